@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from airflow_changefeed.export.completed import CompletedExport
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
+    from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
     from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+    from airflow_changefeed.operators.changefeed_freshness import (
+        ChangefeedFreshnessBranchOperator,
+        ChangefeedFreshnessOperator,
+    )
     from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
     from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
     from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
@@ -48,6 +53,9 @@ _MODULES = {
     "ChangefeedConsumeOperator": "operators.changefeed_consume",
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
+    "ChangefeedFreshnessBranchOperator": "operators.changefeed_freshness",
+    "ChangefeedFreshnessNotifier": "notifications.changefeed_freshness",
+    "ChangefeedFreshnessOperator": "operators.changefeed_freshness",
     "ChangefeedHook": "hooks.changefeed",
     "ChangefeedMergeOperator": "operators.changefeed_merge",
     "ChangefeedReconcileOperator": "operators.changefeed_reconcile",
@@ -83,6 +91,9 @@ __all__ = [
     "ChangefeedConsumeOperator",
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
+    "ChangefeedFreshnessBranchOperator",
+    "ChangefeedFreshnessNotifier",
+    "ChangefeedFreshnessOperator",
     "ChangefeedHook",
     "ChangefeedMergeOperator",
     "ChangefeedReconcileOperator",

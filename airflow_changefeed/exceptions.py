@@ -26,6 +26,7 @@ Every error of airflow_changefeed, in one tree.
     │   ├── FoldError                 events from which a table cannot be folded
     │   ├── SnapshotError             a snapshot that is refused, or was given up
     │   ├── ReconcileError            an export and the table that differ, or cannot be compared
+    │   ├── FreshnessError            a consumer that is not complete until as late a time as asked
     │   ├── FutureTimeError           a seal or window that ends in the future
     │   ├── HistoryError              history that cannot be inserted at that time
     │   ├── PurgedError               events below this bound are purged
@@ -197,6 +198,10 @@ class SnapshotError(TerminalError):
 
 class ReconcileError(TerminalError):
     """A table and what its export gives differ, or cannot be compared."""
+
+
+class FreshnessError(TerminalError):
+    """A consumer's frontier is older than asked; has the rows of all consumers."""
 
 
 class FutureTimeError(TerminalError):

@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_changefeed.operators.changefeed",
                     "airflow_changefeed.operators.changefeed_consume",
                     "airflow_changefeed.operators.changefeed_fold",
+                    "airflow_changefeed.operators.changefeed_freshness",
                     "airflow_changefeed.operators.changefeed_merge",
                     "airflow_changefeed.operators.changefeed_reconcile",
                     "airflow_changefeed.operators.changefeed_snapshot",
@@ -68,6 +69,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         },
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
+        "notifications": [
+            "airflow_changefeed.notifications.changefeed_freshness.ChangefeedFreshnessNotifier"
+        ],
         "triggers": [
             {"integration-name": _NAME, "python-modules": ["airflow_changefeed.triggers.changefeed"]}
         ],

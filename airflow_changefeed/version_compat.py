@@ -31,6 +31,7 @@ else:
     from airflow.utils.timezone import coerce_datetime
 
 if TYPE_CHECKING or AIRFLOW_V_3_2_PLUS:
+    from airflow.sdk import BaseBranchOperator
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowException,
@@ -54,6 +55,7 @@ else:
         TaskDeferralError,
         TaskDeferred,
     )
+    from airflow.providers.standard.operators.branch import BaseBranchOperator
 
 __all__ = [
     "AIRFLOW_V_3_1_PLUS",
@@ -64,6 +66,7 @@ __all__ = [
     "AirflowNotFoundException",
     "AirflowSensorTimeout",
     "AirflowSkipException",
+    "BaseBranchOperator",
     "BaseHook",
     "DownstreamTasksSkipped",
     "TaskDeferralError",

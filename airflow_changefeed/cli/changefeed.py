@@ -19,7 +19,7 @@ from airflow_changefeed.cli.options.consumers import (
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
-from airflow_changefeed.cli.options.values import after, count, length, seconds, shard, time
+from airflow_changefeed.cli.options.values import after, count, duration, length, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -145,9 +145,13 @@ def _status() -> ActionCommand:
         "status",
         "status.status",
         "Show the shards of feeds and the cursors of their consumers",
-        "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor.",
+        "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor. With "
+        "--max-age it shows how old each consumer's frontier is and why, and exits with status 1 if one is "
+        "older, 2 if it cannot tell.",
         *conn_id(),
-        option("--feed", help="Name of one feed (default: all)"),
+        option("--feed", help="Name of one feed; with --max-age also a pattern (default: all)"),
+        option("--max-age", help="How old a consumer's frontier may be: 90s, 15m, 2h, 1d", type=duration),
+        option("--consumer", help="With --max-age: name of the consumer (default: all)"),
         *shown(),
     )
 

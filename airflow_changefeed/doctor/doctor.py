@@ -66,7 +66,9 @@ def examine(
         )
     seen: list[str] = []
     for name in feeds if feed is None else [feed] if feed in feeds else []:
-        seen += _examine_feed(source, variables, name, consumer, open_store, limits, faults)
+        state = _read_state(source, name, consumer, faults)
+        faults += state_faults(source, variables, state, consumer, limits, open_store)
+        seen += [*(row.consumer for row in state.rows), *state.consumers]
     if consumer is not None and feeds and not seen:
         names = [feed] if feed is not None else feeds
         faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, names, consumer)) or []
@@ -113,25 +115,32 @@ def _scope(
     return checked, left_out
 
 
-def _examine_feed(
-    source: FeedSource,
-    variables: VariableLister | None,
-    feed: str,
-    consumer: str | None,
-    open_store: Callable[[str], ExportStore] | None,
-    limits: Limits,
-    faults: list[Fault],
-) -> list[str]:
-    """Add a feed's faults; return the names of its consumers."""
+def _read_state(source: FeedSource, feed: str, consumer: str | None, faults: list[Fault]) -> FeedState:
     statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
-    marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
-    events = _try(faults, f"consumers of feed {feed}", lambda: _of_events(source, feed, consumer)) or {}
+    events = _try(faults, f"consumers of feed {feed}", lambda: of_events(source, feed, consumer)) or {}
     dead_letters = (
         _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
     )
-    state = FeedState(feed, source.now(), statuses, rows, events, dead_letters)
-    faults += cursor_faults(state, limits)
+    return FeedState(feed, source.now(), statuses, rows, events, dead_letters)
+
+
+def state_faults(
+    source: FeedSource,
+    variables: VariableLister | None,
+    state: FeedState,
+    consumer: str | None,
+    limits: Limits,
+    open_store: Callable[[str], ExportStore] | None = None,
+) -> list[Fault]:
+    """
+    Check a feed's state, the Variables of its exports and an export; see :func:`examine`.
+
+    :param consumer: whose state it is; None for all.
+    """
+    feed, rows, events = state.feed, state.rows, state.consumers
+    faults = cursor_faults(state, limits)
+    marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
     holes = hole_faults(rows)
     faults += [fault for _, fault in holes]
     if variables is not None:
@@ -146,10 +155,11 @@ def _examine_feed(
     elif marks:
         what = f"whether windows with inserted history ({len(marks)} marks) have been exported again"
         faults.append(not_checked(f"feed {feed}", what, "Pass the export's path with --path"))
-    return [*(row.consumer for row in rows), *events]
+    return faults
 
 
-def _of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
+def of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
+    """Return a feed's consumers that are not exports, by name."""
     infos = {info.spec.consumer: info for info in source.consumers(feed)}
     return {name: info for name, info in infos.items() if consumer in (None, name)}
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import (
@@ -17,9 +19,12 @@ from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.sdk import Connection
 
     from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.doctor.freshness import Freshness
     from airflow_changefeed.sources.base import FeedSource
 
 DEFAULT_LOCK_TIMEOUT = 60.0
@@ -102,6 +107,28 @@ class ChangefeedHook(BaseHook):
         from airflow_changefeed.cursors import recovery
 
         return recovery.publish(self.source(), self.variables(), consumer, feed)
+
+    def freshness(
+        self,
+        max_age: timedelta | float,
+        *,
+        feed: str | Sequence[str] | None = None,
+        consumer: str | None = None,
+    ) -> Freshness:
+        """
+        Compute how old consumers' frontiers are, and why one is older than ``max_age``; see
+        :func:`~airflow_changefeed.doctor.freshness.check_freshness`.
+
+        :param max_age: a ``timedelta``, or seconds.
+        """
+        from airflow_changefeed.doctor.freshness import check_freshness
+        from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
+        from airflow_changefeed.hooks.metadata.dags import find_dag
+
+        age = parse_max_age(max_age)
+        with closing(self.source()) as source:
+            found = check_freshness(source, self.variables(), find_dag, age, feed=feed, consumer=consumer)
+        return found.with_conn_id(self.changefeed_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the connection can be used, and its feeds."""

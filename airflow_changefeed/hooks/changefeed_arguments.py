@@ -217,6 +217,23 @@ def parse_wait_timeout(wait_timeout: object) -> timedelta:
     )
 
 
+def parse_max_age(max_age: object) -> timedelta:
+    """
+    Read how old a frontier may be: a ``timedelta``, or seconds.
+
+    :raises InvalidArgumentError: neither, or not positive.
+    """
+    age = max_age
+    try:
+        if isinstance(age, (int, float)) and not isinstance(age, bool):
+            age = timedelta(seconds=age)
+        if isinstance(age, timedelta) and age > timedelta(0):
+            return age
+    except (ValueError, OverflowError):
+        pass  # not a number, or more seconds than a timedelta holds
+    raise InvalidArgumentError(f"max_age must be a timedelta, or seconds, above 0, not {max_age!r}")
+
+
 def check_rows(name: str, value: object) -> None:
     """Refuse what is not a number of rows."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:

@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from airflow_changefeed.version_compat import redact
+
 _SECRET_NAME = re.compile(
     "auth(?!entication)|cookie|credential|connection_string|header|key|pass|proxy|pwd|sas|secret|sign|token",
     re.IGNORECASE,
 )
+# Keys of object stores contain slashes, and signed URLs a query.
+_USER_INFO, _QUERY = re.compile(r"//[^\s'\"]*@"), re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 # Masked, they would be missing everywhere.
 _NO_SECRETS = ("true", "false")
 # As Airflow does: shorter ones are part of many words.
@@ -78,6 +82,24 @@ def _secrets(value: object, *, is_secret: bool) -> Iterator[str]:
             yield from _secrets(each, is_secret=is_secret)
     elif isinstance(value, str) and is_secret and value.lower() not in _NO_SECRETS:
         yield value
+
+
+def without_secrets(text: str) -> str:
+    """
+    Mask the secrets that Airflow knows, and user information and queries of URLs, in a text.
+
+    Masks rather too much than too little.
+    """
+    return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", str(redact(text))))
+
+
+def clean_values(value: Any) -> Any:
+    """Return JSON values whose texts have passed :func:`without_secrets`."""
+    if isinstance(value, dict):
+        return {name: clean_values(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [clean_values(part) for part in value]
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 @contextmanager

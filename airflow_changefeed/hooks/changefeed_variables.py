@@ -28,10 +28,10 @@ class AirflowVariables:
         :raises SourceUnavailableError: Airflow did not answer; transient.
         """
         with _named_errors(f"read Airflow Variable {key!r}"):
-            value = _get_in_task(key) if _is_in_task() else _get_in_server(key)
+            value = _get_in_task(key) if is_in_task() else _get_in_server(key)
             if (
                 value is None
-                and (_stored_in_task(key) if _is_in_task() else _stored_in_server(key)) is not None
+                and (_stored_in_task(key) if is_in_task() else _stored_in_server(key)) is not None
             ):
                 raise SourceUnavailableError(
                     f"Airflow has Variable {key!r} but did not give its value; retry", key=key
@@ -57,7 +57,7 @@ class AirflowVariables:
             description = (
                 "Published by airflow_changefeed: where a consumer stands. Edit it, then adopt or publish."
             )
-            if _is_in_task():
+            if is_in_task():
                 from airflow.sdk import Variable
 
                 Variable.set(key, value, description=description)
@@ -74,7 +74,7 @@ class AirflowVariables:
         :raises SourceUnavailableError: Airflow did not answer; transient.
         """
         with _named_errors(f"delete Airflow Variable {key!r}"):
-            if _is_in_task():
+            if is_in_task():
                 from airflow.sdk import Variable
 
                 Variable.delete(key)
@@ -85,8 +85,9 @@ class AirflowVariables:
                 ServerVariable.delete(key)
 
 
-def _is_in_task() -> bool:
-    # As Airflow itself decides; the module is there only in a task, a triggerer or a DAG processor.
+def is_in_task() -> bool:
+    """Whether this process reaches Airflow by its API alone: a task, a triggerer or a DAG processor."""
+    # As Airflow itself decides; the module is there only in these.
     return (
         getattr(sys.modules.get("airflow.sdk.execution_time.task_runner"), "SUPERVISOR_COMMS", None)
         is not None

@@ -19,10 +19,10 @@ from starlette.middleware.base import RequestResponseEndpoint
 from airflow_changefeed import exceptions as errors
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.times import now
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_api import router
 from airflow_changefeed.plugins.changefeed_rows import cursor_row
-from airflow_changefeed.plugins.changefeed_uses import without_secrets
 
 log = logging.getLogger(__name__)
 

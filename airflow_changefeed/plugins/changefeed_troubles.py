@@ -13,8 +13,8 @@ from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.cursors.cursors import CONN_ID, shell
 from airflow_changefeed.exceptions import CaptureNotFoundError
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position
-from airflow_changefeed.plugins.changefeed_uses import without_secrets
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of gaps and dead letters to list; the others are only counted.

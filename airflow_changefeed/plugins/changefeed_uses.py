@@ -21,14 +21,12 @@ from sqlalchemy.sql import Select
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.hooks.changefeed_arguments import is_template
-from airflow_changefeed.version_compat import redact
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
 #: Airflow option with connections that the page shows besides those that DAGs use.
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
 _DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
-# Keys of object stores contain slashes, and signed URLs a query.
-_USER_INFO, _QUERY = re.compile(r"//[^\s'\"]*@"), re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 
 @dataclass(frozen=True)
@@ -81,15 +79,6 @@ _READ = 100
 
 # By DAG: its hash and its uses. A DAG is read again when its hash changes.
 _KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
-
-
-def without_secrets(text: str) -> str:
-    """
-    Mask the secrets that Airflow knows, and user information and queries of URLs, in a text.
-
-    Masks rather too much than too little.
-    """
-    return _QUERY.sub(r"\1?***", _USER_INFO.sub("//***@", str(redact(text))))
 
 
 def find_uses(dag_ids: Collection[str]) -> list[Use]:

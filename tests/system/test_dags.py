@@ -271,6 +271,27 @@ def test_a_captured_table_is_kept_current(
     assert merged[1]["at"] == format_time(window.end)
 
 
+def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagRunner) -> None:
+    """It fails at once, after it has asked Airflow for the DAG; once the export is done, it succeeds."""
+    feed.seal(FEED, feed.now())
+    old = Ulid.floor(START).previous()
+    feed.begin_consumer(CONSUMER, FEED, {0: old}, by="changefeed_hourly/run/export/1")
+    with closing(sqlite3.connect(feed.describe()["path"])) as connection:
+        connection.execute('update "changefeed.consumer" set moved_at_ms = moved_at_ms - 36000000')
+        connection.commit()
+    done = runner.run(("changefeed_watch", START.isoformat(), None))
+    assert done.states == ["failed"], done.output[-5000:]
+    assert f"feed {FEED}, consumer {CONSUMER}: complete until 2013-01-01T00:00:00Z" in done.output
+    assert "warning no-run: " in done.output
+    assert "by changefeed_hourly/run/export/1" in done.output
+    assert "Could not read the state of DAG" not in done.output
+    feed.drop_consumer(CONSUMER, FEED)
+    hour = feed.now().replace(minute=0, second=0, microsecond=0)
+    feed.begin_consumer(CONSUMER, FEED, {0: Ulid.floor(hour).previous()}, by="changefeed_hourly/run/export/1")
+    ((rows,),) = run(runner, ("changefeed_watch", START, None), shown="older than 2:00:00: 0").results
+    assert [(row["consumer"], row["is_fresh"]) for row in rows] == [(CONSUMER, True)]
+
+
 def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """Each event's work is done once, also where a window is run again; later events are left alone."""
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:

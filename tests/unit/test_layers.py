@@ -42,7 +42,7 @@ BELOW_FACES = (
 FACES = (
     ("hooks",),
     ("triggers", "links", "assets"),
-    ("sensors", "transfers", "operators"),
+    ("sensors", "transfers", "operators", "notifications"),
     ("plugins", "cli", "decorators"),
 )
 

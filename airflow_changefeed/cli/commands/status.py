@@ -15,11 +15,13 @@ from airflow_changefeed.cli.command import (
     open_feeds,
     show,
     ulid_values,
+    use_stored_connections,
+    with_conn_id,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.feed import FeedInfo
     from airflow_changefeed.sources.base import FeedSource
 
+#: Exit status if a consumer's frontier is older than asked.
+LATE = 1
 _SHARD_VALUES = (
     "high_water",
     "sealed_until",
@@ -56,6 +60,11 @@ _CONSUMER_VALUES = (
 @command
 def status(args: Namespace) -> None:
     """Show shards and consumers; a feed that cannot be read does not hide the others."""
+    if args.max_age is not None:
+        _freshness(args)
+        return
+    if args.consumer is not None:
+        raise InvalidArgumentError("--consumer needs --max-age, which says how old its frontier may be")
     with open_feeds(args.conn_id) as source:
         infos = [source.feed(args.feed)] if args.feed else source.feeds()
         rows, problems = [], []
@@ -75,6 +84,34 @@ def status(args: Namespace) -> None:
             echo(problem)
         if problems:
             raise SystemExit(FAILED)
+
+
+def _freshness(args: Namespace) -> None:
+    """Show how old consumers' frontiers are; those that are older than allowed are an exit status."""
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    use_stored_connections()
+    found = ChangefeedHook(args.conn_id).freshness(args.max_age, feed=args.feed, consumer=args.consumer)
+    show([one.to_dict() for one in found.consumers], args.output, _short_freshness)
+    echo(f"{args.conn_id}: {found.summary}")
+    for feed, error in found.errors.items():
+        echo(with_conn_id(f"feed {feed}: {type(error).__name__}: {error}", args))
+    if found.late:
+        raise SystemExit(LATE)
+    if found.errors:
+        raise SystemExit(FAILED)
+
+
+def _short_freshness(row: Row) -> Row:
+    reasons = [f"{one['code']}: {one['what']}. {one['remedy']}" for one in row["reasons"]]
+    return {
+        "feed": row["feed"],
+        "consumer": row["consumer"],
+        "complete until": row["complete_until"],
+        "age": timedelta(seconds=round(row["age_seconds"])),
+        "fresh": row["is_fresh"],
+        "reasons": "; ".join(reasons),
+    }
 
 
 def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -77,6 +77,18 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0 or more")
     return value
+
+
+def duration(text: str) -> timedelta:
+    """Parse a duration with its unit: ``90s``, ``15m``, ``2h``, ``1d``."""
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    number, unit = text[:-1], units.get(text[-1:])
+    # A century in days, so that no unit is beyond what a timedelta holds.
+    if unit is None or not (number.isascii() and number.isdecimal()) or not 0 < int(number[:12]) <= 36_525:
+        raise ArgumentTypeError(
+            f"{text!r} is not a duration; expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d"
+        )
+    return timedelta(**{unit: int(number)})
 
 
 def length(text: str) -> float:

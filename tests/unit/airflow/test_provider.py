@@ -98,6 +98,7 @@ def test_parsing_a_dag_file_loads_nothing_heavy() -> None:
     code = (
         "import sys; from airflow.sdk import DAG; before = set(sys.modules); "
         "from airflow_changefeed import ChangefeedHook, ChangefeedSensor, ChangefeedToParquetOperator; "
+        "from airflow_changefeed import ChangefeedFreshnessNotifier, ChangefeedFreshnessBranchOperator; "
         f"print(*sorted(set({heavy}) & (set(sys.modules) - before)))"
     )
     done = subprocess.run(

@@ -145,7 +145,7 @@ def test_a_lost_event_table_is_told_with_what_it_hides(patient: Patient) -> None
     assert hidden.kind is FaultKind.NOT_CHECKED
     assert hidden.where == "; ".join(
         f"{what} of feed {FEED}"
-        for what in ("shards", "cursors", "stale marks", "consumers", "dead letters", "Variables")
+        for what in ("shards", "cursors", "consumers", "dead letters", "stale marks", "Variables")
     )
 
 

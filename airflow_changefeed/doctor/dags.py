@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps the DAG of a consumer from moving its cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.sources.base_cursors import CursorStore
+
+
+@dataclass(frozen=True)
+class DagState:
+    """
+    What Airflow knows of a DAG.
+
+    :param is_there: whether Airflow has it.
+    :param is_paused: None if Airflow does not say.
+    :param last_run: its newest run, with the state; empty if it has none, or Airflow does not say.
+    """
+
+    dag_id: str
+    is_there: bool = True
+    is_paused: bool | None = None
+    last_run: str = ""
+    last_state: str = ""
+
+
+#: Returns what Airflow knows of a DAG; None if it does not answer.
+FindDag = Callable[[str], DagState | None]
+
+
+def dag_faults(
+    source: CursorStore,
+    find_dag: FindDag,
+    feed: str,
+    consumer: str,
+    rows: Sequence[CursorRow],
+    now: datetime,
+    max_age: timedelta,
+) -> list[Fault]:
+    """
+    Return why a consumer's DAG, or process, does not move its cursors.
+
+    :param rows: of the consumer.
+    :param now: time of the database.
+    :param max_age: a consumer that has moved since is at work.
+    """
+    where = f"feed {feed}, consumer {consumer}"
+    last = max(rows, key=lambda row: row.moved_at, default=None)
+    dag = _last_dag(source, find_dag, feed, consumer, last)
+    if dag is not None and dag.is_paused:
+        remedy = "Unpause it, and backfill what it left out if its schedule does not catch up"
+        return [Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy)]
+    if dag is not None and dag.last_state == "failed":
+        what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
+        return [Fault(FaultKind.RUN_FAILED, where, what, "Read the failed task's log, then clear the task")]
+    if last is not None and now - last.moved_at <= max_age:
+        return []
+    what = "nothing has moved its cursor yet"
+    if last is not None:
+        by = f", by {last.moved_by}" if last.moved_by else ""
+        what = f"nothing has moved its cursor since {format_time(last.moved_at)}{by}"
+    remedy = "Run its DAG or process again, or drop the consumer if it is no longer needed"
+    if dag is not None and not dag.is_there:
+        what = f"{what}, and Airflow has no DAG {dag.dag_id} any more"
+        remedy = "Restore the DAG, or drop the consumer if it is no longer needed"
+    elif dag is not None and dag.last_run:
+        what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
+        remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"
+    return [Fault(FaultKind.NO_RUN, where, what, remedy)]
+
+
+def _last_dag(
+    source: CursorStore, find_dag: FindDag, feed: str, consumer: str, last: CursorRow | None
+) -> DagState | None:
+    """Find the DAG whose run moved a cursor last; people may have moved it since."""
+    dag_id = _dag_of(last.moved_by) if last is not None else None
+    if dag_id is None:
+        ids = (_dag_of(change.by) for change in source.history(feed, consumer))
+        dag_id = next((each for each in ids if each is not None), None)
+    return find_dag(dag_id) if dag_id is not None else None
+
+
+def _dag_of(name: str) -> str | None:
+    """Return the DAG of a run's name, ``dag_id/run_id/task_id/try``; None for other names."""
+    parts = name.split("/")
+    return parts[0] if len(parts) == 4 and parts[3].isdigit() else None

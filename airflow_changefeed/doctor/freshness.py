@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How old the frontiers of consumers are, and why one is older than it may be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.cursors import CONN_ID
+from airflow_changefeed.doctor.cursors import FeedState
+from airflow_changefeed.doctor.dags import FindDag, dag_faults
+from airflow_changefeed.doctor.doctor import of_events, state_faults
+from airflow_changefeed.doctor.frontiers import Inspect, complete_until
+from airflow_changefeed.doctor.variables import VariableLister
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    ConsumerNotFoundError,
+    FreshnessError,
+)
+from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
+from airflow_changefeed.sources.base import FeedSource
+
+#: Besides all errors, the faults that can keep a consumer from moving; the most telling first.
+_STOPS = (
+    FaultKind.DAG_PAUSED,
+    FaultKind.RUN_FAILED,
+    FaultKind.WINDOW_MISSING,
+    FaultKind.DEAD_LETTER,
+    FaultKind.LEASE_STUCK,
+    FaultKind.LEASE_EXPIRED,
+    FaultKind.OPEN_TRANSACTION,
+    FaultKind.OUTBOX_NOT_DRAINED,
+    FaultKind.NO_RUN,
+)
+#: Instead of what a handler said of an event, which may be data; freshness is sent to many people.
+_NO_REASON = "airflow-changefeed dead-letters list says why"
+
+
+@dataclass(frozen=True)
+class ConsumerFreshness:
+    """
+    How old the frontier of a consumer of a feed is.
+
+    :param complete_until: the oldest frontier of its shards, as a time of the feed.
+    :param age: since then, by the database's clock.
+    :param reasons: faults that explain why it is not fresh; empty for one that is.
+    """
+
+    feed: str
+    consumer: str
+    complete_until: datetime
+    age: timedelta
+    is_fresh: bool
+    reasons: tuple[Fault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        names = ("code", "where", "what", "remedy")
+        return {
+            "feed": self.feed,
+            "consumer": self.consumer,
+            "complete_until": format_time(self.complete_until),
+            "age_seconds": self.age.total_seconds(),
+            "is_fresh": self.is_fresh,
+            "reasons": [{name: fault.to_dict()[name] for name in names} for fault in self.reasons],
+            "error": None,
+        }
+
+    def __str__(self) -> str:
+        age = timedelta(seconds=round(self.age.total_seconds()))
+        until = f"complete until {format_time(self.complete_until)}, {age} ago"
+        if not self.is_fresh:
+            until = "\n  ".join([until, *map(str, self.reasons or ("doctor finds no fault",))])
+        return f"feed {self.feed}, consumer {self.consumer}: {until}"
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """
+    How old the frontiers of consumers are.
+
+    :param consumers: by feed and name.
+    :param errors: of the feeds that could not be read.
+    """
+
+    max_age: timedelta
+    consumers: tuple[ConsumerFreshness, ...]
+    errors: Mapping[str, ChangefeedError] = field(default_factory=dict)
+
+    @property
+    def late(self) -> list[ConsumerFreshness]:
+        """The consumers that are older than ``max_age``."""
+        return [one for one in self.consumers if not one.is_fresh]
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        unread = f", feeds that cannot be read: {len(self.errors)}" if self.errors else ""
+        return f"consumers: {len(self.consumers)}, older than {self.max_age}: {len(self.late)}{unread}"
+
+    @property
+    def text(self) -> str:
+        """All consumers for people, those that are late first, and the feeds that could not be read."""
+        fresh = [one for one in self.consumers if one.is_fresh]
+        return "\n".join([self.summary, *map(str, self.late), *self._error_lines(), *map(str, fresh)])
+
+    def _error_lines(self) -> list[str]:
+        return [f"feed {feed}: {type(error).__name__}: {error}" for feed, error in self.errors.items()]
+
+    def check(self) -> None:
+        """
+        Raise an error if a consumer is late, or a feed could not be read.
+
+        :raises FreshnessError: a consumer is late, or several feeds could not be read; names all; terminal.
+        :raises ChangefeedError: none is late, but a feed could not be read; that feed's own error.
+        """
+        errors = list(self.errors.values())
+        if errors and not self.late and (len(errors) == 1 or all(error.transient for error in errors)):
+            raise errors[0]
+        if self.late or self.errors:
+            lines = [self.summary, *map(str, self.late), *self._error_lines()]
+            raise FreshnessError("\n".join(lines), rows=self.to_dicts())
+
+    def with_conn_id(self, conn_id: str) -> Freshness:
+        """Insert the connection into suggested commands."""
+        given = f"--conn-id {shlex.quote(conn_id)}"
+        consumers = []
+        for one in self.consumers:
+            reasons = [replace(each, remedy=each.remedy.replace(CONN_ID, given)) for each in one.reasons]
+            consumers.append(replace(one, reasons=tuple(reasons)))
+        return replace(self, consumers=tuple(consumers))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return JSON values, one for each consumer and for each feed that could not be read."""
+        unread = dict.fromkeys(("consumer", "complete_until", "age_seconds"))
+        return [one.to_dict() for one in self.consumers] + [
+            {
+                "feed": feed,
+                **unread,
+                "is_fresh": False,
+                "reasons": [],
+                "error": f"{type(error).__name__}: {error}",
+            }
+            for feed, error in self.errors.items()
+        ]
+
+
+def check_freshness(
+    source: FeedSource,
+    variables: VariableLister | None,
+    find_dag: FindDag,
+    max_age: timedelta,
+    *,
+    feed: object = None,
+    consumer: str | None = None,
+) -> Freshness:
+    """
+    Compute how old the frontiers of consumers are, and why one is older than ``max_age``.
+
+    A feed that cannot be read does not hide the others. Changes nothing.
+
+    :param variables: Airflow's; None skips them.
+    :param max_age: positive.
+    :param feed: a name or pattern, or several; None for all feeds that have consumers.
+    :param consumer: None for all.
+    :raises InvalidArgumentError: a pattern matches no feed; terminal.
+    :raises ConsumerNotFoundError: no feed has a consumer, or the one asked for; terminal.
+    :raises SourceUnavailableError: the database did not answer; transient.
+    """
+    named = [] if feed is None else parse_feeds("feed", feed)
+    known = [info.name for info in source.feeds()]
+    errors: dict[str, ChangefeedError] = {}
+    found: list[ConsumerFreshness] = []
+    others: set[str] = set()
+    for name in known if feed is None else choose_feeds(source, named):
+        inspect = cache(lambda name=name: source.inspect(name, _limits(max_age)).faults)
+        try:
+            state = _read_state(source, name)
+            names = _consumers(state)
+            if name in named and not (names if consumer is None else consumer in names):
+                raise _no_consumer(name, consumer, names)
+            others |= set(names)
+            chosen = state if consumer is None else _only(state, consumer)
+            found += _freshness(source, variables, find_dag, chosen, max_age, inspect)
+        except ChangefeedError as problem:
+            errors[name] = problem
+    if not found and not errors:
+        raise _no_consumer(", ".join(known[:10]), consumer, sorted(others))
+    return Freshness(max_age, tuple(found), errors)
+
+
+def _no_consumer(feed: str, consumer: str | None, known: Sequence[str]) -> ConsumerNotFoundError:
+    which = "no consumer" if consumer is None else f"no consumer {consumer!r}"
+    what = f"{which} in {feed}; it has {', '.join(known) or 'none'}" if feed else "the database has no feeds"
+    return ConsumerNotFoundError(
+        f"nothing to watch: {what}. An export is a consumer from its first run on",
+        feed=feed,
+        consumer=consumer,
+    )
+
+
+def _read_state(source: FeedSource, feed: str) -> FeedState:
+    source.feed(feed)
+    # The cursors first: they are never beyond a high-water time that is read later.
+    rows = source.cursors(feed)
+    dead_letters = [replace(one, reason=_NO_REASON) for one in source.dead_letters(feed)]
+    shards = source.shards(feed)
+    return FeedState(feed, source.now(), shards, rows, of_events(source, feed, None), dead_letters)
+
+
+def _consumers(state: FeedState) -> list[str]:
+    return sorted({*(row.consumer for row in state.rows), *state.consumers})
+
+
+def _freshness(
+    source: FeedSource,
+    variables: VariableLister | None,
+    find_dag: FindDag,
+    state: FeedState,
+    max_age: timedelta,
+    inspect: Inspect,
+) -> Iterator[ConsumerFreshness]:
+    """Yield the freshness of each consumer of a state."""
+    for consumer in _consumers(state):
+        own = _only(state, consumer)
+        until = complete_until(source, own, max_age, inspect)
+        age = max(own.now - until, timedelta(0))
+        is_fresh = age <= max_age
+        reasons = [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, max_age, inspect)
+        yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons))
+
+
+def _only(state: FeedState, consumer: str) -> FeedState:
+    return replace(
+        state,
+        rows=[row for row in state.rows if row.consumer == consumer],
+        consumers={name: info for name, info in state.consumers.items() if name == consumer},
+        dead_letters=[one for one in state.dead_letters if one.consumer == consumer],
+    )
+
+
+def _limits(max_age: timedelta) -> Limits:
+    usual = Limits()
+    return Limits(
+        outbox_age=max_age,
+        open_transaction=min(max_age, usual.open_transaction),
+        idle_consumer=max_age,
+        # Whoever watches need not be able to seal.
+        role="readers",
+    )
+
+
+def _reasons(
+    source: FeedSource,
+    variables: VariableLister | None,
+    find_dag: FindDag,
+    state: FeedState,
+    consumer: str,
+    max_age: timedelta,
+    inspect: Inspect,
+) -> list[Fault]:
+    faults: list[Fault] = []
+    hidden = []
+    try:
+        faults += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age)
+        faults += state_faults(source, variables, state, consumer, _limits(max_age))
+        faults += inspect()
+    except ChangefeedError as problem:
+        # That it is late is known, whatever the reason.
+        what = f"{type(problem).__name__}: {problem}"
+        hidden.append(not_checked(f"feed {state.feed}", what, "Run airflow-changefeed doctor"))
+    errors = [fault for fault in faults if fault.severity is Severity.ERROR]
+    stops = [fault for kind in _STOPS for fault in faults if fault.kind is kind]
+    return [*errors, *stops, *hidden]
