@@ -30,7 +30,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeTask
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.spark.fold import fold

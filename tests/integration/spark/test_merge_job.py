@@ -16,7 +16,7 @@ import pytest
 from airflow_changefeed.exceptions import FoldError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles
+from airflow_changefeed.folding.merge_task import MergedFiles
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.tables.base import PlainFile, TableChange, TableState
 from tests.integration.spark.merging import Merging, ids

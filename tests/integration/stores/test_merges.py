@@ -14,7 +14,8 @@ import pytest
 
 from airflow_changefeed.exceptions import TableConflictError
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeResult, MergeTask, merge
+from airflow_changefeed.folding.merge import merge
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.tables.base import CURRENT, LakeTable
 from airflow_changefeed.tables.open import open_table
 from tests.integration.spark.merging import Between
