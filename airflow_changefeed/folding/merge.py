@@ -70,6 +70,7 @@ def merge(
         catalog_table=request.catalog_table,
         database=export.database(),
     )
+    output.check()
     lake = open_lake(output)
     seen = lake.look()
     is_remade = request.base != NEWEST
