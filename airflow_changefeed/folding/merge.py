@@ -10,202 +10,35 @@ whose answer was lost (docs/adr/0011-commits-by-format.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.times import format_time, now
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ColumnTypeError,
-    InvalidArgumentError,
     TableConflictError,
     TableError,
 )
-from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.folding.current import (
     DELETED_COLUMN,
     KEEP,
-    REMOVE,
     CurrentOutput,
     CurrentVersion,
     MergeRecord,
     new_merge,
 )
-from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from, table_of
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
+from airflow_changefeed.folding.plan import FoldSource, table_of
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.tables.base import FRONTIER_MARK, LakeTable, PlainFile, TableChange, TableState
-from airflow_changefeed.tables.clean import KEPT_HOURS
-from airflow_changefeed.tables.open import FORMATS
+from airflow_changefeed.tables.base import FRONTIER_MARK, LakeTable, TableChange, TableState
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _REMEDY = "make it again from a snapshot, a state or the beginning (base=), or merge into another output_path"
-
-
-@dataclass(frozen=True)
-class MergeRequest:
-    """
-    A current table, and the time that it is to have.
-
-    :param path: root of the capture's export.
-    :param output: root of the table.
-    :param at: feed time, exclusive.
-    :param table: of the capture; None if it has only one.
-    :param table_format: ``delta`` or ``iceberg``.
-    :param catalog_table: of Iceberg: its name in the catalog.
-    :param base: what the first commit begins with, see
-        :class:`~airflow_changefeed.folding.choice.BaseChoice`. Any but ``newest`` makes a table that is there
-        again.
-    :param states: root of states and snapshots; None for that of the table.
-    :param deleted: ``remove`` or ``keep``.
-    :param is_window: whether ``at`` is the end of a run's window: then a table that is further is right.
-    :param kept_hours: how long files stay that the table does not need any more.
-    """
-
-    feed: str
-    path: str
-    output: str
-    at: datetime
-    run: str
-    table: str | None = None
-    table_format: str = "delta"
-    catalog_table: str = ""
-    base: datetime | str = NEWEST
-    states: str | None = None
-    deleted: str = REMOVE
-    is_window: bool = False
-    kept_hours: float = KEPT_HOURS
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", parse_base(self.base))
-        check_format(self.table_format, self.catalog_table)
-        check_deleted(self.deleted)
-        check_kept_hours(self.kept_hours)
-
-
-def check_format(table_format: object, catalog_table: object) -> None:
-    """Refuse what is no table, or a table without its name."""
-    problems = []
-    if table_format not in FORMATS:
-        plain = "; plain Parquet is written by ChangefeedFoldOperator" if table_format == "parquet" else ""
-        problems.append(f"table_format must be {' or '.join(FORMATS)}, not {table_format!r}{plain}")
-    if table_format == "iceberg" and len([part for part in str(catalog_table or "").split(".") if part]) < 2:
-        problems.append(
-            f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
-        )
-    if table_format == "delta" and catalog_table:
-        problems.append("catalog_table is for table_format='iceberg'; a Delta table is found by its path")
-    if problems:
-        raise InvalidArgumentError("; ".join(problems), problems=problems)
-
-
-def check_deleted(deleted: object) -> None:
-    """Refuse what is no way to treat deleted rows."""
-    if deleted not in (REMOVE, KEEP):
-        raise InvalidArgumentError(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")
-
-
-def check_kept_hours(kept_hours: object) -> None:
-    """Refuse what is not a number of hours; files of merges that run now are younger than one."""
-    is_number = isinstance(kept_hours, (int, float)) and not isinstance(kept_hours, bool)
-    if not is_number or not 1 <= kept_hours <= 1_000_000:  # type: ignore[operator]
-        raise InvalidArgumentError(f"kept_hours must be 1 to 1,000,000 hours, not {kept_hours!r}")
-
-
-@dataclass(frozen=True)
-class MergeTask(Document):
-    """
-    Files that a job writes.
-
-    :param states: root of states and snapshots.
-    :param attempt: names the folder of the files.
-    :param record: the table that they are written for, as its newest commit says; None begins from ``base``.
-    :param files: that it has.
-    """
-
-    KIND = "changefeed merge task"
-
-    feed: str
-    path: str
-    output: str
-    states: str
-    table: str
-    at: datetime
-    attempt: int
-    run: str
-    base: str
-    deleted: str
-    record: MergeRecord | None = None
-    files: tuple[PlainFile, ...] = ()
-
-    def source(self, storage_options: Mapping[str, Any] | None) -> FoldSource:
-        """
-        Find what is folded, by manifests and the schemas of a few files.
-
-        :raises FoldError: the events do not determine the table.
-        :raises NotExportedError: some are not exported yet.
-        """
-        store = ExportStore(self.path, self.feed, storage_options)
-        if self.record is not None:
-            output = CurrentOutput(self.output, self.feed, self.table, storage_options)
-            return fold_from(store, output.base(self.record, self.files), self.at)
-        choice = BaseChoice(self.states, self.base, storage_options)
-        source = find_fold(store, self.at, self.table, choice)
-        if source.base is not None and source.base.where:
-            raise source.refusal(
-                f"{source.base.what} has only a part of the table, and a current table has all of it. Choose "
-                "another base"
-            )
-        return source
-
-
-@dataclass(frozen=True)
-class MergedFiles(Document):
-    """
-    What a job has written, or its error.
-
-    :param add: of the table: paths, relative to its folder.
-    :param remove: those of the task's that they replace.
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
-    """
-
-    KIND = "changefeed merge result"
-
-    add: tuple[PlainFile, ...] = ()
-    remove: tuple[str, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class MergeResult:
-    """
-    A current table after a merge.
-
-    :param at: its frontier.
-    :param path: of its folder.
-    :param rows: that it has, deleted ones that are kept included.
-    :param written: rows that were written, unchanged ones of the same files included.
-    :param added: files.
-    :param removed: files that the added ones replace.
-    :param changed: whether the merge has made a commit; False where the table was there already.
-    """
-
-    feed: str
-    table: str
-    at: datetime
-    attempt: int
-    path: str
-    table_format: str
-    catalog_table: str
-    rows: int
-    written: int = 0
-    added: int = 0
-    removed: int = 0
-    changed: bool = False
 
 
 def merge(
@@ -229,16 +62,16 @@ def merge(
     :raises TableConflictError: others keep committing; transient.
     """
     export = ExportStore(request.path, request.feed, storage_options)
-    table = table_of(export, request.table)
     output = CurrentOutput(
         request.output,
         request.feed,
-        table,
+        table_of(export, request.table),
         storage_options,
         table_format=request.table_format,
         catalog_table=request.catalog_table,
         database=export.database(),
     )
+    output.check()
     lake = open_lake(output)
     seen = lake.look()
     is_remade = request.base != NEWEST
@@ -246,67 +79,60 @@ def merge(
     if record is not None and (found := _there(output, lake, record, request)) is not None:
         report(f"changefeed merge: {lake.what} has the events until {format_time(found.at)} already")
         return found
-    base = request.base if isinstance(request.base, str) else format_time(request.base)
-    task = MergeTask(
-        request.feed,
-        request.path,
-        request.output,
-        request.states or request.output,
-        table,
-        request.at,
-        new_merge(),
-        request.run,
-        base,
-        request.deleted,
-        record,
-        seen.plain if record is not None else (),
-    )
+    task = MergeTask.of(request, output.table, new_merge(), record, seen.plain)
     source = task.source(storage_options)
     schema = _schema(source, request.deleted)
     _check_columns(lake, seen, record, source, schema)
-    facts = source.base_facts()
-    if facts is None:  # pragma: no cover - _schema has refused it
-        raise _taken(source, SHARD_COLUMN)
     output.claim()
     events = sum(file.facts.rows for group in source.groups for file in group.files)
     since = "the beginning" if source.base is None else source.base.what
     report(f"changefeed merge: {lake.what} at {format_time(request.at)}: {events} events since {since}")
     done = MergedFiles() if record is not None and not source.groups else run(task)
-    if record is None and seen.plain:
+    if record is None:
         done = MergedFiles(done.add, tuple(file.path for file in seen.plain))
-    replaced = set(done.remove)
-    rows = sum(file.rows for file in (*seen.plain, *done.add) if file.path not in replaced)
-    new = MergeRecord(
-        request.feed,
-        table,
-        request.at,
-        task.attempt,
-        request.run,
-        None if source.base is None else source.base.begin,
-        rows,
-        request.deleted,
-        facts,
-        output.database,
-    )
-    change = TableChange(
-        schema,
-        done.add,
-        done.remove,
-        _note(new),
-        marks=new.marks,
-        replaces_all=record is None and seen.version is not None,
-    )
+    new = _new_record(task, source, seen, done, output.database)
+    is_replaced = record is None and seen.version is not None
+    note = {
+        "changefeed.feed": new.feed,
+        "changefeed.run": new.run,
+        "changefeed.at": format_time(new.at),
+        "changefeed.rows": str(new.rows),
+    }
+    change = TableChange(schema, done.add, done.remove, note, marks=new.marks, replaces_all=is_replaced)
     other = _commit(output, lake, seen, change, new)
     if other is not None:
-        if (found := _there(output, lake, other, request)) is not None and not is_remade:
-            report(f"changefeed merge: somebody else has brought {lake.what} to {format_time(found.at)}")
-            return found
-        raise TableConflictError(
-            f"{lake.what} was changed by somebody else during the merge; retry", table=lake.what
-        )
+        found = None if is_remade else _there(output, lake, other, request)
+        if found is None:
+            raise TableConflictError(
+                f"{lake.what} was changed by somebody else during the merge; retry", table=lake.what
+            )
+        report(f"changefeed merge: somebody else has brought {lake.what} to {format_time(found.at)}")
+        return found
     _clean(output, lake, new, request.kept_hours, report)
     written = sum(file.rows for file in done.add)
     return _result(output, new, written=written, added=len(done.add), removed=len(done.remove), changed=True)
+
+
+def _new_record(
+    task: MergeTask, source: FoldSource, seen: TableState, done: MergedFiles, database: str
+) -> MergeRecord:
+    facts = source.base_facts()
+    if facts is None:
+        raise _taken(source, SHARD_COLUMN)
+    replaced = set(done.remove)
+    rows = sum(file.rows for file in (*seen.plain, *done.add) if file.path not in replaced)
+    return MergeRecord(
+        task.feed,
+        task.table,
+        task.at,
+        task.attempt,
+        task.run,
+        None if source.base is None else source.base.begin,
+        rows,
+        task.deleted,
+        facts,
+        database,
+    )
 
 
 def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRecord | None:
@@ -393,16 +219,6 @@ def _result(output: CurrentOutput, record: MergeRecord, **more: Any) -> MergeRes
         record.rows,
         **more,
     )
-
-
-def _note(record: MergeRecord) -> dict[str, str]:
-    """Return what a commit says of itself, for people who read the table's history."""
-    return {
-        "changefeed.feed": record.feed,
-        "changefeed.run": record.run,
-        "changefeed.at": format_time(record.at),
-        "changefeed.rows": str(record.rows),
-    }
 
 
 # ---- columns

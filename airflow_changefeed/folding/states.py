@@ -120,6 +120,15 @@ class TableOutput:
         """Return whose output it is to be, and in which format."""
         return claims.Claim(self.feed, self.table, self.database)
 
+    def check(self) -> None:
+        """
+        Check, without a trace, that the output is this table's, or nobody's.
+
+        :raises ForeignOutputError: it contains something else, or is inside another output.
+        :raises OutputError: it has the table in another format.
+        """
+        claims.check(self.files, self.layout, self.claimed())
+
     def claim(self) -> None:
         """
         Check the output and claim it for this table; can be repeated.

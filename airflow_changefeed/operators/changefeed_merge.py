@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.folding.current import CurrentOutput
-    from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask
+    from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeTask
     from airflow_changefeed.tables.base import LakeTable
 
 #: Name of the Spark job, unless the task or ``default_args`` sets one.
@@ -117,7 +117,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         self._check(wrong)
 
     def _check(self, wrong: Sequence[str] = ()) -> None:
-        from airflow_changefeed.folding.merge import check_deleted, check_format, check_kept_hours
+        from airflow_changefeed.folding.merge_task import check_deleted, check_format, check_kept_hours
 
         names = ["feed", "path", "output_path"]
         names += [name for name in ("table", "states_path") if getattr(self, name) is not None]
@@ -156,7 +156,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         return result
 
     def _request(self, context: Context) -> MergeRequest:
-        from airflow_changefeed.folding.merge import MergeRequest
+        from airflow_changefeed.folding.merge_task import MergeRequest
 
         at = parse_at(self.at)
         is_window = at is None
@@ -195,7 +195,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
 
     def _write(self, context: Context, task: MergeTask, connection: JobConnection) -> MergedFiles:
         """Run the job, and return what it has written."""
-        from airflow_changefeed.folding.merge import MergedFiles
+        from airflow_changefeed.folding.merge_task import MergedFiles
         from airflow_changefeed.spark.merge.merge_job import run_merge
 
         with self._connect() as session:

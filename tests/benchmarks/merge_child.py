@@ -14,7 +14,8 @@ import sys
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergeRequest, MergeResult, merge
+from airflow_changefeed.folding.merge import merge
+from airflow_changefeed.folding.merge_task import MergeRequest, MergeResult
 from airflow_changefeed.spark.merge.merge_job import run_merge
 from airflow_changefeed.tables.base import CURRENT
 from airflow_changefeed.tables.open import open_table

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeResult, MergeTask, merge
+from airflow_changefeed.folding.merge import merge
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.spark.merge.merge_job import run_merge
 from airflow_changefeed.tables.base import CURRENT, LakeTable, TableChange, TableState
 from airflow_changefeed.tables.open import open_table

@@ -30,7 +30,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeTask
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.spark.fold import fold
@@ -478,6 +478,17 @@ def test_what_others_have_done_to_the_table_is_noticed(merging: Merging) -> None
             merging.merge(end + HOUR)
         merging.merge(end, base="beginning")
         assert merging.rows() == [shoe(1)]
+
+
+def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> None:
+    """Rewriting files changes no row, and the frontier stays."""
+    delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
+    delta.merge(delta.window(1, Event(minute(61), "add", None, shoe(3))))
+    assert len(delta.files()) == 2
+    delta.loaded().optimize.compact()
+    assert len(delta.files()) == 1
+    delta.merge(delta.window(2, Event(minute(121), "upd", shoe(2), shoe(2, "clog"))))
+    assert delta.rows() == [shoe(1), shoe(2, "clog"), shoe(3)]
 
 
 def _of_another_format(merging: Merging) -> Merging:

@@ -21,7 +21,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeTask
+from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a merge is asked for, what its Spark job gets and returns, and its result; without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.current import KEEP, REMOVE, CurrentOutput, MergeRecord
+from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.tables.base import PlainFile
+from airflow_changefeed.tables.clean import KEPT_HOURS
+from airflow_changefeed.tables.open import FORMATS
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """
+    A current table, and the time that it is to have.
+
+    :param path: root of the capture's export.
+    :param output: root of the table.
+    :param at: feed time, exclusive.
+    :param table: of the capture; None if it has only one.
+    :param table_format: ``delta`` or ``iceberg``.
+    :param catalog_table: of Iceberg: its name in the catalog.
+    :param base: what the first commit begins with, see
+        :class:`~airflow_changefeed.folding.choice.BaseChoice`. Any but ``newest`` makes a table that is there
+        again.
+    :param states: root of states and snapshots; None for that of the table.
+    :param deleted: ``remove`` or ``keep``.
+    :param is_window: whether ``at`` is the end of a run's window: then a table that is further is right.
+    :param kept_hours: how long files stay that the table does not need any more.
+    """
+
+    feed: str
+    path: str
+    output: str
+    at: datetime
+    run: str
+    table: str | None = None
+    table_format: str = "delta"
+    catalog_table: str = ""
+    base: datetime | str = NEWEST
+    states: str | None = None
+    deleted: str = REMOVE
+    is_window: bool = False
+    kept_hours: float = KEPT_HOURS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", parse_base(self.base))
+        check_format(self.table_format, self.catalog_table)
+        check_deleted(self.deleted)
+        check_kept_hours(self.kept_hours)
+
+
+def check_format(table_format: object, catalog_table: object) -> None:
+    """Refuse what is no table, or a table without its name."""
+    problems = []
+    if table_format not in FORMATS:
+        plain = "; plain Parquet is written by ChangefeedFoldOperator" if table_format == "parquet" else ""
+        problems.append(f"table_format must be {' or '.join(FORMATS)}, not {table_format!r}{plain}")
+    if table_format == "iceberg" and len([part for part in str(catalog_table or "").split(".") if part]) < 2:
+        problems.append(
+            f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
+        )
+    if table_format == "delta" and catalog_table:
+        problems.append("catalog_table is for table_format='iceberg'; a Delta table is found by its path")
+    if problems:
+        raise InvalidArgumentError("; ".join(problems), problems=problems)
+
+
+def check_deleted(deleted: object) -> None:
+    """Refuse what is no way to treat deleted rows."""
+    if deleted not in (REMOVE, KEEP):
+        raise InvalidArgumentError(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")
+
+
+def check_kept_hours(kept_hours: object) -> None:
+    """Refuse what is not a number of hours; files of merges that run now are younger than one."""
+    is_number = isinstance(kept_hours, (int, float)) and not isinstance(kept_hours, bool)
+    if not is_number or not 1 <= kept_hours <= 1_000_000:  # type: ignore[operator]
+        raise InvalidArgumentError(f"kept_hours must be 1 to 1,000,000 hours, not {kept_hours!r}")
+
+
+@dataclass(frozen=True)
+class MergeTask(Document):
+    """
+    Files that a job writes.
+
+    :param states: root of states and snapshots.
+    :param attempt: names the folder of the files.
+    :param record: the table that they are written for, as its newest commit says; None begins from ``base``.
+    :param files: that it has.
+    """
+
+    KIND = "changefeed merge task"
+
+    feed: str
+    path: str
+    output: str
+    states: str
+    table: str
+    at: datetime
+    attempt: int
+    run: str
+    base: str
+    deleted: str
+    record: MergeRecord | None = None
+    files: tuple[PlainFile, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        request: MergeRequest,
+        table: str,
+        attempt: int,
+        record: MergeRecord | None,
+        files: tuple[PlainFile, ...],
+    ) -> MergeTask:
+        """Return what a job does for a request."""
+        return cls(
+            request.feed,
+            request.path,
+            request.output,
+            request.states or request.output,
+            table,
+            request.at,
+            attempt,
+            request.run,
+            request.base if isinstance(request.base, str) else format_time(request.base),
+            request.deleted,
+            record,
+            files if record is not None else (),
+        )
+
+    def source(self, storage_options: Mapping[str, Any] | None) -> FoldSource:
+        """
+        Find what is folded, by manifests and the schemas of a few files.
+
+        :raises FoldError: the events do not determine the table.
+        :raises NotExportedError: some are not exported yet.
+        """
+        store = ExportStore(self.path, self.feed, storage_options)
+        if self.record is not None:
+            output = CurrentOutput(self.output, self.feed, self.table, storage_options)
+            return fold_from(store, output.base(self.record, self.files), self.at)
+        choice = BaseChoice(self.states, self.base, storage_options)
+        source = find_fold(store, self.at, self.table, choice)
+        if source.base is not None and source.base.where:
+            raise source.refusal(
+                f"{source.base.what} has only a part of the table, and a current table has all of it. Choose "
+                "another base"
+            )
+        return source
+
+
+@dataclass(frozen=True)
+class MergedFiles(Document):
+    """
+    What a job has written, or its error.
+
+    :param add: of the table: paths, relative to its folder.
+    :param remove: those of the task's that they replace.
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
+    """
+
+    KIND = "changefeed merge result"
+
+    add: tuple[PlainFile, ...] = ()
+    remove: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """
+    A current table after a merge.
+
+    :param at: its frontier.
+    :param path: of its folder.
+    :param rows: that it has, deleted ones that are kept included.
+    :param written: rows that were written, unchanged ones of the same files included.
+    :param added: files.
+    :param removed: files that the added ones replace.
+    :param changed: whether the merge has made a commit; False where the table was there already.
+    """
+
+    feed: str
+    table: str
+    at: datetime
+    attempt: int
+    path: str
+    table_format: str
+    catalog_table: str
+    rows: int
+    written: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: bool = False
