@@ -166,8 +166,9 @@ class CurrentOutput(TableOutput):
                 found.append(PlainFile(f"{ATTEMPT}={attempt}/{name}", rows, size))
         return tuple(found)
 
-    def base(self, record: MergeRecord, files: Sequence[PlainFile]) -> Base:
-        """Return the table as a base, or some of its files."""
+    def base(self, current: CurrentVersion) -> Base:
+        """Return a version of the table, or some of its files, as a base."""
+        record = current.record
         return Base(
             f"the table at {format_time(record.at)}",
             record.table,
@@ -175,7 +176,7 @@ class CurrentOutput(TableOutput):
             record.at,
             self.path,
             record.base,
-            tuple(self._url(file.path) for file in files),
+            tuple(self._url(file.path) for file in current.files),
             deleted=DELETED_COLUMN if record.deleted == KEEP else "",
         )
 

@@ -79,7 +79,8 @@ def merge(
     if record is not None and (found := _there(output, lake, record, request)) is not None:
         report(f"changefeed merge: {lake.what} has the events until {format_time(found.at)} already")
         return found
-    task = MergeTask.of(request, output.table, new_merge(), record, seen.plain)
+    current = None if record is None else CurrentVersion(record, seen.plain)
+    task = MergeTask.of(request, output.table, new_merge(), current)
     source = task.source(storage_options)
     schema = _schema(source, request.deleted)
     _check_columns(lake, seen, record, source, schema)

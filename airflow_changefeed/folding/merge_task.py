@@ -12,7 +12,7 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
-from airflow_changefeed.folding.current import KEEP, REMOVE, CurrentOutput, MergeRecord
+from airflow_changefeed.folding.current import KEEP, REMOVE, CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import PlainFile
@@ -97,8 +97,7 @@ class MergeTask(Document):
 
     :param states: root of states and snapshots.
     :param attempt: names the folder of the files.
-    :param record: the table that they are written for, as its newest commit says; None begins from ``base``.
-    :param files: that it has.
+    :param current: the table that they are written for; None begins from ``base``.
     """
 
     KIND = "changefeed merge task"
@@ -113,18 +112,10 @@ class MergeTask(Document):
     run: str
     base: str
     deleted: str
-    record: MergeRecord | None = None
-    files: tuple[PlainFile, ...] = ()
+    current: CurrentVersion | None = None
 
     @classmethod
-    def of(
-        cls,
-        request: MergeRequest,
-        table: str,
-        attempt: int,
-        record: MergeRecord | None,
-        files: tuple[PlainFile, ...],
-    ) -> MergeTask:
+    def of(cls, request: MergeRequest, table: str, attempt: int, current: CurrentVersion | None) -> MergeTask:
         """Return what a job does for a request."""
         return cls(
             request.feed,
@@ -137,9 +128,13 @@ class MergeTask(Document):
             request.run,
             request.base if isinstance(request.base, str) else format_time(request.base),
             request.deleted,
-            record,
-            files if record is not None else (),
+            current,
         )
+
+    @property
+    def files(self) -> tuple[PlainFile, ...]:
+        """Those of the table that stay, or are replaced."""
+        return () if self.current is None else self.current.files
 
     def source(self, storage_options: Mapping[str, Any] | None) -> FoldSource:
         """
@@ -149,9 +144,9 @@ class MergeTask(Document):
         :raises NotExportedError: some are not exported yet.
         """
         store = ExportStore(self.path, self.feed, storage_options)
-        if self.record is not None:
+        if self.current is not None:
             output = CurrentOutput(self.output, self.feed, self.table, storage_options)
-            return fold_from(store, output.base(self.record, self.files), self.at)
+            return fold_from(store, output.base(self.current), self.at)
         choice = BaseChoice(self.states, self.base, storage_options)
         source = find_fold(store, self.at, self.table, choice)
         if source.base is not None and source.base.where:

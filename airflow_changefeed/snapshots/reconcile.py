@@ -334,7 +334,7 @@ def find_sides(
         table = fold_from(store, base_of(files, taken), at)
         if task.current is not None:
             output = CurrentOutput(task.output, task.feed, task.table, storage_options)
-            lake = fold_from(store, output.base(task.current.record, task.current.files), at)
+            lake = fold_from(store, output.base(task.current), at)
         else:
             bases = BaseChoice(task.output, task.base, storage_options, without=task.token)
             lake = find_fold(store, at, task.table, bases)

@@ -47,8 +47,8 @@ def run_merge(
     try:
         with session_settings(running, {**SETTINGS, **partitions(running, source)}):
             replaced = touched(running, source, task.files)
-            if task.record is not None:
-                source = replace(source, base=output.base(task.record, replaced))
+            if task.current is not None:
+                source = replace(source, base=output.base(replace(task.current, files=tuple(replaced))))
             frame = merged(running, source, keeps_deleted=task.deleted == KEEP)
             number = parts(replaced)
             frame = frame.coalesce(number) if number else frame
