@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
@@ -15,7 +16,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_window,
     parse_shards,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
+from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import table_to_verify
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.verify.report import Report
 
 #: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
@@ -37,8 +39,8 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
 
     Verifies the units that touch the window: the task's own, else that of the run's ``params``
     (``window_start``, ``window_end``) where the DAG has such, else its data interval or partition. A run
-    without any verifies the whole export. Damage fails the task at once, since a retry would find the same;
-    leftovers, which no manifest names, are logged.
+    without any verifies the whole export; ``sample_days`` verifies some days of it. Damage fails the task at
+    once, since a retry would find the same; leftovers, which no manifest names, are logged.
 
     The result (XCom), also of a task that found damage, is ``{"feed", "path", "units", "files", "rows",
     "bytes", "damage", "leftovers", "faults"}``; each fault is ``{"severity", "code", "where", "what",
@@ -52,6 +54,8 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, to compare the table as well, if
         the whole export is verified. A Delta table is compared without.
     :param shards: shards to verify; None for all that were exported. (templated)
+    :param sample_days: so many days of the whole export, drawn anew for each run, instead of a window: what
+        nobody reads any more may be damaged unseen.
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
     """
@@ -67,6 +71,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         changefeed_conn_id: str | None = None,
         catalog_conn_id: str | None = None,
         shards: Sequence[Shard | str] | None = None,
+        sample_days: int | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
         **kwargs: Any,
@@ -78,6 +83,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         self.changefeed_conn_id = changefeed_conn_id
         self.catalog_conn_id = catalog_conn_id
         self.shards = shards
+        self.sample_days = sample_days
         self.window_start = window_start
         self.window_end = window_end
         self._check()
@@ -89,34 +95,52 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             (check_name, "path", self.path),
             (parse_shards, self.shards),
             (check_window, self.window_start, self.window_end),
+            (_check_sample, self.sample_days, self.window_start),
         )
 
     @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the run's window."""
-        from airflow_changefeed.verify.verify import verify_export
-
         self._check()
-        window = run_window(context, self.window_start, self.window_end)
-        options = storage_options(self.path, self.path_conn_id)
-        report = verify_export(
-            self.path,
-            self.feed,
-            window.start if window else None,
-            window.end if window else None,
-            parse_shards(self.shards),
-            options,
-            source=ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None,
-            table=table_to_verify(self.path, self.feed, options, self.catalog_conn_id),
-        )
+        what, report = self._verify(context)
         for fault in report.damage:
             self.log.error("%s", fault)
         for fault in report.leftovers:
             self.log.warning("%s", fault)
-        self.log.info("Feed %s, %s: %s", report.feed, window or "the whole export", report.summary)
+        self.log.info("Feed %s, %s: %s", report.feed, what, report.summary)
         result = report.to_dict(most=MOST_NAMED)
         if report.damage:
             # Airflow keeps no result of a task that fails.
             context["ti"].xcom_push(key="return_value", value=result)
         report.check(most=MOST_NAMED)
         return result
+
+    def _verify(self, context: Context) -> tuple[str, Report]:
+        """Return what was verified, in words, and what was found."""
+        from airflow_changefeed.verify.verify import verify_export, verify_sample
+
+        options = storage_options(self.path, self.path_conn_id)
+        source = ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None
+        shards = parse_shards(self.shards)
+        if self.sample_days is not None:
+            # Who clears the task has the same days again.
+            days, seed = self.sample_days, run_name(context).rpartition("/")[0]
+            report = verify_sample(self.path, self.feed, days, seed, shards, options, source=source)
+            return f"a sample of {days} days", report
+        window = run_window(context, self.window_start, self.window_end)
+        start, end = (window.start, window.end) if window else (None, None)
+        table = table_to_verify(self.path, self.feed, options, self.catalog_conn_id)
+        report = verify_export(self.path, self.feed, start, end, shards, options, source=source, table=table)
+        return str(window or "the whole export"), report
+
+
+def _check_sample(sample_days: object, window_start: object) -> None:
+    """Refuse what is not a number of days, or would be one beside a window."""
+    if sample_days is None:
+        return
+    if not isinstance(sample_days, int) or isinstance(sample_days, bool) or sample_days < 1:
+        raise InvalidArgumentError(
+            f"sample_days must be a whole number of days, 1 or more, not {sample_days!r}"
+        )
+    if window_start is not None:
+        raise InvalidArgumentError("sample_days draws from the whole export: leave it out, or the window")

@@ -89,6 +89,12 @@ class ManifestStore:
                     found.append(parse_shard(name.removeprefix("shard=")))
         return found
 
+    def dates(self) -> list[str]:
+        """Return the dates of units, ``YYYY-MM-DD``, ascending; ``~`` stands for all beyond the calendar."""
+        folders = map(self.layout.shard_manifests, self.shards())
+        names = {name for folder in folders for name in self.files.names(folder)}
+        return sorted(name.removeprefix("date=") for name in names if name.startswith("date="))
+
     def units(
         self, shard: Shard, start: datetime | None = None, end: datetime | None = None
     ) -> dict[ExportUnit, int]:

@@ -49,6 +49,15 @@ class Report:
     missing_files: int = 0
     faults: list[Fault] = field(default_factory=list)
 
+    def add(self, other: Report) -> None:
+        """Take in the report of another part of the same export."""
+        self.units += other.units
+        self.files += other.files
+        self.rows += other.rows
+        self.size += other.size
+        self.missing_files += other.missing_files
+        self.faults += other.faults
+
     @property
     def damage(self) -> list[Fault]:
         """The faults by which rows are wrong, missing or in doubt."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.fault import Fault, FaultKind
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.tables.base import LakeTable
 
 _TRIES = 5
+_DAY = timedelta(days=1)
 # Kinds of files that could not be read at all.
 _UNREAD = (FaultKind.FILE_MISSING, FaultKind.FILE_TRUNCATED, FaultKind.FILE_UNREADABLE)
 _REPLACED = "Nothing, if its replacement is running; otherwise e" + EXPORT_AGAIN[1:]
@@ -62,6 +64,40 @@ def verify_export(
     report = inspect(ExportStore(path, feed, storage_options), start, end, shards, source=source)
     if table is not None and Interval.of(start, end, shards) == Interval():
         report.faults += _of_table(ExportStore(path, feed, storage_options), table)
+    return report
+
+
+def verify_sample(
+    path: str,
+    feed: str,
+    days: int,
+    seed: str,
+    shards: Iterable[Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    source: FeedReader | None = None,
+) -> Report:
+    """
+    Verify some days of an export, drawn at random: what nobody reads any more may be damaged unseen.
+
+    :param days: how many; all, if the export has fewer.
+    :param seed: the same one draws the same days, as long as no others are exported.
+    :raises ManifestError: nothing was exported there.
+    """
+    shards = None if shards is None else list(shards)
+    store = ExportStore(path, feed, storage_options)
+    export_there(store)
+    report = Report(store.feed, store.path)
+    there = [date.fromisoformat(each) for each in store.dates() if each != "~"]
+    draw = random.Random(seed)  # noqa: S311 - a sample, no secret
+    for place in sorted(draw.sample(range(len(there)), min(days, len(there)))):
+        start = datetime.combine(there[place], time(), timezone.utc)
+        # Before the first and behind the last unit nothing is missing.
+        begin = start if place else None
+        end = start + _DAY if place < len(there) - 1 else None
+        report.add(inspect(store, begin, end, shards, source=source))
+    # What is wrong with the whole output is found with each day.
+    report.faults = list(dict.fromkeys(report.faults))
     return report
 
 

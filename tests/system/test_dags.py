@@ -292,6 +292,21 @@ def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagR
     assert [(row["consumer"], row["is_fresh"]) for row in rows] == [(CONSUMER, True)]
 
 
+def test_maintenance_drains_purges_and_verifies(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
+    """What nobody has exported yet stays in the feed; a sample of the export is read."""
+    exported = (
+        "changefeed_hourly",
+        START,
+        {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T06:00:00Z"},
+    )
+    result = run(runner, exported, ("changefeed_maintain", START, None), shown="a sample of 3 days")
+    drained, purged, verified = result.results[1]
+    assert (drained, purged) == ({FEED: 0}, {FEED: 6 * 60})
+    assert (verified["rows"], verified["damage"]) == (6 * 60, 0)
+
+
 def test_events_are_consumed_window_by_window(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """Each event's work is done once, also where a window is run again; later events are left alone."""
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:

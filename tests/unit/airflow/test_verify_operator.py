@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,28 @@ def test_given_windows_and_shards_count(store: ExportStore) -> None:
     assert (result["units"], result["rows"]) == (1, 10)
 
 
+def test_a_sample_of_days_finds_what_nobody_reads(flights: Flights, tmp_path: Path) -> None:
+    """Each run draws others; before the first unit and behind the last one nothing is missing."""
+    flights.add(20, 30, shard=1, length=60)
+    store = ExportStore(str(tmp_path / "days"), FEED)
+    flights.export(store, hours(1, 80))
+    (damaged, *_) = store.units(1, START + timedelta(days=2))
+    corrupt_manifest(store, next(each for each in store.list() if each.unit == damaged))
+    found = []
+    for number in range(20):
+        run = context()
+        run["ti"].run_id = f"night{number}"
+        run["ti"].xcom_push = lambda **_: None
+        task = ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=store.path, sample_days=1)
+        try:
+            found.append(task.execute(run)["units"])
+        except AirflowFailException as failure:
+            found.append(re.findall(r"is damaged: (.*)\n(?:error|warning) ([a-z-]+):", str(failure)))
+    assert {str(each) for each in found} == {"23", "24", "8", "[('1 faults', 'manifest-truncated')]"}
+    whole, _ = verify(store, sample_days=100)
+    assert "is damaged: 1 faults" in str(whole)
+
+
 def test_all_that_a_dag_may_know_late_is_templated() -> None:
     """Names, path, window and shards."""
     assert set(ChangefeedVerifyOperator.template_fields) == {
@@ -154,7 +177,10 @@ def test_all_wrong_arguments_are_named_at_once() -> None:
     """The DAG's author sees everything in one import error."""
     with pytest.raises(InvalidArgumentError) as caught:
         ChangefeedVerifyOperator(
-            task_id="verify", feed="", path=" ", shards="0", window_end="2013-01-01T00:00:00Z"
+            task_id="verify", feed="", path=" ", shards="0", window_end="2013-01-01T00:00:00Z", sample_days=0
         )
-    for name in ("feed", "path", "shards", "window_start"):
+    for name in ("feed", "path", "shards", "window_start", "sample_days must be a whole number"):
         assert name in str(caught.value)
+    window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z"}
+    with pytest.raises(InvalidArgumentError, match="sample_days draws from the whole export"):
+        ChangefeedVerifyOperator(task_id="verify", feed=FEED, path="/data", sample_days=1, **window)

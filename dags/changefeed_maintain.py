@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+### Look after feeds and exports, each night.
+
+`drain` orders what writers have left in outboxes, for feeds that nobody exports at the moment. `purge`
+removes events that are older than `KEPT` from the feeds; never those that a consumer has not read, and never
+rows of your own tables. `verify` reads some days of an export again and compares them with their manifests,
+other days each night.
+
+* It is paused until you have set `KEPT`: what is purged can be exported again only from the Parquet files.
+* If the connection's login may not purge, let an agent of the database do it, and delete the task.
+* If the export is a table of Delta Lake or Iceberg, add a task that runs
+  `airflow-changefeed output clean --feed ... --path ...`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import DAG, task
+
+from airflow_changefeed import ChangefeedHook, ChangefeedVerifyOperator
+
+CONN_ID = "changefeed_default"
+FEED = "nyc.Flight"
+PATH = "/tmp/changefeed-export"
+KEPT = timedelta(days=90)
+
+with DAG(
+    "changefeed_maintain",
+    schedule="0 3 * * *",
+    start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
+    doc_md=__doc__,
+    tags=["changefeed"],
+):
+
+    @task
+    def drain() -> dict[str, int]:
+        """Return how many events were ordered in each feed."""
+        source = ChangefeedHook(CONN_ID).source()
+        return {feed.name: sum(source.drain(feed.name).values()) for feed in source.feeds()}
+
+    @task
+    def purge() -> dict[str, int]:
+        """Return how many events were removed from each feed."""
+        source = ChangefeedHook(CONN_ID).source()
+        before = source.now() - KEPT
+        return {
+            feed.name: sum(shard.rows for shard in source.purge(feed.name, before)) for feed in source.feeds()
+        }
+
+    drain() >> purge()
+    ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=PATH, sample_days=3)
