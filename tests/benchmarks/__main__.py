@@ -2,9 +2,9 @@
 """
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
-``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [snapshot] [consume]
-[wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an hour, and 20
-GB of disk.
+``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [snapshot]
+[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year``
+takes an hour, and 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.benchmarks import (
     history,
     mssql,
     page,
+    reconcile,
     snapshot,
     store,
     tables,
@@ -47,6 +48,7 @@ ALL = {
     "waiting": waiting.run,
     "fold": fold.run,
     "snapshot": snapshot.run,
+    "reconcile": reconcile.run,
     "consume": consume.run,
     "wake": wake.run,
     "page": page.run,
