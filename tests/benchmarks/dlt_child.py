@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Loads the orders into a Delta table by dlt: ``python -m tests.benchmarks.dlt_child DATABASE FOLDER TABLE BACKEND``,
-in dlt's own environment.
+Loads the orders into a Delta table by dlt, in dlt's own environment: ``python -m tests.benchmarks.dlt_child
+DATABASE FOLDER TABLE BACKEND``.
 
 It reads the table as it is, once: without windows, and without what was deleted or changed meanwhile.
 """

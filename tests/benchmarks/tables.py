@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Exports that are tables of Delta Lake and Iceberg, against the same files as plain Parquet; and dlt, which loads
-the same rows into a Delta table.
+Exports that are tables of Delta Lake and Iceberg, against the same files as plain Parquet; and dlt, which
+loads the same rows into a Delta table.
 """
 
 from __future__ import annotations
