@@ -4,7 +4,7 @@ Run the benchmarks, print the tables of each when it is done, and leave them in 
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [snapshot]
 [reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year``
-takes an hour, and 20 GB of disk.
+takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.benchmarks import (
     fold,
     history,
     mssql,
+    mssql_cdc,
     page,
     reconcile,
     snapshot,
@@ -58,7 +59,7 @@ ALL = {
     "windows": windows.run,
     "mssql": mssql.run,
 }
-BY_HAND = {"year": year.run}
+BY_HAND = {"year": year.run, "mssql_cdc": mssql_cdc.run}
 
 
 def main(names: Sequence[str]) -> int:

@@ -26,7 +26,13 @@ NEWEST, ICEBERGS = ".".join(version("pyspark").split(".")[:2]), "4.1"
 READERS = [
     ("spark", "delta", NEWEST),
     ("spark", "delta", ICEBERGS),
-    ("spark", "iceberg", ICEBERGS),
+    pytest.param(
+        *("spark", "iceberg", ICEBERGS),
+        marks=pytest.mark.xfail(
+            strict=True,
+            reason="Iceberg's Spark runtime takes milliseconds for microseconds where it reads vectors",
+        ),
+    ),
     ("duckdb", "delta", ""),
     ("duckdb", "iceberg", ""),
 ]
