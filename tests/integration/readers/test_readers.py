@@ -30,7 +30,7 @@ READERS = [
         *("spark", "iceberg", ICEBERGS),
         marks=pytest.mark.xfail(
             strict=True,
-            reason="Iceberg's Spark runtime takes milliseconds for microseconds where it reads vectors",
+            reason="Iceberg's vectorized reader takes milliseconds for microseconds",
         ),
     ),
     ("duckdb", "delta", ""),
