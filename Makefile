@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators constraints-operators browser stores soak tsql test-mssql bench lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -105,8 +105,8 @@ demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFE
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
-test: setup java libraries ## Run all tests but soak, tsql, browser and stores (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators" -n $(WORKERS) $(PYTEST_ARGS)
+test: setup java libraries ## Run all tests but soak, tsql, browser, stores and readers (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators and not readers" -n $(WORKERS) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
 .venv-spark-%/.changefeed-installed: constraints/spark.in constraints.txt $(wildcard constraints/spark-*.txt) | $(STAMP)
@@ -178,6 +178,16 @@ build/stores/bin/fake-gcs-server:
 
 stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-gcs-server ## Test exports to Azure and Google Cloud Storage (needs Node.js and Go)
 	@$(BIN)/python -m pytest -m stores --timeout 900 -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
+
+# DuckDB with those of its extensions that packages have. Spark takes its jars from Maven Central.
+.venv-readers/.changefeed-installed: constraints/readers.txt | $(STAMP)
+	@echo "Installing into $(@D)"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python -r constraints/readers.txt
+	@touch $@
+
+readers: .venv-readers/.changefeed-installed .venv-spark-4.1/.changefeed-installed java ## Read tables by Spark and by DuckDB's extensions
+	@$(BIN)/python -m pytest -m readers --timeout 900 $(PYTEST_ARGS) tests/integration/readers
 
 soak: setup java libraries ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)

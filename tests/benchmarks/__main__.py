@@ -3,8 +3,8 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
-[consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year`` takes an
-hour, and 20 GB of disk.
+[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year``
+takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from tests.benchmarks import (
     history,
     merge,
     mssql,
+    mssql_cdc,
     page,
+    reconcile,
     snapshot,
     store,
     tables,
@@ -49,6 +51,7 @@ ALL = {
     "fold": fold.run,
     "merge": merge.run,
     "snapshot": snapshot.run,
+    "reconcile": reconcile.run,
     "consume": consume.run,
     "wake": wake.run,
     "page": page.run,
@@ -58,7 +61,7 @@ ALL = {
     "windows": windows.run,
     "mssql": mssql.run,
 }
-BY_HAND = {"year": year.run}
+BY_HAND = {"year": year.run, "mssql_cdc": mssql_cdc.run}
 
 
 def main(names: Sequence[str]) -> int:

@@ -101,15 +101,20 @@ def _proportional(pid: int) -> int:
 
 
 def watch(
-    module: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None
+    module: str,
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> dict[str, Reading]:
     """
     Run ``python -m module arguments`` and read what it measures, by name.
 
+    :param python: of another environment, for a peer.
     :raises RuntimeError: the child failed.
     """
     child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [python, "-m", module, *arguments],
         cwd=PROJECT,
         env=_with_bytecode(environment if environment is not None else os.environ),
         stdin=subprocess.PIPE,

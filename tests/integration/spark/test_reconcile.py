@@ -484,6 +484,25 @@ def test_a_changed_value_of_each_type_is_found(spark: SparkSession, tmp_path: Pa
     assert (found.rows, found.different) == (len(changes) + 1, len(changes) - 1)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"text": "a", "blob": None}, {"text": None, "blob": b"a"}), ({"double": 0.0}, {"double": -0.0})],
+    ids=["moved", "sign"],
+)
+def test_the_only_difference_is_found(
+    spark: SparkSession, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Checksums see it, too: a value that moved to a column that was null, and the sign of zero."""
+    typed = Typed(spark, tmp_path)
+    rows = [{"id": bytes([number]), **Typed.ROW} for number in range(3)]
+    one, other = ([*rows, {"id": b"\xff", **Typed.ROW, **change}] for change in (before, after))
+    with session_settings(spark, SETTINGS):
+        found = compare(spark, typed.source(one), typed.source(other))
+        assert (found.missing, found.extra, found.different) == (0, 0, 1)
+        same = compare(spark, typed.source(one), typed.source(one[::-1]))
+    assert same == Comparison(same.base, rows=4)
+
+
 def test_other_columns_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """By name: there is nothing to compare them with."""
     typed = Typed(spark, tmp_path)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import Any
@@ -52,16 +52,12 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
-def schema(**more: pa.DataType) -> pa.Schema:
-    """Return all columns."""
-    own = [(name, kind) for name, (kind, _) in ALL.items()]
-    return pa.schema([ULID_FIELD, TIME_FIELD, *own, *more.items()])
-
-
-def written(export: Export, **more: tuple[pa.DataType, list[Any]]) -> list[TableFile]:
+def written(
+    export: Export, *, without: Collection[str] = (), **more: tuple[pa.DataType, list[Any]]
+) -> list[TableFile]:
     """Commit two files with values of each type, one after the other; the second has nulls beside them."""
-    every = {**ALL, **more}
-    columns = schema(**{name: kind for name, (kind, _) in more.items()})
+    every = {name: column for name, column in {**ALL, **more}.items() if name not in without}
+    columns = pa.schema([ULID_FIELD, TIME_FIELD, *((name, kind) for name, (kind, _) in every.items())])
     rows = [{name: values[place] for name, (_, values) in every.items()} for place in (0, 1)]
     files = [
         export.write(unit(0), 1, rows, columns),

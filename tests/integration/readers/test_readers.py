@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Spark and DuckDB, by their own readers of the formats, get of our tables: every value."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.tables.conftest import make
+from tests.unit.tables.exports import Export, Row, change, in_order, paths, unit
+from tests.unit.tables.test_reading import written
+
+PROJECT = Path(__file__).resolve().parents[3]
+pytestmark = [pytest.mark.readers, pytest.mark.timeout(900)]
+DELTA_VERSION, ICEBERG_VERSION, SQLITE_DRIVER = "4.4.0", "1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0"
+#: Spark's minor here, and the newest one that Iceberg has a runtime for.
+NEWEST, ICEBERGS = ".".join(version("pyspark").split(".")[:2]), "4.1"
+#: Reader, format, and Spark's minor.
+READERS = [
+    ("spark", "delta", NEWEST),
+    ("spark", "delta", ICEBERGS),
+    pytest.param(
+        *("spark", "iceberg", ICEBERGS),
+        marks=pytest.mark.xfail(
+            strict=True,
+            reason="Iceberg's vectorized reader takes milliseconds for microseconds",
+        ),
+    ),
+    ("duckdb", "delta", ""),
+    ("duckdb", "iceberg", ""),
+]
+FIXED: tuple[pa.DataType, list[Any]] = (pa.binary(4), [b"1234", b"\x00\x00\x00\x00"])
+#: What Iceberg's Spark runtime does not read, as Parquet has it: whole numbers without a sign.
+UNSIGNED = ("tiny", "unsigned", "new")
+
+
+def read(export: Export, reader: str, minor: str) -> list[Row]:
+    """Read all rows in the reader's environment."""
+    table = packages = ""
+    if export.format == "delta":
+        table, packages = export.store.layout.data, f"io.delta:delta-spark_{minor}_2.13:{DELTA_VERSION}"
+    elif reader == "spark":
+        runtime = f"org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:{ICEBERG_VERSION}"
+        table, packages = export.catalog["uri"].removeprefix("sqlite:///"), f"{runtime},{SQLITE_DRIVER}"
+    else:
+        table = str(max(Path(export.store.layout.data, "_iceberg", "metadata").glob("*.metadata.json")))
+    folder = ".venv-readers" if reader == "duckdb" else f".venv-spark-{minor}"
+    python = sys.executable if minor == NEWEST else str(PROJECT / folder / "bin" / "python")
+    rows = Path(export.path, "rows.arrow")
+    command = [python, "-m", "tests.integration.readers.read", reader, export.format, table, str(rows)]
+    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    done = subprocess.run(
+        [*command, packages], cwd=PROJECT, env=environment, check=False, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr[-5000:]
+    with pa.ipc.open_file(rows) as file:
+        return in_order(file.read_all().to_pylist())
+
+
+@pytest.mark.parametrize(("reader", "format", "minor"), READERS)
+def test_every_value_is_read(tmp_path: Path, reader: str, format: str, minor: str) -> None:
+    """Also of the partitions, which no file has."""
+    export = make(format, tmp_path)
+    is_limited = (reader, format) == ("spark", "iceberg")
+    files = written(export, without=UNSIGNED if is_limited else (), fixed=FIXED)
+    assert read(export, reader, minor) == export.expected(files)
+
+
+@pytest.mark.xfail(strict=True, reason="Iceberg's Spark runtime refuses files with unsigned whole numbers")
+@pytest.mark.parametrize("column", UNSIGNED)
+def test_spark_reads_unsigned_columns_of_iceberg(tmp_path: Path, column: str) -> None:
+    """It says 'Unsupported logical type: UINT_8', with vectors and without."""
+    export = make("iceberg", tmp_path)
+    files = written(export, without=[name for name in UNSIGNED if name != column])
+    assert read(export, "spark", ICEBERGS) == export.expected(files)
+
+
+@pytest.mark.parametrize(("reader", "format", "minor"), READERS)
+def test_what_was_replaced_is_not_read(tmp_path: Path, reader: str, format: str, minor: str) -> None:
+    """Its files are still there."""
+    export = make(format, tmp_path)
+    old, other, new = (
+        export.write(unit(hour), attempt, rows) for hour, attempt, rows in ((0, 1, 5), (1, 2, 2), (0, 3, 4))
+    )
+    table = export.table()
+    table.commit(table.look(), change([old, other]))
+    table.commit(table.look(), change([new], remove=[old.path]))
+    assert paths(table.look()) == sorted((new.path, other.path))
+    assert Path(export.store.layout.data, old.path).exists()
+    assert read(export, reader, minor) == export.expected([other, new])
