@@ -19,7 +19,7 @@ from airflow_changefeed.cli.options.consumers import (
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
-from airflow_changefeed.cli.options.values import after, count, duration, length, seconds, shard, time
+from airflow_changefeed.cli.options.values import after, count, duration, hours, length, seconds, shard, time
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -281,7 +281,7 @@ def _output() -> GroupCommand:
         option(
             "--older-than",
             help="Hours; longer than any reader of the table takes (default: %(default)s)",
-            type=float,
+            type=hours,
             default=168.0,
         ),
         ARG_VERBOSE,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.times import format_time, now
 from airflow_changefeed.exceptions import (
     ChangefeedError,
@@ -24,6 +25,7 @@ from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.folding.current import (
     DELETED_COLUMN,
     KEEP,
+    REMOVE,
     CurrentOutput,
     CurrentVersion,
     MergeRecord,
@@ -83,6 +85,8 @@ def merge(
     task = MergeTask.of(request, output.table, new_merge(), current)
     source = task.source(storage_options)
     schema = _schema(source, request.deleted)
+    if request.deleted == KEEP:
+        _check_deletes(source)
     _check_columns(lake, seen, record, source, schema)
     output.claim()
     events = sum(file.facts.rows for group in source.groups for file in group.files)
@@ -243,6 +247,27 @@ def _schema(source: FoldSource, deleted: str) -> pa.Schema:
     return pa.schema([*kinds.items(), *own.items()])
 
 
+def _check_deletes(source: FoldSource) -> None:
+    """
+    Check that deletes have the last values of the rows.
+
+    :raises FoldError: they do not; names the columns.
+    """
+    tables = [group.shape.tables.get(source.table) for group in source.groups]
+    for table in (source.shape.tables[source.table], *tables):
+        if table is None:
+            continue
+        recorded = table.columns.get(Operation.DELETE, {})
+        lost = [name for name in table.columns.get(Operation.INSERT, {}) if name not in recorded]
+        if lost:
+            raise source.refusal(
+                f"with deleted={KEEP!r} deleted rows keep their last values, and its deletes do not record "
+                f"{', '.join(map(repr, lost))}: capture these columns for deletes, too, or merge with "
+                f"deleted={REMOVE!r}",
+                columns=lost,
+            )
+
+
 def _taken(source: FoldSource, name: str) -> ColumnTypeError:
     return ColumnTypeError(
         f"table {source.table!r} of feed {source.store.feed!r} has a column {name!r}, and a current table "
@@ -299,15 +324,21 @@ def _commit(
         there = lake.look()
         if there.marks == new.marks:
             return None
-        if there.marks != seen.marks or not isinstance(problem, TableConflictError):
-            # What may still be on its way can no longer be committed.
+        is_conflict = isinstance(problem, TableConflictError)
+        other = None if there.marks == seen.marks else _record(output, lake, there)
+        # What may still be on its way can no longer be committed. But others may have merged behind a commit
+        # whose answer was lost: not if theirs begins where ours does.
+        is_lost = other is not None and other.begin == new.begin and not _has_any(there, change)
+        if is_lost or (there.marks == seen.marks and not is_conflict):
             output.discard(new.attempt, new.at)
-        if not isinstance(problem, TableConflictError) or there.marks == seen.marks:
-            raise
-        other = _record(output, lake, there)
-        if other is None:
+        if not is_conflict or other is None:
             raise
         return other
+
+
+def _has_any(there: TableState, change: TableChange) -> bool:
+    """Whether a table has files that a commit was to add."""
+    return not {file.path for file in there.plain}.isdisjoint(file.path for file in change.add)
 
 
 def _clean(

@@ -67,7 +67,8 @@ def check_format(table_format: object, catalog_table: object) -> None:
     if table_format not in FORMATS:
         plain = "; plain Parquet is written by ChangefeedFoldOperator" if table_format == "parquet" else ""
         problems.append(f"table_format must be {' or '.join(FORMATS)}, not {table_format!r}{plain}")
-    if table_format == "iceberg" and len([part for part in str(catalog_table or "").split(".") if part]) < 2:
+    parts = str(catalog_table or "").split(".")
+    if table_format == "iceberg" and (len(parts) < 2 or not all(parts)):
         problems.append(
             f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
         )

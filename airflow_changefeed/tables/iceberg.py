@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from airflow_changefeed.exceptions import TableConflictError, TableError
 from airflow_changefeed.output.layout import ICEBERG_FILES
@@ -61,7 +62,11 @@ class IcebergTable:
         self._properties = dict(catalog)
         self._catalog_name = str(self._properties.pop("name", "default"))
         private = {name: value for name, value in self._properties.items() if name != "type"}
-        self._secrets = (*secrets_of(dict(storage_options or {})), *secrets_of(private))
+        self._secrets = (
+            *secrets_of(dict(storage_options or {})),
+            *secrets_of(private),
+            *secrets_of(_inner_secrets(private)),
+        )
         self._location = store.files.url(store.layout.data)
         self.what = f"Iceberg table {name} in catalog {self._catalog_name}"
         check_installed("pyiceberg", "iceberg", self.what)
@@ -149,8 +154,8 @@ class IcebergTable:
 
     def unused(self, older_than_hours: float) -> list[str]:
         """
-        Expire the snapshots that are older, except those that branches and tags name, and return the files of
-        the table's folder that none of the others names: relative paths.
+        Expire the snapshots that were replaced before then, except those that branches and tags name, and
+        return the files of the table's folder that none of the others names: relative paths.
 
         No file is deleted.
         """
@@ -159,11 +164,15 @@ class IcebergTable:
             table = self._load(catalog)
             if table is None:
                 return []
+            since = int(limit.timestamp() * 1000)
             kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+            # However old it is, it was read until the next one was made.
+            then = table.snapshot_as_of_timestamp(since)
+            kept |= {then.snapshot_id} if then is not None else set()
             old = [
                 each.snapshot_id
                 for each in table.metadata.snapshots
-                if each.timestamp_ms < limit.timestamp() * 1000 and each.snapshot_id not in kept
+                if each.timestamp_ms < since and each.snapshot_id not in kept
             ]
             if old:
                 table.maintenance.expire_snapshots().by_ids(old).commit()
@@ -325,6 +334,16 @@ class IcebergTable:
         return TableConflictError(
             f"{self.what} is not as it was read any more: {why}; read it again", table=self.what
         )
+
+
+def _inner_secrets(properties: Mapping[str, Any]) -> list[str]:
+    """Return the secrets that are parts of a catalog's properties: libraries say them alone."""
+    found = str(properties.get("credential") or "").partition(":")[2]
+    try:
+        password = urlsplit(str(properties.get("uri") or "")).password or ""
+    except ValueError:
+        password = ""
+    return [found, password, unquote(password)]
 
 
 def _version(table: Any) -> int:

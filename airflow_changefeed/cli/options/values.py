@@ -79,6 +79,18 @@ def seconds(text: str) -> float:
     return value
 
 
+def hours(text: str) -> float:
+    """Parse a number of hours, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    # A century.
+    if not 0 <= value <= 876_600:
+        raise ArgumentTypeError(f"{text!r} is not a number of hours; expected 0 to 876600")
+    return value
+
+
 def duration(text: str) -> timedelta:
     """Parse a duration with its unit: ``90s``, ``15m``, ``2h``, ``1d``."""
     units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

@@ -31,7 +31,7 @@ def compare(spark: SparkSession, table: FoldSource, lake: FoldSource) -> Compari
     :raises FoldError: one of them cannot be folded; terminal.
     :raises ReconcileError: they have other columns; terminal.
     """
-    from pyspark.sql import functions
+    from pyspark.sql import Window, functions
 
     kinds = _kinds(table, lake)
     keys = [name for name in kinds if name in table.keys or name in lake.keys]
@@ -55,7 +55,11 @@ def compare(spark: SparkSession, table: FoldSource, lake: FoldSource) -> Compari
         name: ~_is_same(kind, *(functions.col(f"{side}{number}") for side in (_TABLE, _LAKE)))
         for number, (name, kind) in enumerate(kinds.items())
     }
-    both = frames[0].join(frames[1], same, "full_outer")
+    # A row that the lake has twice is compared once, and the others are extra.
+    numbers = [functions.col(f"{_LAKE}{number}") for number, name in enumerate(kinds) if name in keys]
+    copies = Window.partitionBy(*numbers).orderBy(*numbers)
+    frames[1] = frames[1].withColumn("copy", functions.row_number().over(copies))
+    both = frames[0].join(frames[1], [*same, functions.col("copy") == 1], "full_outer")
     kind = (
         functions.when(functions.col(_LAKE).isNull() | functions.col(_LAKE), _KINDS[0])
         .when(functions.col(_TABLE).isNull(), _KINDS[1])

@@ -208,6 +208,21 @@ def test_deleted_rows_come_back(merging: Merging) -> None:
     ]
 
 
+def test_rows_whose_deletes_have_only_keys_cannot_be_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """Their last values are in no event that a merge reads; without deleted rows the table is exact."""
+    known = shape()
+    columns = {**known.tables[TABLE].columns, Operation.DELETE: {"id": "id"}}
+    merging = Merging(spark, tmp_path, "delta", shape=reshaped(known, columns=columns))
+    gone = {"id": 1, "name": None, "price": None}
+    added = [Event(minute(n), "add", None, shoe(n)) for n in (1, 2)]
+    end = merging.window(0, *added, Event(minute(3), "del", gone))
+    with pytest.raises(FoldError, match=r"its deletes do not record 'name', 'price': capture these") as error:
+        merging.merge(end, deleted="keep")
+    assert error.value.facts["columns"] == ["name", "price"]
+    merging.merge(end)
+    assert merging.rows() == [shoe(2)]
+
+
 def test_only_files_with_changed_rows_are_written_again(
     merging: Merging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +461,21 @@ def test_a_commit_whose_answer_was_lost_is_recognised(merging: Merging) -> None:
         found = merging.merge(end, lambda output: Between(merging.open(output), after=lost))
         assert (found.changed, found.added) == (True, 1)
     assert (ids(merging.rows()), merging.versions()) == ([0, 1], 2)
+
+
+def test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on(merging: Merging) -> None:
+    """A merge of a later window has built on it before anybody looked."""
+    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
+    end = merging.window(1, Event(minute(61), "add", None, shoe(2)))
+    later = merging.window(2, Event(minute(121), "upd", shoe(1), shoe(1, "clog")))
+
+    def lost() -> None:
+        assert merging.merge(later, is_window=True).changed
+        raise TableConflictError("the commit got no answer", table="t")
+
+    found = merging.merge(end, lambda output: Between(merging.open(output), after=lost), is_window=True)
+    assert (found.changed, found.at) == (False, later)
+    assert merging.rows() == [shoe(1, "clog"), shoe(2)]
 
 
 def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(merging: Merging) -> None:

@@ -503,6 +503,19 @@ def test_the_only_difference_is_found(
     assert same == Comparison(same.base, rows=4)
 
 
+@pytest.mark.parametrize(("kept", "missing"), [(3, 0), (2, 1)])
+def test_a_row_that_the_lake_has_twice_is_extra(
+    spark: SparkSession, tmp_path: Path, kept: int, missing: int
+) -> None:
+    """Also in place of another one."""
+    typed = Typed(spark, tmp_path)
+    rows = [{"id": bytes([number]), **Typed.ROW} for number in range(3)]
+    with session_settings(spark, SETTINGS):
+        found = compare(spark, typed.source(rows), typed.source([*rows[:kept], rows[0]]))
+    assert (found.rows, found.missing, found.extra, found.different) == (3, missing, 1, 0)
+    assert (found.differences[0].kind, found.differences[0].key["id"]) == ("extra", "00")
+
+
 def test_other_columns_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """By name: there is nothing to compare them with."""
     typed = Typed(spark, tmp_path)

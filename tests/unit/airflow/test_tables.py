@@ -182,6 +182,15 @@ def test_a_clean_up_removes_what_was_replaced(commands: Commands, path: str) -> 
     assert delta_ids(path) == exported(path) == list(range(6))
 
 
+@pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e12", "a week"])
+def test_what_is_no_number_of_hours_is_refused(commands: Commands, path: str, hours: str) -> None:
+    """Before anything is looked at."""
+    with pytest.raises(SystemExit) as caught:
+        commands.run_bare("output clean", "--path", path, "--feed", FEED, f"--older-than={hours}")
+    assert caught.value.code == 2
+    assert f"{hours!r} is not a number of hours; expected 0 to 876600" in commands.err
+
+
 def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:
     """What windows will bring again is not read twice."""
     operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR))

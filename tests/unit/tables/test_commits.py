@@ -309,6 +309,16 @@ def test_unused_files_are_those_of_no_version_that_is_kept(export: Export) -> No
     assert paths(export.table().look()) == [newer.path]
 
 
+def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
+    """However long ago it was made: somebody may have begun to read it just before the next one."""
+    file, seen = first(export)
+    time.sleep(0.5)
+    newer = export.write(unit(0), 2)
+    export.table().commit(seen, change([newer], [file.path]))
+    assert export.table().unused(0.4 / 3600) == []
+    assert paths(export.table().look()) == [newer.path]
+
+
 def test_a_table_of_somebody_else_is_refused(tmp_path: Path, export: Export) -> None:
     """One that has no partitions of ours, or lies elsewhere."""
     if export.format == "delta":

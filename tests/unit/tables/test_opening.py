@@ -180,6 +180,23 @@ def test_an_environment_that_allows_overwriting_is_refused(monkeypatch: pytest.M
         object_store_options("s3://lake", {})
 
 
+def test_parts_of_a_catalog_s_properties_are_no_part_of_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries say a password without the URI, and a client's secret without its id."""
+    import pyiceberg.catalog
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("neither hidden-word nor hidden/secret nor hidden%2Fsecret fits")
+
+    monkeypatch.setattr(pyiceberg.catalog, "load_catalog", refuse)
+    uri = "postgresql+psycopg2://user:hidden%2Fsecret@127.0.0.1:1/db"
+    catalog = {"name": "tests", "type": "sql", "uri": uri, "credential": "client:hidden-word"}
+    with pytest.raises((TableError, TransientError), match="neither") as caught:
+        Export("iceberg", str(tmp_path), catalog=catalog).table().look()
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_catalog_that_is_not_there_shows_no_secret(tmp_path: Path) -> None:
     """What its URI holds is in no message."""
     uri = "postgresql+nodriver://user:hidden-word@127.0.0.1:1/db"
