@@ -180,6 +180,7 @@ def test_a_run_without_a_window_needs_a_time(export: CapturedExport) -> None:
         ({"states_path": ""}, "states_path is missing"),
         ({"table_format": "parquet"}, "plain Parquet is written by ChangefeedFoldOperator"),
         ({"table_format": "iceberg"}, "catalog_table must name the Iceberg table"),
+        ({"table_format": "iceberg", "catalog_table": "shop..shoe"}, "must name the Iceberg table"),
         ({"catalog_table": "a.b"}, "catalog_table is for table_format='iceberg'"),
         ({"at": "yesterday"}, "at: 'yesterday' is not a time"),
         ({"base": "oldest"}, "base must be"),
