@@ -258,7 +258,8 @@ def _written(kind: pa.DataType) -> pa.DataType:
         return pa.struct([(each.name, _written(each.type)) for each in kind])
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    return pa.int64() if kind == pa.uint32() else kind
+    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+    return wider.get(kind, kind)
 
 
 def _check_columns(

@@ -187,11 +187,13 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _check_table(self, run: ExportRun, store: ExportStore, request: ExportRequest) -> None:
         """Refuse columns that the export's table could not hold, before anything is sealed."""
         from airflow_changefeed.export.planner import check_shape
+        from airflow_changefeed.output.schemas import file_schema
 
         options = request.options
         table = lake_table(store, options, run.connection.storage_options, self.catalog_conn_id)
         if table is not None:
-            table.check(check_shape(run.source, request.feed, options.shape))
+            columns = check_shape(run.source, request.feed, options.shape)
+            table.check(file_schema(columns, options.table_format))
 
     def _check_launcher(self) -> None:
         """Check what starts the job, where this task does."""
