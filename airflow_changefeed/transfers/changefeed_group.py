@@ -25,6 +25,7 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.observability.lineage import ReportsLineage
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
 from airflow_changefeed.version_compat import (
@@ -215,7 +216,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         )
 
 
-class ChangefeedFinishOperator(NamesConnections, BaseOperator):
+class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
     """
     Read the receipt of a job, then move the cursors and emit the event; part of
     :func:`changefeed_export_group`.

@@ -20,6 +20,12 @@ from airflow_changefeed.hooks.changefeed_submit import (
     job_folder,
     take_own,
 )
+from airflow_changefeed.observability.lineage import (
+    Lineage,
+    ReportsLineage,
+    connection_dataset,
+    output_dataset,
+)
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
 from airflow_changefeed.version_compat import AirflowSkipException
 
@@ -65,7 +71,7 @@ class _RunsExports(ChangefeedSparkOperator):
             super().execute(context)
 
 
-class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
+class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -157,6 +163,12 @@ class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
                 earlier=earlier,
                 leases=leases,
             )
+
+    def planned_lineage(self) -> Lineage:
+        """Return the feed and the output."""
+        feed = connection_dataset(self.changefeed_conn_id, self.feed)
+        window = {"feed": self.feed, "consumer": self.consumer}
+        return Lineage((feed,), (output_dataset(self.path, self.feed),), window=window)
 
     def _check_launcher(self) -> None:
         if not self.local_below:
