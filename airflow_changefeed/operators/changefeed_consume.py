@@ -193,11 +193,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             )
         if end is not None:
             self._check_complete(source, shards, below, end)
-        rows = source.cursors(self.feed, self.consumer)
-        sealed = {"sealedUntil": format_time(end)} if end is not None else {}
-        frontier = {"frontier": format_time(min(row.ulid.next().time for row in rows))} if rows else {}
-        self.keep_lineage(lambda: self._lineage_with(**sealed, **frontier))
-        cursors = {shard_text(row.shard): str(row.ulid) for row in rows}
+        complete = {} if end is None else dict.fromkeys(("sealedUntil", "frontier"), format_time(end))
+        self.keep_lineage(lambda: self._lineage_with(**complete))
+        cursors = {shard_text(row.shard): str(row.ulid) for row in source.cursors(self.feed, self.consumer)}
         return {
             "consumer": self.consumer,
             "feed": self.feed,
