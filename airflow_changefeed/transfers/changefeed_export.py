@@ -30,6 +30,7 @@ from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, r
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
     ReportsLineage,
@@ -272,6 +273,7 @@ def conclude(
     for line in waiting(rows):
         task.log.warning(line)
     emit(context, task.outlets, completed_export(plan, store, result, earlier))
+    metrics.exported(plan.feed, plan.consumer, result.rows, result.size, complete_until(plan, rows))
     task.keep_lineage(lambda: _lineage(source, store, plan, result, rows))
     shards = {manifest.unit.shard for manifest in earlier}.union(done)
     return summary(plan, store, result, {row.shard: row for row in rows if row.shard in shards})

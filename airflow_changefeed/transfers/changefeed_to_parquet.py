@@ -20,6 +20,7 @@ from airflow_changefeed.hooks.changefeed_submit import (
     job_folder,
     take_own,
 )
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
     ReportsLineage,
@@ -143,13 +144,13 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         run = self._open(context)
         store, request = self._request(context, run, self.feed)
         leases, earlier = None, []
-        with ExitStack() as stack:
+        with metrics.counting_superseded(self.feed, self.consumer), ExitStack() as stack:
             if request.windows is None:
                 request, leases = stack.enter_context(batch_leases(run.source, request, store))
                 # A try that died after moving its cursor is retried from there, and has reported nothing.
                 rows = run.source.cursors(self.feed, self.consumer)
                 earlier = batches_of_earlier_tries(store, rows, request)
-            plan = make_plan(run.source, store, request)
+            plan = make_plan(run.source, store, request, partial(metrics.sealed, self.feed, self.consumer))
             result = self._run(context, run, store, plan)
             return conclude(
                 self,
