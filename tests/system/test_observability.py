@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run."""
+"""
+Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, and metrics that
+Airflow's client of StatsD sends to a socket.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.conftest import PROJECT
 from tests.identity import name_database
@@ -90,3 +95,34 @@ def test_dags_leave_their_lineage_in_a_file(
     assert finished["outputs"][0]["name"] == f"{output}/group/{FEED}"
     (failed,) = own(events, "FAIL", "lineage_fails.export")
     assert failed["outputs"][0]["name"] == f"{output}/shop.Nothing"
+
+
+def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow's task runner sets its stats up, in the flavour of InfluxDB."""
+    from airflow.sdk._shared.observability.metrics import stats as singleton
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    for name in ("_factory", "_backend", "_export_legacy_names"):
+        monkeypatch.setattr(singleton, name, getattr(singleton, name))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(10)
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(listener.getsockname()[1]))
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
+        metrics.sealed("shop.Order", "ware house", timedelta(milliseconds=250))
+        received = [listener.recv(1000).decode() for _ in range(4)]
+    tags = "feed=shop.Order,consumer=ware_house"
+    assert received == [
+        f"airflow.changefeed.export.rows,{tags}:3|c",
+        f"airflow.changefeed.export.bytes,{tags}:1575|c",
+        f"airflow.changefeed.frontier,{tags}:{HOUR.timestamp()}|g",
+        f"airflow.changefeed.export.seal_duration,{tags}:250.000000|ms",
+    ]
+    # Nobody listens any more.
+    metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
+    backend: Any = singleton._get_backend()
+    backend.statsd.close()
