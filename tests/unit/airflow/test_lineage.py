@@ -174,7 +174,7 @@ def test_a_batch_has_no_window(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("provider")
 def test_a_snapshot_reports_the_captured_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its columns, which are copied; its export also reports it, but no copied columns."""
+    """With its columns, which are copied."""
     stock = Stock.create(tmp_path, rows=5)
     path = stock.source.database.path
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
@@ -189,6 +189,20 @@ def test_a_snapshot_reports_the_captured_table(tmp_path: Path, monkeypatch: pyte
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 5
     assert "id" in output["facets"]["columnLineage"]["fields"]
     assert found["run_facets"]["changefeed_window"]["at"].endswith("Z")
+
+
+@pytest.mark.airflow
+@pytest.mark.usefixtures("server", "provider")
+def test_an_export_of_a_capture_reports_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Besides the capture; no column is copied, since an event has the row in a column."""
+    stock = Stock.create(tmp_path, rows=5)
+    path = stock.source.database.path
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
+    task = export(tmp_path / "out", feed=CAPTURE, mode="batch")
+    task.execute(context())
+    found = completed(task)
+    assert names(found["inputs"]) == [(f"sqlite:{path}", CAPTURE), (f"sqlite:{path}", TABLE)]
+    assert "columnLineage" not in found["outputs"][0]["facets"]
 
 
 @pytest.mark.airflow
