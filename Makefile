@@ -168,7 +168,7 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev]'
 	@touch $@
 
-observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with the provider for OpenLineage, and a client of StatsD
+observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD (Python 3.11 or later)
 	@.venv-observability/bin/python -m pytest $(PYTEST_ARGS) \
 		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/system/test_observability.py
 
