@@ -102,7 +102,7 @@ def test_the_table_is_brought_to_the_end_of_the_runs_window(export: CapturedExpo
     result = operator(export).execute(context(START, START + HOUR))
     assert json.loads(json.dumps(result)) == result
     (task,) = SubmitHook.tasks
-    assert (task.at, task.table, task.record, task.run) == (START + HOUR, TABLE, None, "dag/run/export/1")
+    assert (task.at, task.table, task.current, task.run) == (START + HOUR, TABLE, None, "dag/run/export/1")
     assert result == {
         "feed": CAPTURE,
         "table": TABLE,
