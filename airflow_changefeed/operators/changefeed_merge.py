@@ -62,6 +62,9 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
     :param states_path: root of states and snapshots; None for ``output_path``. (templated)
     :param deleted: ``remove``, or ``keep`` deleted rows with the time in the column ``_deleted_at``, which is
         null in the others.
+    :param history: whether the table has all versions of its rows, with the times of the events that made
+        and ended each in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if current).
+        Not with ``deleted="keep"``.
     :param kept_hours: hours that readers of older versions have; files that no later version needs are then
         removed by the next merge.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
@@ -93,6 +96,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         base: datetime | str = NEWEST,
         states_path: str | None = None,
         deleted: str = "remove",
+        history: bool = False,
         kept_hours: float = 168.0,
         path_conn_id: str | None = None,
         **kwargs: Any,
@@ -112,6 +116,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         self.base = base
         self.states_path = states_path
         self.deleted = deleted
+        self.history = history
         self.kept_hours = kept_hours
         self.path_conn_id = path_conn_id
         self._check(wrong)
@@ -127,7 +132,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
             (check_format, self.table_format, self.catalog_table),
             (parse_at, self.at),
             (parse_base, self.base),
-            (check_deleted, self.deleted),
+            (check_deleted, self.deleted, self.history),
             (check_kept_hours, self.kept_hours),
             problems=wrong,
         )
@@ -183,6 +188,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
             self.deleted,
             is_window=is_window,
             kept_hours=self.kept_hours,
+            history=self.history,
         )
 
     def _lake(self, output: CurrentOutput, options: dict[str, Any]) -> LakeTable:
