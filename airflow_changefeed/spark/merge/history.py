@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _PARTLY_RECORDED = (
-    "deletes a row that changed while the base was read, and deletes do not record all columns, so its last "
-    "values are unknown. Capture all columns for deletes, and begin from a snapshot that is taken then"
+    "deletes a row whose values no other event has, and deletes do not record all columns. Capture all "
+    "columns for deletes, and begin from a snapshot that is taken then"
 )
 
 

@@ -40,11 +40,17 @@ class Versioned(Merging):
         """Merge until a time."""
         return super().merge(at, *given, **{"history": True, **more})
 
-    def snapshot(self, rows: Sequence[Row], begin: datetime, exact_from: datetime) -> None:
+    def snapshot(
+        self,
+        rows: Sequence[Row],
+        begin: datetime,
+        exact_from: datetime,
+        shards: tuple[int, ...] = (0, 1, 2),
+    ) -> None:
         """Write a snapshot as if these rows had been read."""
         files = SnapshotFiles(f"{self.lake}-states", CAPTURE, TABLE, database=DATABASE)
         files.claim()
-        write_snapshot(files, rows, begin, exact_from, self.export.shape)
+        write_snapshot(files, rows, begin, exact_from, self.export.shape, shards)
 
     def found(self) -> list[Row]:
         """Return the rows of the table in order."""
@@ -250,7 +256,7 @@ def test_deletes_without_all_columns_are_refused_where_they_matter(delta: Versio
     columns = {**dict.fromkeys(Operation, same), Operation.DELETE: {"id": "id"}}
     delta.export.shape = reshaped(shape(), columns=columns, is_whole=False)
     gone = {"id": 1, "name": None, "price": None}
-    delta.snapshot([shoe(1), shoe(2), shoe(3)], minute(1), minute(30))
+    delta.snapshot([shoe(1), shoe(2), shoe(3)], minute(1), minute(30), (0,))
     end = delta.window(
         0,
         Event(minute(2), "upd", shoe(2), shoe(2, "clog")),
@@ -263,7 +269,7 @@ def test_deletes_without_all_columns_are_refused_where_they_matter(delta: Versio
     assert delta.found() == versions(*first, (shoe(3, "clog"), 40, None))
     delta.merge(delta.window(1, Event(minute(61), "del", gone)))
     assert delta.found() == versions((shoe(1), None, 61), *first[1:], (shoe(3, "clog"), 40, None))
-    with pytest.raises(FoldError, match=r"deletes do not record all columns, .*begin from a snapshot"):
+    with pytest.raises(FoldError, match=r"deletes do not record all columns\. .*begin from a snapshot"):
         delta.merge(START + 2 * HOUR, states=states, base=minute(1))
 
 
