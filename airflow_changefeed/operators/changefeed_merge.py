@@ -64,6 +64,9 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     :param states_path: root of states and snapshots; None for ``output_path``. (templated)
     :param deleted: ``remove``, or ``keep`` deleted rows with the time in the column ``_deleted_at``, which is
         null in the others.
+    :param history: whether the table has all versions of its rows, with the times of the events that made
+        and ended each in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if current).
+        Not with ``deleted="keep"``.
     :param kept_hours: hours that readers of older versions have; files that no later version needs are then
         removed by the next merge.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
@@ -95,6 +98,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         base: datetime | str = NEWEST,
         states_path: str | None = None,
         deleted: str = "remove",
+        history: bool = False,
         kept_hours: float = 168.0,
         path_conn_id: str | None = None,
         **kwargs: Any,
@@ -114,6 +118,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         self.base = base
         self.states_path = states_path
         self.deleted = deleted
+        self.history = history
         self.kept_hours = kept_hours
         self.path_conn_id = path_conn_id
         self._check(wrong)
@@ -129,7 +134,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             (check_format, self.table_format, self.catalog_table),
             (parse_at, self.at),
             (parse_base, self.base),
-            (check_deleted, self.deleted),
+            (check_deleted, self.deleted, self.history),
             (check_kept_hours, self.kept_hours),
             problems=wrong,
         )
@@ -205,6 +210,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             self.deleted,
             is_window=is_window,
             kept_hours=self.kept_hours,
+            history=self.history,
         )
 
     def _lake(self, output: CurrentOutput, options: dict[str, Any]) -> LakeTable:
