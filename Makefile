@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -105,8 +105,8 @@ demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFE
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
 	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
 
-test: setup java libraries ## Run all tests but soak, tsql, browser, stores and readers (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators and not readers" -n $(WORKERS) $(PYTEST_ARGS)
+test: setup java libraries ## Run all tests but soak, tsql, browser, stores, readers and observability (under 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
 .venv-spark-%/.changefeed-installed: constraints/spark.in constraints.txt $(wildcard constraints/spark-*.txt) | $(STAMP)
@@ -160,6 +160,17 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 		$(UV) pip compile --quiet --universal --python-version 3.10 --extra dev --no-header --no-annotate \
 			-c build/airflow.in pyproject.toml constraints/operators.in; } > build/operators.txt
 	@mv build/operators.txt constraints/operators.txt
+
+# What sends lineage and metrics, beside the versions of constraints.txt.
+.venv-observability/.changefeed-installed: pyproject.toml constraints.txt constraints/observability.txt | $(STAMP)
+	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@echo "Installing into $(@D)"
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev]'
+	@touch $@
+
+observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD (Python 3.11 or later)
+	@.venv-observability/bin/python -m pytest $(PYTEST_ARGS) \
+		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/system/test_observability.py
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
 	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py

@@ -43,6 +43,7 @@ if TYPE_CHECKING or AIRFLOW_V_3_2_PLUS:
         TaskDeferralError,
         TaskDeferred,
     )
+    from airflow.sdk.observability.stats import Stats
 else:
     from airflow.configuration import conf
     from airflow.exceptions import (
@@ -56,6 +57,7 @@ else:
         TaskDeferred,
     )
     from airflow.providers.standard.operators.branch import BaseBranchOperator
+    from airflow.stats import Stats
 
 __all__ = [
     "AIRFLOW_V_3_1_PLUS",
@@ -69,6 +71,7 @@ __all__ = [
     "BaseBranchOperator",
     "BaseHook",
     "DownstreamTasksSkipped",
+    "Stats",
     "TaskDeferralError",
     "TaskDeferred",
     "coerce_datetime",

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.cursors.cursors import CONN_ID
+from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, dag_faults
 from airflow_changefeed.doctor.doctor import of_events, state_faults
@@ -50,6 +51,7 @@ class ConsumerFreshness:
     :param complete_until: the oldest frontier of its shards, as a time of the feed.
     :param age: since then, by the database's clock.
     :param reasons: faults that explain why it is not fresh; empty for one that is.
+    :param counts: for metrics.
     """
 
     feed: str
@@ -58,6 +60,7 @@ class ConsumerFreshness:
     age: timedelta
     is_fresh: bool
     reasons: tuple[Fault, ...] = ()
+    counts: ConsumerCounts = field(default_factory=ConsumerCounts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -87,11 +90,13 @@ class Freshness:
 
     :param consumers: by feed and name.
     :param errors: of the feeds that could not be read.
+    :param feeds: numbers of the others, for metrics.
     """
 
     max_age: timedelta
     consumers: tuple[ConsumerFreshness, ...]
     errors: Mapping[str, ChangefeedError] = field(default_factory=dict)
+    feeds: Mapping[str, FeedCounts] = field(default_factory=dict)
 
     @property
     def late(self) -> list[ConsumerFreshness]:
@@ -177,6 +182,7 @@ def check_freshness(
     known = [info.name for info in source.feeds()]
     errors: dict[str, ChangefeedError] = {}
     found: list[ConsumerFreshness] = []
+    counts: dict[str, FeedCounts] = {}
     others: set[str] = set()
     for name in known if feed is None else choose_feeds(source, named):
         inspect = cache(lambda name=name: source.inspect(name, _limits(max_age)).faults)
@@ -188,11 +194,13 @@ def check_freshness(
             others |= set(names)
             chosen = state if consumer is None else _only(state, consumer)
             found += _freshness(source, variables, find_dag, chosen, max_age, inspect)
+            if names:
+                counts[name] = feed_counts(source, state)
         except ChangefeedError as problem:
             errors[name] = problem
     if not found and not errors:
         raise _no_consumer(", ".join(known[:10]), consumer, sorted(others))
-    return Freshness(max_age, tuple(found), errors)
+    return Freshness(max_age, tuple(found), errors, counts)
 
 
 def _no_consumer(feed: str, consumer: str | None, known: Sequence[str]) -> ConsumerNotFoundError:
@@ -233,7 +241,8 @@ def _freshness(
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, max_age, inspect)
-        yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons))
+        counts = consumer_counts(own)
+        yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons), counts)
 
 
 def _only(state: FeedState, consumer: str) -> FeedState:

@@ -26,7 +26,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
-from airflow_changefeed.output.schemas import parse_schema, schema_text
+from airflow_changefeed.output.schemas import file_schema, parse_schema, schema_text
 from airflow_changefeed.output.store import StagedFile, WrittenParts
 from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
@@ -138,7 +138,8 @@ def write_parts(
     home = f"{layout.writing(attempt)}/{task}"
     progress = TaskProgress(files, f"{home}/progress.json")
     schema = source.schema(feed)
-    yield {"schema": schema_text(shaped_schema(schema, options.shape, feed=feed))}
+    shaped = shaped_schema(schema, options.shape, feed=feed)
+    yield {"schema": schema_text(file_schema(shaped, options.table_format))}
     for part in parts:
         shard = parse_shard(part["shard"])
         folder = f"{home}/{part['folder']}"
@@ -183,14 +184,14 @@ def write_part(
 
     :param folder: where the files go; this task's own.
     :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
-        the shape of the options.
+        the shape and the table format of the options.
     :param part: number of the range within its unit, from 0; part of the files' names.
     :param progress: called with the rows and bytes of each finished batch.
     :raises IncompleteReadError: the source gave events out of order or outside the range.
     :raises SchemaChangedError: it gives other columns than ``schema``.
     :raises InvalidArgumentError: a shape that the feed's events cannot have.
     """
-    written = shaped_schema(schema, options.shape, feed=feed)
+    written = file_schema(shaped_schema(schema, options.shape, feed=feed), options.table_format)
     stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     file: PartFile | None = None
     number, before, last = 0, 0, str(range_.after)
@@ -203,7 +204,7 @@ def write_part(
             # Otherwise it would be held while the source reads the next one; so would each name below.
             del batch
             for piece in pieces:
-                rows, offset = shaped_batch(piece, options.shape, feed=feed), 0
+                rows, offset = _shaped(piece, options, feed, written), 0
                 del piece
                 while offset < rows.num_rows:
                     if file is None:
@@ -232,6 +233,12 @@ def write_part(
         close = getattr(stream, "close", None)
         if close is not None:
             close()
+
+
+def _shaped(batch: pa.RecordBatch, options: ExportOptions, feed: str, written: pa.Schema) -> pa.RecordBatch:
+    """Return rows in the shape of the options, with the columns of the files."""
+    rows = shaped_batch(batch, options.shape, feed=feed)
+    return rows if rows.schema == written else rows.cast(written)
 
 
 class ParquetFile:

@@ -6,8 +6,10 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +98,12 @@ def _problems_of(windows: Sequence[Window]) -> list[str]:
     ]
 
 
-def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) -> Plan:
+def make_plan(
+    source: FeedSource,
+    store: ExportStore,
+    request: ExportRequest,
+    on_sealed: Callable[[timedelta], object] | None = None,
+) -> Plan:
     """
     Plan an export.
 
@@ -104,6 +111,7 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
     attempt token. Units that an earlier try of the same task has committed are neither counted nor written
     again. Only then the output is claimed; a refused request changes neither the output nor the database.
 
+    :param on_sealed: called with the time that the seal took.
     :raises InvalidArgumentError: names everything that is wrong with the request; or a shape was asked of a
         feed that is no capture's.
     :raises ColumnTypeError: a column cannot be exported, or not in the shape.
@@ -132,7 +140,10 @@ def make_plan(source: FeedSource, store: ExportStore, request: ExportRequest) ->
         known = [status.shard for status in source.shards(request.feed)]
         check_known_shards(request.feed, request.shards, known, "export")
     check_not_restored(source, store, info.sealed_until)
+    begun = time.monotonic()
     seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
+    if on_sealed is not None:
+        on_sealed(timedelta(seconds=time.monotonic() - begun))
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that is inserted from here on makes a unit stale, or its count wrong, but is
     # always noticed.

@@ -46,6 +46,7 @@ class Base:
     :param paths: of its files, in the form that Spark and other readers use.
     :param where: conditions on the key: it has the rows for which they are true; empty for the whole table.
     :param deleted: column that is null in the rows that are there; empty if all are.
+    :param valid_from: column with the time since when a row is as it is; empty if that is unknown.
     """
 
     what: str
@@ -57,6 +58,7 @@ class Base:
     paths: tuple[str, ...]
     where: str = ""
     deleted: str = ""
+    valid_from: str = ""
 
     @property
     def after(self) -> Ulid:

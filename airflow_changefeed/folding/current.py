@@ -30,6 +30,8 @@ from airflow_changefeed.tables.base import ATTEMPT, ATTEMPT_MARK, FRONTIER_MARK,
 #: What becomes of rows that were deleted: they go, or stay with the time in a column more.
 REMOVE, KEEP = "remove", "keep"
 DELETED_COLUMN = "_deleted_at"
+#: Of a table with history: the times of the events that have made a version of a row, and ended it.
+VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
 _RANDOM_BITS = 20
 _DOCUMENT = re.compile(r"(\d+)\.(\d+)\.json")
 _FOLDER = re.compile(rf"{ATTEMPT}=(\d+)")
@@ -49,6 +51,7 @@ class MergeRecord(Document):
     :param deleted: ``remove`` or ``keep``.
     :param base: what the next merge needs to start from the table.
     :param database: identity of the feed's database; empty if the export does not have it.
+    :param history: whether the table has all versions of its rows.
     """
 
     KIND = "changefeed merge"
@@ -64,6 +67,7 @@ class MergeRecord(Document):
     deleted: str
     base: BaseFacts
     database: str = ""
+    history: bool = False
 
     @property
     def marks(self) -> dict[str, int]:
@@ -169,6 +173,7 @@ class CurrentOutput(TableOutput):
     def base(self, current: CurrentVersion) -> Base:
         """Return a version of the table, or some of its files, as a base."""
         record = current.record
+        deleted = DELETED_COLUMN if record.deleted == KEEP else ""
         return Base(
             f"the table at {format_time(record.at)}",
             record.table,
@@ -177,7 +182,8 @@ class CurrentOutput(TableOutput):
             self.path,
             record.base,
             tuple(self._url(file.path) for file in current.files),
-            deleted=DELETED_COLUMN if record.deleted == KEEP else "",
+            deleted=VALID_TO if record.history else deleted,
+            valid_from=VALID_FROM if record.history else "",
         )
 
     def _url(self, path: str) -> str:

@@ -26,6 +26,8 @@ from airflow_changefeed.folding.current import (
     DELETED_COLUMN,
     KEEP,
     REMOVE,
+    VALID_FROM,
+    VALID_TO,
     CurrentOutput,
     CurrentVersion,
     MergeRecord,
@@ -84,7 +86,7 @@ def merge(
     current = None if record is None else CurrentVersion(record, seen.plain)
     task = MergeTask.of(request, output.table, new_merge(), current)
     source = task.source(storage_options)
-    schema = _schema(source, request.deleted)
+    schema = _schema(source, request.deleted, history=request.history)
     if request.deleted == KEEP:
         _check_deletes(source)
     _check_columns(lake, seen, record, source, schema)
@@ -137,6 +139,7 @@ def _new_record(
         task.deleted,
         facts,
         database,
+        task.history,
     )
 
 
@@ -191,12 +194,14 @@ def _there(
     """
     Return the table if it has a request's time already; None if not.
 
-    :raises TableError: it is further than an explicit time, or keeps deleted rows in another way.
+    :raises TableError: it is further than an explicit time, or keeps other rows than asked for.
     """
-    if record.deleted != request.deleted:
+    made_with, asked_for = (
+        "history=True" if one.history else f"deleted={one.deleted!r}" for one in (record, request)
+    )
+    if made_with != asked_for:
         raise TableError(
-            f"{lake.what} was made with deleted={record.deleted!r}, not {request.deleted!r}: give that, or "
-            f"{_REMEDY}",
+            f"{lake.what} was made with {made_with}, not {asked_for}: give the former, or {_REMEDY}",
             table=lake.what,
         )
     if record.at < request.at:
@@ -229,7 +234,7 @@ def _result(output: CurrentOutput, record: MergeRecord, **more: Any) -> MergeRes
 # ---- columns
 
 
-def _schema(source: FoldSource, deleted: str) -> pa.Schema:
+def _schema(source: FoldSource, deleted: str, *, history: bool) -> pa.Schema:
     """
     Return the columns of a table, in the types that Spark writes.
 
@@ -240,6 +245,8 @@ def _schema(source: FoldSource, deleted: str) -> pa.Schema:
     own: dict[str, pa.DataType] = {SHARD_COLUMN: pa.int64() if source.has_integer_shards else pa.string()}
     if deleted == KEEP:
         own[DELETED_COLUMN] = pa.timestamp("us", "UTC")
+    if history:
+        own |= dict.fromkeys((VALID_FROM, VALID_TO), pa.timestamp("us", "UTC"))
     for name in own:
         if name in map(str.casefold, source.kinds):
             raise _taken(source, name)
@@ -283,7 +290,8 @@ def _written(kind: pa.DataType) -> pa.DataType:
         return pa.struct([(each.name, _written(each.type)) for each in kind])
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    return pa.int64() if kind == pa.uint32() else kind
+    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+    return wider.get(kind, kind)
 
 
 def _check_columns(

@@ -12,7 +12,7 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
-from airflow_changefeed.folding.current import KEEP, REMOVE, CurrentOutput, CurrentVersion
+from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import PlainFile
@@ -38,6 +38,7 @@ class MergeRequest:
     :param deleted: ``remove`` or ``keep``.
     :param is_window: whether ``at`` is the end of a run's window: then a table that is further is right.
     :param kept_hours: how long files stay that the table does not need any more.
+    :param history: whether the table has all versions of its rows; not with ``keep``.
     """
 
     feed: str
@@ -53,11 +54,12 @@ class MergeRequest:
     deleted: str = REMOVE
     is_window: bool = False
     kept_hours: float = KEPT_HOURS
+    history: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", parse_base(self.base))
         check_format(self.table_format, self.catalog_table)
-        check_deleted(self.deleted)
+        check_deleted(self.deleted, self.history)
         check_kept_hours(self.kept_hours)
 
 
@@ -78,10 +80,20 @@ def check_format(table_format: object, catalog_table: object) -> None:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
 
 
-def check_deleted(deleted: object) -> None:
-    """Refuse what is no way to treat deleted rows."""
+def check_deleted(deleted: object, history: object) -> None:
+    """Refuse what is no way to treat deleted rows and older versions, or two ways at once."""
+    problems = []
     if deleted not in (REMOVE, KEEP):
-        raise InvalidArgumentError(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")
+        problems.append(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")
+    if not isinstance(history, bool):
+        problems.append(f"history must be True or False, not {history!r}")
+    elif history and deleted == KEEP:
+        problems.append(
+            f"history=True cannot be combined with deleted={KEEP!r}: a table with history has the deleted "
+            f"rows already, with the time of the delete in {VALID_TO}. Give only one of the two"
+        )
+    if problems:
+        raise InvalidArgumentError("; ".join(problems), problems=problems)
 
 
 def check_kept_hours(kept_hours: object) -> None:
@@ -114,6 +126,7 @@ class MergeTask(Document):
     base: str
     deleted: str
     current: CurrentVersion | None = None
+    history: bool = False
 
     @classmethod
     def of(cls, request: MergeRequest, table: str, attempt: int, current: CurrentVersion | None) -> MergeTask:
@@ -130,6 +143,7 @@ class MergeTask(Document):
             request.base if isinstance(request.base, str) else format_time(request.base),
             request.deleted,
             current,
+            request.history,
         )
 
     @property
@@ -182,7 +196,7 @@ class MergeResult:
 
     :param at: its frontier.
     :param path: of its folder.
-    :param rows: that it has, deleted ones that are kept included.
+    :param rows: that it has, deleted ones and older versions that are kept included.
     :param written: rows that were written, unchanged ones of the same files included.
     :param added: files.
     :param removed: files that the added ones replace.

@@ -22,6 +22,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, connection_dataset
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 UNTIL = ("head", "window_end")
 
 
-class ChangefeedConsumeOperator(WaitsForWindow, NamesConnections, BaseOperator):
+class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections, BaseOperator):
     """
     Consume a feed's events with a handler, exactly once where its work is in the feed's own database.
 
@@ -136,6 +137,14 @@ class ChangefeedConsumeOperator(WaitsForWindow, NamesConnections, BaseOperator):
         finally:
             source.close()
 
+    def planned_lineage(self) -> Lineage:
+        """Return the feed; what the handler writes is its own."""
+        return self._lineage_with()
+
+    def _lineage_with(self, **window: str) -> Lineage:
+        feed = connection_dataset(self.changefeed_conn_id, self.feed)
+        return Lineage((feed,), window={"feed": self.feed, "consumer": self.consumer, **window})
+
     def _window(self, context: Context) -> Window | None:
         """Return the run's window; None if it consumes to the head."""
         if self.until == "head":
@@ -184,6 +193,8 @@ class ChangefeedConsumeOperator(WaitsForWindow, NamesConnections, BaseOperator):
             )
         if end is not None:
             self._check_complete(source, shards, below, end)
+        complete = {} if end is None else dict.fromkeys(("sealedUntil", "frontier"), format_time(end))
+        self.keep_lineage(lambda: self._lineage_with(**complete))
         cursors = {shard_text(row.shard): str(row.ulid) for row in source.cursors(self.feed, self.consumer)}
         return {
             "consumer": self.consumer,

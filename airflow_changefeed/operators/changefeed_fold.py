@@ -18,6 +18,7 @@ from airflow_changefeed.hooks.changefeed_submit import (
     ChangefeedSparkOperator,
     take_own,
 )
+from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, columns_of, output_dataset
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-fold"
 
 
-class ChangefeedFoldOperator(ChangefeedSparkOperator):
+class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
     """
     Write the state that a captured table had at a time, folded from the export of its capture.
 
@@ -118,10 +119,27 @@ class ChangefeedFoldOperator(ChangefeedSparkOperator):
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )
+        self.keep_lineage(lambda: self._lineage_of(state))
         result: dict[str, Any] = encode(state)
         # For later folds, and long.
         del result["base"]
         return result
+
+    def planned_lineage(self) -> Lineage:
+        """Return the export, and where states of the table go."""
+        outputs = (output_dataset(self.output_path, self.table),) if self.table else ()
+        return Lineage((output_dataset(self.path, self.feed),), outputs, window={"feed": self.feed})
+
+    def _lineage_of(self, state: State) -> Lineage:
+        columns = columns_of(state.base.schema if state.base else "")
+        return Lineage(
+            (output_dataset(self.path, self.feed),),
+            (output_dataset(self.output_path, state.table, columns),),
+            rows=state.rows,
+            size=state.bytes,
+            files=len(state.files),
+            window={"feed": self.feed, "at": format_time(state.at)},
+        )
 
     def _time(self, context: Context) -> datetime:
         at = parse_at(self.at)

@@ -20,6 +20,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import clean_values
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.version_compat import BaseBranchOperator
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
         hook = ChangefeedHook(self.changefeed_conn_id)
         found = hook.freshness(self.max_age, feed=self.feed, consumer=self.consumer)
         self.log.info("%s", found.text)
+        metrics.watched(found)
         context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
         return found
 

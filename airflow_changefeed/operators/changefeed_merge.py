@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError, own_error
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
@@ -14,6 +15,7 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
+from airflow_changefeed.observability.lineage import Dataset, Lineage, ReportsLineage, output_dataset
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,14 +24,14 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.folding.current import CurrentOutput
-    from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeTask
+    from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
     from airflow_changefeed.tables.base import LakeTable
 
 #: Name of the Spark job, unless the task or ``default_args`` sets one.
 JOB_NAME = "changefeed-merge"
 
 
-class ChangefeedMergeOperator(ChangefeedSparkOperator):
+class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     """
     Keep a table of Delta Lake or Iceberg equal to the captured table, as of the end of the run's window.
 
@@ -62,6 +64,9 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
     :param states_path: root of states and snapshots; None for ``output_path``. (templated)
     :param deleted: ``remove``, or ``keep`` deleted rows with the time in the column ``_deleted_at``, which is
         null in the others.
+    :param history: whether the table has all versions of its rows, with the times of the events that made
+        and ended each in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if current).
+        Not with ``deleted="keep"``.
     :param kept_hours: hours that readers of older versions have; files that no later version needs are then
         removed by the next merge.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
@@ -93,6 +98,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         base: datetime | str = NEWEST,
         states_path: str | None = None,
         deleted: str = "remove",
+        history: bool = False,
         kept_hours: float = 168.0,
         path_conn_id: str | None = None,
         **kwargs: Any,
@@ -112,6 +118,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
         self.base = base
         self.states_path = states_path
         self.deleted = deleted
+        self.history = history
         self.kept_hours = kept_hours
         self.path_conn_id = path_conn_id
         self._check(wrong)
@@ -127,7 +134,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
             (check_format, self.table_format, self.catalog_table),
             (parse_at, self.at),
             (parse_base, self.base),
-            (check_deleted, self.deleted),
+            (check_deleted, self.deleted, self.history),
             (check_kept_hours, self.kept_hours),
             problems=wrong,
         )
@@ -152,8 +159,28 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
 
         done = merge(request, options, open_lake, run, self.log.info)
         self.log.info("Table %s at %s: %s rows in %s", done.table, done.at.isoformat(), done.rows, done.path)
+        self.keep_lineage(lambda: self._lineage_of(done))
         result: dict[str, Any] = encode(done)
         return result
+
+    def planned_lineage(self) -> Lineage:
+        """Return the export and the current table."""
+        return Lineage(
+            (output_dataset(self.path, self.feed),),
+            (self._table_dataset(self.table),) if self.table else (),
+            window={"feed": self.feed},
+        )
+
+    def _lineage_of(self, done: MergeResult) -> Lineage:
+        window = {"feed": self.feed, "at": format_time(done.at)}
+        export = output_dataset(self.path, self.feed)
+        # What the merge has written; the table has more rows.
+        return Lineage(
+            (export,), (self._table_dataset(done.table),), rows=done.written, files=done.added, window=window
+        )
+
+    def _table_dataset(self, table: str) -> Dataset:
+        return output_dataset(self.output_path, table, catalog_table=self.catalog_table or "")
 
     def _request(self, context: Context) -> MergeRequest:
         from airflow_changefeed.folding.merge_task import MergeRequest
@@ -183,6 +210,7 @@ class ChangefeedMergeOperator(ChangefeedSparkOperator):
             self.deleted,
             is_window=is_window,
             kept_hours=self.kept_hours,
+            history=self.history,
         )
 
     def _lake(self, output: CurrentOutput, options: dict[str, Any]) -> LakeTable:

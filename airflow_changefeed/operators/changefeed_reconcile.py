@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import NotExportedError, own_error
 from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -20,6 +21,12 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
+from airflow_changefeed.observability.lineage import (
+    Lineage,
+    connection_dataset,
+    output_dataset,
+    table_dataset,
+)
 from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
 
 if TYPE_CHECKING:
@@ -29,7 +36,12 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import SnapshotFiles
     from airflow_changefeed.snapshots.ranges import RangesToRead
-    from airflow_changefeed.snapshots.reconcile import Comparison, ReconcileRequest, ReconcileTask
+    from airflow_changefeed.snapshots.reconcile import (
+        Comparison,
+        ReconcileRequest,
+        ReconcileTask,
+        Reconciliation,
+    )
     from airflow_changefeed.sources.base import FeedSource
 
 #: Name of the Spark jobs, unless the task or ``default_args`` sets one.
@@ -174,12 +186,24 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
             self._wait(error, source)
             raise
         self.log.info("Reconciled %s", done.text)
+        self.keep_lineage(lambda: self._lineage_of(source, done))
         if not done.equal:
             # Airflow keeps no result of a task that fails.
             context["ti"].xcom_push(key="return_value", value=done.summary)
         if self.on_difference == "fail":
             done.check()
         return done.summary
+
+    def planned_lineage(self) -> Lineage:
+        """Return what is compared: the table, or the capture where it is not known yet, and the export."""
+        table = connection_dataset(self.changefeed_conn_id, self.table or self.feed)
+        return Lineage((table, output_dataset(self.path, self.feed)), window={"feed": self.feed})
+
+    def _lineage_of(self, source: FeedSource, done: Reconciliation) -> Lineage:
+        return Lineage(
+            (table_dataset(source.describe(), done.table), output_dataset(self.path, self.feed)),
+            window={"feed": self.feed, "at": format_time(done.at)},
+        )
 
     def execute_complete(self, context: Context, event: object = None) -> dict[str, Any]:
         """Look again: what was read is found by its documents."""

@@ -18,12 +18,20 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
+from airflow_changefeed.observability.lineage import (
+    Lineage,
+    ReportsLineage,
+    columns_of,
+    connection_dataset,
+    output_dataset,
+    table_dataset,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.export.job_connection import JobConnection
-    from airflow_changefeed.folding.snapshots import SnapshotFiles
+    from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
     from airflow_changefeed.snapshots.ranges import RangesToRead
     from airflow_changefeed.snapshots.take import SnapshotRequest
     from airflow_changefeed.sources.base import FeedSource
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-snapshot"
 
 
-class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
+class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
     """
     Read all rows of a captured table into Parquet while others write to it, as a base for folds.
 
@@ -159,7 +167,26 @@ class ChangefeedSnapshotOperator(ChangefeedSparkOperator):
             done.path,
             format_time(done.exact_from),
         )
+        self.keep_lineage(lambda: self._snapshot_lineage(source, done))
         return done.summary
+
+    def planned_lineage(self) -> Lineage:
+        """Return the table, or the capture where the table is not known yet, and where snapshots go."""
+        table = connection_dataset(self.changefeed_conn_id, self.table or self.feed)
+        outputs = (output_dataset(self.output_path, self.table),) if self.table else ()
+        return Lineage((table,), outputs, window={"feed": self.feed})
+
+    def _snapshot_lineage(self, source: FeedSource, done: Snapshot) -> Lineage:
+        table = table_dataset(source.describe(), done.table)
+        return Lineage(
+            (table,),
+            (output_dataset(self.output_path, done.table, columns_of(done.base.schema)),),
+            copied_from=table,
+            rows=done.rows,
+            size=done.bytes,
+            files=len(done.files),
+            window={"feed": self.feed, "at": format_time(done.exact_from)},
+        )
 
     def _read(
         self,

@@ -9,6 +9,7 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import ICEBERG
 from airflow_changefeed.exceptions import ColumnTypeError
 
 if TYPE_CHECKING:
@@ -56,6 +57,30 @@ def _parse_schema(text: str) -> pa.Schema:
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) if text else pa.schema([])
+
+
+def file_schema(schema: pa.Schema, table_format: str) -> pa.Schema:
+    """
+    Return the columns that the files of an export have in a format, for those of the feed.
+
+    Iceberg's reader in Spark refuses files with unsigned whole numbers, and takes milliseconds for
+    microseconds, so its files have the next wider types.
+    """
+    import pyarrow as pa
+
+    if table_format != ICEBERG:
+        return schema
+    return pa.schema([(field.name, _iceberg_type(field.type)) for field in schema])
+
+
+def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _iceberg_type(field.type)) for field in kind])
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    return {pa.uint8(): pa.int16(), pa.uint16(): pa.int32()}.get(kind, kind)
 
 
 def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> pa.Schema:

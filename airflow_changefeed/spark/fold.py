@@ -13,7 +13,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice
+from airflow_changefeed.folding.current import VALID_FROM
 from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.read import SHARD_COLUMN
@@ -38,6 +39,8 @@ from airflow_changefeed.spark.fold_events import (
     recorded_rows,
     refuse_lost_keys,
     refuse_unrecorded,
+    ulid_time,
+    versions,
 )
 from airflow_changefeed.spark.read import check_times, ddl, quoted, read_parquet, spark_type
 
@@ -114,12 +117,16 @@ def fold(
     return fold_source(spark, source).select(*map(quoted, source.columns))
 
 
-def fold_source(spark: SparkSession, source: FoldSource, *, is_tolerant: bool = False) -> DataFrame:
+def fold_source(
+    spark: SparkSession, source: FoldSource, *, is_tolerant: bool = False, with_times: bool = False
+) -> DataFrame:
     """
     Return the state that a source's events give, and the shard of each row; see :func:`fold`.
 
     :param is_tolerant: whether a changed row that nothing has added is marked in a column more,
         ``changefeed_unknown``, instead of a failure; all but its key may be null.
+    :param with_times: whether a column more, ``_valid_from``, has the time of the event that made the row as
+        it is; null if unknown.
     """
     for group in source.groups:
         check_times(spark, group.fields)
@@ -131,15 +138,18 @@ def fold_source(spark: SparkSession, source: FoldSource, *, is_tolerant: bool = 
         if source.base is not None:
             rows = base_rows(spark, source, source.base, {})
             values = {name: rows[f"base{number}"] for number, name in enumerate(source.columns)}
-            return rows.select(*_output(source, values, rows["base_shard"]), *_known(is_tolerant))
-        shard = f", {SHARD_COLUMN} {_shard_type(source)}" if source.has_shards else ""
-        return spark.createDataFrame([], ddl(source.kinds) + shard).select("*", *_known(is_tolerant))
+            since = rows["base_since"] if with_times else None
+            return rows.select(*_output(source, values, rows["base_shard"], since), *_known(is_tolerant))
+        more = f", {SHARD_COLUMN} {shard_type(source)}" if source.has_shards else ""
+        more += f", {VALID_FROM} timestamp" if with_times else ""
+        return spark.createDataFrame([], ddl(source.kinds) + more).select("*", *_known(is_tolerant))
     events = CapturedEvents(spark, source)
     # Most folds find none: Spark plans that one while it counts.
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(count_special, events)
         nothing = RecordedRows({}, "")
-        plain = None if source.unknown else _folded(events, nothing, is_tolerant, has_moved=False)
+        folded = partial(_folded, is_tolerant=is_tolerant, with_times=with_times)
+        plain = None if source.unknown else folded(events, nothing, has_moved=False)
         found = counting.result()
     if plain is not None and found == SpecialEvents(0, 0, 0, 0):
         return plain
@@ -151,15 +161,16 @@ def fold_source(spark: SparkSession, source: FoldSource, *, is_tolerant: bool = 
         refuse_unrecorded(events)
     if found.lost_keys:
         refuse_lost_keys(events)
-    return _folded(events, recorded, is_tolerant, has_moved=found.moved > 0)
+    return folded(events, recorded, has_moved=found.moved > 0)
 
 
 def _folded(
-    events: CapturedEvents, recorded: RecordedRows, is_tolerant: bool, *, has_moved: bool
+    events: CapturedEvents, recorded: RecordedRows, *, is_tolerant: bool, with_times: bool, has_moved: bool
 ) -> DataFrame:
     """Return the state that events give, when all that can make it unknown was looked for."""
     source = events.source
-    ends = _ends(source, changes(events, has_moved=has_moved), has_moved=has_moved)
+    own = changes(events, has_moved=has_moved, is_whole=with_times)
+    ends = _ends(source, versions(own, len(source.keys)) if with_times else own, has_moved=has_moved)
     exact_from = _exact_from(source, recorded)
     if source.base is None:
         return _rows(source, ends, _is_expected(exact_from), is_tolerant)
@@ -179,17 +190,20 @@ def _exact_from(source: FoldSource, recorded: RecordedRows) -> str:
     return max(exact_from, recorded.ready)
 
 
-def changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
+def changes(events: CapturedEvents, *, has_moved: bool, is_whole: bool = False) -> DataFrame:
     """
     Return an event a row: ULID, shard, key, whether it adds the row, and the row behind it, null for a
     delete.
 
     :param has_moved: whether keys have changed to others that the database takes for the same.
+    :param is_whole: whether to add the row before it, its type, and whether it recorded a row that was there.
     """
     from pyspark.sql import functions
 
     source, kind = events.source, functions.col("type")
-    frame = events.read([ULID_COLUMN, "type"], source.keys, list(source.columns), by_shard=True)
+    columns = list(source.columns)
+    own = [ULID_COLUMN, "type", *(["is_snapshot"] if is_whole else [])]
+    frame = events.read(own, columns if is_whole else source.keys, columns, by_shard=True)
     # Changed columns are in the events' own.
     frame = frame.where(~kind.isin(*RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
@@ -200,14 +214,15 @@ def changes(events: CapturedEvents, *, has_moved: bool) -> DataFrame:
     if source.base is not None and source.base.where:
         frame = frame.where(is_in_part(source, source.base, keys))
     adds = (kind == "add") | moved_key(source) if has_moved else kind == "add"
-    changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW)
+    more = [OLD, "type", "is_snapshot"] if is_whole else []
+    changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW, *more)
     if not has_moved:
         return changes
     keys = [old.getField(key) for key in source.keys]
     nothing = functions.when(functions.lit(False), new).alias(NEW)
     left = frame.where(moved_key(source))
     return changes.unionByName(
-        left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing)
+        left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing, *more)
     )
 
 
@@ -250,12 +265,13 @@ def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFra
         functions.min(functions.struct(ULID_COLUMN, "adds")).alias("first"),
         # A key in other bytes may have another shard, and two shards have no order between them.
         *([functions.count_distinct(SHARD).alias("shards")] if has_moved else []),
+        *([functions.max_by("since", ULID_COLUMN).alias("since")] if "since" in changes.columns else []),
     )
     own = keys[: len(source.shape.tables[source.table].key_columns)]
     is_null = reduce(lambda one, other: one | other, (functions.col(key).isNull() for key in own))
-    is_known = functions.when(is_null, _failure(source, _NULL_KEY))
+    is_known = functions.when(is_null, failure(source, _NULL_KEY, _first_event()))
     if has_moved:
-        is_known = is_known.when(functions.col("shards") > 1, _failure(source, _MOVED_SHARD))
+        is_known = is_known.when(functions.col("shards") > 1, failure(source, _MOVED_SHARD, _first_event()))
     return ends.where(is_known.otherwise(functions.lit(True)))
 
 
@@ -283,7 +299,8 @@ def base_rows(
     """
     Return the rows of the base, the columns numbered, with their shards; not those of shards with a reset.
 
-    Columns by the fields of the events, as a column that was renamed is another one for them.
+    Columns by the fields of the events, as a column that was renamed is another one for them. And
+    ``base_since``, the time since when the row is as it is; null if unknown.
 
     :param only_there: whether rows that were deleted are left out. Else there are columns more:
         ``base_deleted``, null in the others, and ``base_file``, the name of the row's file.
@@ -291,12 +308,15 @@ def base_rows(
     from pyspark.sql import functions
 
     names = {place: name for name, place in base.facts.fields.items()}
-    columns = f"{ddl(base.kinds)}, {SHARD_COLUMN} {_shard_type(source)}"
-    columns += f", {quoted(base.deleted)} timestamp" if base.deleted else ""
+    columns = f"{ddl(base.kinds)}, {SHARD_COLUMN} {shard_type(source)}"
+    columns += "".join(f", {quoted(name)} timestamp" for name in (base.deleted, base.valid_from) if name)
     # A table may have no files.
     frame = read_parquet(spark, columns, base.paths) if base.paths else spark.createDataFrame([], columns)
     shard = functions.col(SHARD_COLUMN)
-    deleted = functions.col(base.deleted) if base.deleted else functions.lit(None).cast("timestamp")
+    deleted, since = (
+        functions.col(name) if name else functions.lit(None).cast("timestamp")
+        for name in (base.deleted, base.valid_from)
+    )
     if base.deleted and only_there:
         frame = frame.where(deleted.isNull())
     if resets:
@@ -307,11 +327,12 @@ def base_rows(
         .alias(f"base{number}")
         for number, (name, place) in enumerate(source.columns.items())
     ]
+    own = [*values, shard.alias("base_shard"), since.alias("base_since")]
     if only_there:
-        return frame.select(*values, shard.alias("base_shard"))
+        return frame.select(*own)
     file = functions.col("_metadata.file_name") if base.paths else functions.lit("")
     more = [deleted.alias("base_deleted"), file.alias("base_file")]
-    return frame.select(*values, shard.alias("base_shard"), *more)
+    return frame.select(*own, *more)
 
 
 def same_keys(source: FoldSource) -> list[Column]:
@@ -355,10 +376,11 @@ def _onto_base(
     ends = ends.join(known, same, "left")
     if "shards" in ends.columns:
         moved = is_known & (functions.col("base_shard").cast("string") != functions.col(SHARD))
-        stays = functions.when(moved, _failure(source, _MOVED_SHARD))
+        stays = functions.when(moved, failure(source, _MOVED_SHARD, _first_event()))
         ends = ends.where(stays.otherwise(functions.lit(True)))
     left = _rows(source, ends, is_known | _is_expected(exact_from), is_tolerant)
-    own = _output(source, columns, functions.col("base_shard"))
+    since = functions.col("base_since") if "since" in ends.columns else None
+    own = _output(source, columns, functions.col("base_shard"), since)
     return kept.select(*own, *_known(is_tolerant)).unionByName(left)
 
 
@@ -371,14 +393,15 @@ def _rows(source: FoldSource, ends: DataFrame, is_expected: Column, is_tolerant:
     from pyspark.sql import functions
 
     row = functions.col("row")
-    broken = functions.lit(True) if is_tolerant else _failure(source, _BROKEN_CHAIN)
+    broken = functions.lit(True) if is_tolerant else failure(source, _BROKEN_CHAIN, _first_event())
     there = ends.where(functions.when(is_expected, row.isNotNull()).otherwise(broken))
     values = {name: row.getField(name) for name in source.columns}
+    since = ulid_time(functions.col("since")) if "since" in ends.columns else None
     if not is_tolerant:
-        return there.select(*_output(source, values, functions.col(SHARD)))
+        return there.select(*_output(source, values, functions.col(SHARD), since))
     for number, name in enumerate(source.keys):
         values[name] = functions.coalesce(values[name], functions.col(f"key{number}"))
-    own = _output(source, values, functions.col(SHARD))
+    own = _output(source, values, functions.col(SHARD), since)
     return there.select(*own, (~is_expected).alias(UNKNOWN))
 
 
@@ -389,23 +412,33 @@ def _known(is_tolerant: bool) -> list[Column]:
     return [functions.lit(False).alias(UNKNOWN)] if is_tolerant else []
 
 
-def _output(source: FoldSource, values: Mapping[str, Column], shard: Column) -> list[Column]:
+def _output(
+    source: FoldSource, values: Mapping[str, Column], shard: Column, since: Column | None = None
+) -> list[Column]:
     columns = [value.alias(name) for name, value in values.items()]
     if source.has_shards:
-        columns.append(shard.cast(_shard_type(source)).alias(SHARD_COLUMN))
+        columns.append(shard.cast(shard_type(source)).alias(SHARD_COLUMN))
+    if since is not None:
+        columns.append(since.alias(VALID_FROM))
     return columns
 
 
-def _shard_type(source: FoldSource) -> str:
+def shard_type(source: FoldSource) -> str:
+    """Return Spark's type of a source's shards."""
     return "bigint" if source.has_integer_shards else "string"
 
 
-def _failure(source: FoldSource, why: str) -> Column:
-    """Return a column that fails the computation with our error, which names the key's first event."""
+def failure(source: FoldSource, why: str, ulid: Column) -> Column:
+    """Return a column that fails the computation with our error, which names an event."""
     from pyspark.sql import functions
 
     error = source.refusal(f"event {_SOME_ULID} {why}")
     before, _, behind = error_text(error).partition(_SOME_ULID)
-    ulid = functions.col("first").getField(ULID_COLUMN)
     text = functions.concat(functions.lit(before), ulid, functions.lit(behind))
     return functions.raise_error(text).cast("boolean")
+
+
+def _first_event() -> Column:
+    from pyspark.sql import functions
+
+    return functions.col("first").getField(ULID_COLUMN)

@@ -34,6 +34,7 @@ _OWN = {
     ULID_COLUMN: "string",
     "name": "string",
     "type": "string",
+    "is_snapshot": "boolean",
     CAPTURED_AT: "timestamp",
     "ddl": "string",
 }
@@ -41,6 +42,8 @@ _OWN = {
 _LOOSE = ("string", "large_string", "binary", "large_binary")
 # Types of events: the rows that are there follow, and all of them have followed.
 RECORDING = ("reset", "ready")
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_TIME_LETTERS = 10
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class CapturedEvents:
             ]
         if not frames:
             kinds = {OLD: old, NEW: new}
-            columns = [f"{name} string" for name in own]
+            columns = [f"{name} {_OWN[name]}" for name in own]
             columns += [f"{image} struct<{self._ddl(names)}>" for image, names in kinds.items() if names]
             columns += [f"{SHARD} string"] if by_shard else []
             return self.spark.createDataFrame([], ", ".join(columns))
@@ -308,3 +311,40 @@ def refuse_lost_keys(events: CapturedEvents) -> None:
             f"{row['first']}: enable the capture with key_change='delete_insert', and {RESOLVE}",
             ulid=row["first"],
         )
+
+
+def versions(changes: DataFrame, keys: int) -> DataFrame:
+    """
+    Return the changes that make or end a version of a row, with its ends: ``since``, null where the event
+    recorded a row that was there before; ``until``, null for the last one of its key; and ``is_first``.
+
+    A row that is recorded where earlier events have made it already has not changed.
+
+    :param changes: of :func:`~airflow_changefeed.spark.fold.changes`, whole.
+    :param keys: how many key columns they have.
+    """
+    from pyspark.sql import Window, functions
+
+    of_key = Window.partitionBy(*(f"key{number}" for number in range(keys))).orderBy(ULID_COLUMN)
+    was_there = functions.lag(functions.col(NEW).isNotNull()).over(of_key)
+    marked = changes.withColumn("was_there", was_there)
+    is_first = functions.col("was_there").isNull()
+    is_recorded = functions.coalesce("is_snapshot", functions.lit(False))
+    kept = marked.where(is_first | ~(is_recorded & functions.col("was_there")))
+    since = functions.when(~(is_first & is_recorded), functions.col(ULID_COLUMN))
+    until = functions.lead(ULID_COLUMN).over(of_key)
+    return kept.select("*", since.alias("since"), until.alias("until"), is_first.alias("is_first")).drop(
+        "was_there"
+    )
+
+
+def ulid_time(ulid: Column) -> Column:
+    """Return the time of a ULID: its first letters, in Crockford's base 32, are milliseconds."""
+    from pyspark.sql import functions
+
+    milliseconds = functions.lit(0).cast("bigint")
+    for place in range(_TIME_LETTERS):
+        letter = functions.substring(ulid, place + 1, 1)
+        digit = functions.position(letter, functions.lit(_CROCKFORD))
+        milliseconds = milliseconds * 32 + (digit - 1)
+    return functions.timestamp_millis(milliseconds)

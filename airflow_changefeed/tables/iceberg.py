@@ -27,7 +27,7 @@ from airflow_changefeed.tables.base import (
     UnitKey,
 )
 from airflow_changefeed.tables.errors import asking, check_installed
-from airflow_changefeed.tables.types import ICEBERG, table_schema, united
+from airflow_changefeed.tables.types import ICEBERG, coarse_times, table_schema, united
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -310,6 +310,9 @@ class IcebergTable:
                 "commit.manifest-merge.enabled": "true",
                 # The files have no field IDs.
                 "schema.name-mapping.default": create_mapping_from_schema(schema).model_dump_json(),
+                # Files that were not written for Iceberg: Spark's vectors take their milliseconds for
+                # microseconds.
+                **({"read.parquet.vectorization.enabled": "false"} if coarse_times(change.schema) else {}),
                 # Readers of plain Parquet skip folders that begin with "_".
                 "write.metadata.path": f"{self._location}/{ICEBERG_FILES}/metadata",
                 "write.data.path": f"{self._location}/{ICEBERG_FILES}/data",

@@ -7,7 +7,7 @@ A type is an Arrow type in one spelling for each: what :func:`table_type` return
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _UTC = ("UTC", "Etc/UTC", "+00:00", "Z")
-#: Of Parquet as exports write it; the unsigned ones are stored as 32 bits, so any reader widens them.
+#: Of Parquet as exports write it; unsigned ones are stored as 32 bits, so readers of Delta Lake widen them.
 _NAMES = {
     "bool": "bool",
     "int8": "int8",
@@ -47,6 +47,7 @@ class TableTypes:
     :param remedy: where a column goes that the format does not hold.
     :param smallest_integer: the narrowest whole number, in bits.
     :param has_time: whether it has a type for the time of day.
+    :param has_unsigned: whether its readers take files with unsigned whole numbers.
     :param has_fixed: whether it has a type for bytes of one length.
     :param widens: whether a column can take a wider type while older files keep theirs.
     """
@@ -55,6 +56,7 @@ class TableTypes:
     remedy: str
     smallest_integer: int
     has_time: bool
+    has_unsigned: bool
     has_fixed: bool
     widens: bool
 
@@ -64,6 +66,7 @@ DELTA = TableTypes(
     "export to a table of Iceberg or to plain Parquet, or change the column in the database",
     smallest_integer=8,
     has_time=False,
+    has_unsigned=True,
     has_fixed=False,
     widens=False,
 )
@@ -72,6 +75,7 @@ ICEBERG = TableTypes(
     "export to plain Parquet, or change the column in the database",
     smallest_integer=32,
     has_time=True,
+    has_unsigned=False,
     has_fixed=True,
     widens=True,
 )
@@ -86,6 +90,8 @@ def table_type(kind: pa.DataType, types: TableTypes) -> pa.DataType | None:
     import pyarrow as pa
 
     is_kind = pa.types
+    if is_kind.is_unsigned_integer(kind) and not types.has_unsigned:
+        return None
     name = _NAMES.get(str(kind))
     found: pa.DataType | None = None
     if name is not None:
@@ -104,6 +110,18 @@ def table_type(kind: pa.DataType, types: TableTypes) -> pa.DataType | None:
         fields = [(each.name, table_type(each.type, types)) for each in kind]
         found = None if any(inner is None for _, inner in fields) else pa.struct(fields)
     return found
+
+
+def coarse_times(columns: Iterable[pa.Field]) -> bool:
+    """Whether files have times of less than microseconds, also in structs."""
+    import pyarrow as pa
+
+    return any(
+        coarse_times(field.type)
+        if pa.types.is_struct(field.type)
+        else pa.types.is_timestamp(field.type) and field.type.unit in ("s", "ms")
+        for field in columns
+    )
 
 
 def table_schema(schema: pa.Schema, types: TableTypes, use: TableUse = EXPORTED) -> pa.Schema:

@@ -30,12 +30,20 @@ from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, r
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.observability import metrics
+from airflow_changefeed.observability.lineage import (
+    Lineage,
+    ReportsLineage,
+    output_dataset,
+    table_dataset,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow.sdk import Context
 
+    from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.manifest import Manifest
     from airflow_changefeed.core.plan import ExportOptions, Plan
@@ -187,11 +195,13 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _check_table(self, run: ExportRun, store: ExportStore, request: ExportRequest) -> None:
         """Refuse columns that the export's table could not hold, before anything is sealed."""
         from airflow_changefeed.export.planner import check_shape
+        from airflow_changefeed.output.schemas import file_schema
 
         options = request.options
         table = lake_table(store, options, run.connection.storage_options, self.catalog_conn_id)
         if table is not None:
-            table.check(check_shape(run.source, request.feed, options.shape))
+            columns = check_shape(run.source, request.feed, options.shape)
+            table.check(file_schema(columns, options.table_format))
 
     def _check_launcher(self) -> None:
         """Check what starts the job, where this task does."""
@@ -225,7 +235,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
 
 
 def conclude(
-    task: BaseOperator,
+    task: ReportsLineage,
     context: Context,
     source: FeedSource,
     variables: VariableStore,
@@ -265,8 +275,56 @@ def conclude(
     for line in waiting(rows):
         task.log.warning(line)
     emit(context, task.outlets, completed_export(plan, store, result, earlier))
+    metrics.exported(plan.feed, plan.consumer, result.rows, result.size, complete_until(plan, rows))
+    task.keep_lineage(lambda: _lineage(source, store, plan, result, rows))
     shards = {manifest.unit.shard for manifest in earlier}.union(done)
     return summary(plan, store, result, {row.shard: row for row in rows if row.shard in shards})
+
+
+def _lineage(
+    source: FeedSource, store: ExportStore, plan: Plan, result: ExportResult, rows: Sequence[CursorRow]
+) -> Lineage:
+    """Return what an export has read and written; reads one manifest, for the columns."""
+    from airflow_changefeed.core.times import format_time
+    from airflow_changefeed.exceptions import CaptureNotFoundError
+
+    feed = table_dataset(source.describe(), plan.feed)
+    try:
+        tables = source.capture(plan.feed).shape.tables
+    except CaptureNotFoundError:
+        tables = {}
+    captured = [table_dataset(source.describe(), table) for table in tables]
+    manifest = store.read(plan.units[0].unit) if plan.units else None
+    columns = manifest.columns if manifest is not None else {}
+    windows = [planned.unit.window for planned in plan.units if planned.unit.window is not None]
+    frontier = complete_until(plan, rows)
+    return Lineage(
+        tuple({(each.namespace, each.name): each for each in (feed, *captured)}.values()),
+        (output_dataset(plan.path, plan.feed, columns, plan.options.catalog_table),),
+        # An event of a capture has the row in a column.
+        copied_from=None if tables else feed,
+        rows=result.rows,
+        size=result.size,
+        window={
+            "feed": plan.feed,
+            "consumer": plan.consumer,
+            "windowStart": format_time(min(window.start for window in windows)) if windows else None,
+            "windowEnd": format_time(max(window.end for window in windows)) if windows else None,
+            "sealedUntil": format_time(min(plan.seals.values())) if plan.seals else None,
+            "frontier": format_time(frontier) if frontier else None,
+        },
+    )
+
+
+def complete_until(plan: Plan, rows: Sequence[CursorRow]) -> datetime | None:
+    """
+    Return until when a feed is complete for an export's consumer; None if it has no shards.
+
+    :param rows: its cursors after the export. A batch has read everything that was sealed.
+    """
+    if any(planned.unit.window is not None for planned in plan.units):
+        return min((row.ulid.next().time for row in rows), default=None)
+    return min(plan.seals.values(), default=None)
 
 
 def add_alias(task: BaseOperator) -> None:

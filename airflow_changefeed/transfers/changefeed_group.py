@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator, TaskGroup
@@ -25,6 +26,8 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.observability import metrics
+from airflow_changefeed.observability.lineage import ReportsLineage
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
 from airflow_changefeed.version_compat import (
@@ -153,7 +156,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         from airflow_changefeed.output.commit import commit_empty
 
         store, request = self._request(context, run, feed)
-        plan = make_plan(run.source, store, request)
+        plan = make_plan(run.source, store, request, partial(metrics.sealed, feed, self.consumer))
         self._log_plan(plan)
         tasks = [{part.unit for part in task} for task in cut_tasks(plan)]
         planned = _Planned(store, plan, write_spec(store, plan), tasks)
@@ -215,7 +218,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         )
 
 
-class ChangefeedFinishOperator(NamesConnections, BaseOperator):
+class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
     """
     Read the receipt of a job, then move the cursors and emit the event; part of
     :func:`changefeed_export_group`.
@@ -266,10 +269,11 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
         options = storage_options(parse_spec(uri)[0], self.path_conn_id)
         store, plan = read_spec(uri, options)
         check_database(source, plan.feed, plan.database)
-        result = self._succeeded(uri, read_receipt(store, plan.attempt))
+        result = self._succeeded(uri, plan, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)
         table = lake_table(store, plan.options, options, self.catalog_conn_id)
-        done = conclude(self, context, source, variables, store, plan, result, table=table)
+        with metrics.counting_superseded(plan.feed, plan.consumer):
+            done = conclude(self, context, source, variables, store, plan, result, table=table)
         mark_finished(store, plan.attempt)
         return done
 
@@ -300,7 +304,7 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
             )
         return str(uri)
 
-    def _succeeded(self, uri: str, result: ExportResult | None) -> ExportResult:
+    def _succeeded(self, uri: str, plan: Plan, result: ExportResult | None) -> ExportResult:
         submits = " and ".join(self.submits) or "the task that starts the job"
         if result is None:
             raise AirflowFailException(
@@ -309,7 +313,8 @@ class ChangefeedFinishOperator(NamesConnections, BaseOperator):
                 f"{self.plan_task_id}, which plans again"
             )
         try:
-            result.raise_error()
+            with metrics.counting_superseded(plan.feed, plan.consumer):
+                result.raise_error()
         except Exception as error:
             raise AirflowFailException(
                 f"{type(error).__name__}: {error}. When the cause is gone, clear {submits} and the tasks "

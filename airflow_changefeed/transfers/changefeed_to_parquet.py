@@ -20,6 +20,13 @@ from airflow_changefeed.hooks.changefeed_submit import (
     job_folder,
     take_own,
 )
+from airflow_changefeed.observability import metrics
+from airflow_changefeed.observability.lineage import (
+    Lineage,
+    ReportsLineage,
+    connection_dataset,
+    output_dataset,
+)
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
 from airflow_changefeed.version_compat import AirflowSkipException
 
@@ -65,7 +72,7 @@ class _RunsExports(ChangefeedSparkOperator):
             super().execute(context)
 
 
-class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
+class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -137,13 +144,13 @@ class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
         run = self._open(context)
         store, request = self._request(context, run, self.feed)
         leases, earlier = None, []
-        with ExitStack() as stack:
+        with metrics.counting_superseded(self.feed, self.consumer), ExitStack() as stack:
             if request.windows is None:
                 request, leases = stack.enter_context(batch_leases(run.source, request, store))
                 # A try that died after moving its cursor is retried from there, and has reported nothing.
                 rows = run.source.cursors(self.feed, self.consumer)
                 earlier = batches_of_earlier_tries(store, rows, request)
-            plan = make_plan(run.source, store, request)
+            plan = make_plan(run.source, store, request, partial(metrics.sealed, self.feed, self.consumer))
             result = self._run(context, run, store, plan)
             return conclude(
                 self,
@@ -157,6 +164,12 @@ class ChangefeedToParquetOperator(ExportOperator, _RunsExports):
                 earlier=earlier,
                 leases=leases,
             )
+
+    def planned_lineage(self) -> Lineage:
+        """Return the feed and the output."""
+        feed = connection_dataset(self.changefeed_conn_id, self.feed)
+        window = {"feed": self.feed, "consumer": self.consumer}
+        return Lineage((feed,), (output_dataset(self.path, self.feed),), window=window)
 
     def _check_launcher(self) -> None:
         if not self.local_below:

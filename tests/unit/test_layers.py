@@ -41,7 +41,7 @@ BELOW_FACES = (
 # By rank: each may import those of the ranks before it.
 FACES = (
     ("hooks",),
-    ("triggers", "links", "assets"),
+    ("triggers", "links", "assets", "observability"),
     ("sensors", "transfers", "operators", "notifications"),
     ("plugins", "cli", "decorators"),
 )

@@ -21,6 +21,7 @@ from airflow_changefeed.folding.current import KEEP, CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.spark.fold_job import SETTINGS, partitions, session_settings
 from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.merge.history import all_versions
 from airflow_changefeed.spark.merge.rows import merged, parts, touched
 from airflow_changefeed.spark.watch import watch
 
@@ -49,7 +50,10 @@ def run_merge(
             replaced = touched(running, source, task.files)
             if task.current is not None:
                 source = replace(source, base=output.base(replace(task.current, files=tuple(replaced))))
-            frame = merged(running, source, keeps_deleted=task.deleted == KEEP)
+            if task.history:
+                frame = all_versions(running, source)
+            else:
+                frame = merged(running, source, keeps_deleted=task.deleted == KEEP)
             number = parts(replaced)
             frame = frame.coalesce(number) if number else frame
             url = output.files.url(output.writing(task.attempt))

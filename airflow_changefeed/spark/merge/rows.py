@@ -16,25 +16,25 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold import base_rows, changes, fold_source, same_keys
+from airflow_changefeed.spark.fold import base_rows, changes, fold_source, same_keys, shard_type
 from airflow_changefeed.spark.fold_events import (
     RECORDING,
     SHARD,
     CapturedEvents,
+    SpecialEvents,
     count_special,
     recorded_rows,
+    ulid_time,
 )
 from airflow_changefeed.tables.base import PlainFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Bytes of a file: what is written aims at the first; where there are many below the second, they are joined.
 TARGET, SMALL = 128 << 20, 8 << 20
 #: Small files that may stay, and files that are written at the same time although they are below the target.
 MOST_SMALL, PARALLEL = 8, 8
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_TIME_LETTERS = 10
 
 
 def touched(spark: SparkSession, source: FoldSource, files: Sequence[PlainFile]) -> list[PlainFile]:
@@ -46,6 +46,8 @@ def touched(spark: SparkSession, source: FoldSource, files: Sequence[PlainFile])
 
     :param source: with the table as its base.
     """
+    from pyspark.sql import functions
+
     base = source.base
     found = list(files)
     if base is None or not files:
@@ -60,6 +62,9 @@ def touched(spark: SparkSession, source: FoldSource, files: Sequence[PlainFile])
     if len(by_name) < len(files):
         return found
     there = base_rows(spark, source, base, only_there=False)
+    if base.valid_from:
+        # Versions that have ended stay as they are.
+        there = there.where(functions.col("base_deleted").isNull())
     changed = _changed_keys(source, events, has_moved=special.moved > 0)
     rows = there.join(changed, same_keys(source), "left_semi").select("base_file").distinct().collect()
     names = {row["base_file"] for row in rows}
@@ -95,14 +100,12 @@ def _changed_keys(source: FoldSource, events: CapturedEvents, *, has_moved: bool
     return changes(events, has_moved=has_moved).select(*keys).distinct()
 
 
-def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
+def known_events(spark: SparkSession, source: FoldSource) -> tuple[CapturedEvents, SpecialEvents]:
     """
-    Return the rows that were deleted: by the events, or before, unless they came back.
+    Return the events behind the last recording of the table's rows.
 
-    :raises FoldError: rows were recorded again, so it is unknown which were deleted before.
+    :raises FoldError: rows were recorded again, so it is unknown when those of before were deleted.
     """
-    from pyspark.sql import functions
-
     events = CapturedEvents(spark, source)
     special = count_special(events)
     if special.recordings:
@@ -113,6 +116,18 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
             )
         # What is before the last reset is in the rows that follow it, or gone without an event.
         events = CapturedEvents(spark, source, recorded_rows(events).resets)
+    return events, special
+
+
+def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
+    """
+    Return the rows that were deleted: by the events, or before, unless they came back.
+
+    :raises FoldError: see :func:`known_events`.
+    """
+    from pyspark.sql import functions
+
+    events, special = known_events(spark, source)
     rows = events.read([ULID_COLUMN, "type"], list(source.columns), list(source.columns), by_shard=True)
     rows = rows.where(~functions.col("type").isin(*RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
@@ -127,8 +142,8 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
     values = {name: last.getField(OLD).getField(name) for name in source.columns}
     found = gone.select(
         *(value.alias(name) for name, value in values.items()),
-        last.getField(SHARD).cast(_shard_type(source)).alias(SHARD_COLUMN),
-        _time(last.getField(ULID_COLUMN)).alias(DELETED_COLUMN),
+        last.getField(SHARD).cast(shard_type(source)).alias(SHARD_COLUMN),
+        ulid_time(last.getField(ULID_COLUMN)).alias(DELETED_COLUMN),
     )
     if source.base is None or not source.base.deleted:
         return found
@@ -139,23 +154,7 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
         before = before.join(changed, same_keys(source), "left_anti")
     kept = before.select(
         *(functions.col(f"base{number}").alias(name) for number, name in enumerate(source.columns)),
-        functions.col("base_shard").cast(_shard_type(source)).alias(SHARD_COLUMN),
+        functions.col("base_shard").cast(shard_type(source)).alias(SHARD_COLUMN),
         functions.col("base_deleted").alias(DELETED_COLUMN),
     )
     return kept.unionByName(found)
-
-
-def _shard_type(source: FoldSource) -> str:
-    return "bigint" if source.has_integer_shards else "string"
-
-
-def _time(ulid: Column) -> Column:
-    """Return the time of a ULID: its first letters, in Crockford's base 32, are milliseconds."""
-    from pyspark.sql import functions
-
-    milliseconds = functions.lit(0).cast("bigint")
-    for place in range(_TIME_LETTERS):
-        letter = functions.substring(ulid, place + 1, 1)
-        digit = functions.position(letter, functions.lit(_CROCKFORD))
-        milliseconds = milliseconds * 32 + (digit - 1)
-    return functions.timestamp_millis(milliseconds)

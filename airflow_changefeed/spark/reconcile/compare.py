@@ -121,7 +121,7 @@ def _checksums(frames: Sequence[DataFrame], kinds: Mapping[str, pa.DataType]) ->
     Return of each side how many rows it has, two checksums of all values, and how many rows are unknown.
 
     They do not depend on the order of rows. Each checksum has 64 bits: two sides that differ have the same
-    ones once in 2**128. To join the rows instead costs twice as much.
+    ones once in 2**128. To join the rows instead costs nearly twice as much.
     """
     import pyarrow as pa
     from pyspark.sql import functions

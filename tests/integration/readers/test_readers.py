@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,11 @@ NEWEST, ICEBERGS = ".".join(version("pyspark").split(".")[:2]), "4.1"
 READERS = [
     ("spark", "delta", NEWEST),
     ("spark", "delta", ICEBERGS),
-    pytest.param(
-        *("spark", "iceberg", ICEBERGS),
-        marks=pytest.mark.xfail(
-            strict=True,
-            reason="Iceberg's vectorized reader takes milliseconds for microseconds",
-        ),
-    ),
+    ("spark", "iceberg", ICEBERGS),
     ("duckdb", "delta", ""),
     ("duckdb", "iceberg", ""),
 ]
 FIXED: tuple[pa.DataType, list[Any]] = (pa.binary(4), [b"1234", b"\x00\x00\x00\x00"])
-#: What Iceberg's Spark runtime does not read, as Parquet has it: whole numbers without a sign.
-UNSIGNED = ("tiny", "unsigned", "new")
 
 
 def read(export: Export, reader: str, minor: str) -> list[Row]:
@@ -68,18 +61,8 @@ def read(export: Export, reader: str, minor: str) -> list[Row]:
 def test_every_value_is_read(tmp_path: Path, reader: str, format: str, minor: str) -> None:
     """Also of the partitions, which no file has."""
     export = make(format, tmp_path)
-    is_limited = (reader, format) == ("spark", "iceberg")
-    files = written(export, without=UNSIGNED if is_limited else (), fixed=FIXED)
+    files = written(export, fixed=FIXED)
     assert read(export, reader, minor) == export.expected(files)
-
-
-@pytest.mark.xfail(strict=True, reason="Iceberg's Spark runtime refuses files with unsigned whole numbers")
-@pytest.mark.parametrize("column", UNSIGNED)
-def test_spark_reads_unsigned_columns_of_iceberg(tmp_path: Path, column: str) -> None:
-    """It says 'Unsupported logical type: UINT_8', with vectors and without."""
-    export = make("iceberg", tmp_path)
-    files = written(export, without=[name for name in UNSIGNED if name != column])
-    assert read(export, "spark", ICEBERGS) == export.expected(files)
 
 
 @pytest.mark.parametrize(("reader", "format", "minor"), READERS)
@@ -95,3 +78,12 @@ def test_what_was_replaced_is_not_read(tmp_path: Path, reader: str, format: str,
     assert paths(table.look()) == sorted((new.path, other.path))
     assert Path(export.store.layout.data, old.path).exists()
     assert read(export, reader, minor) == export.expected([other, new])
+
+
+def test_files_that_were_not_written_for_iceberg_are_read(tmp_path: Path) -> None:
+    """Of an export that was published as a table later, whose times are in milliseconds."""
+    export = make("iceberg", tmp_path)
+    plain = replace(export, format="delta")
+    file = plain.write(unit(0), 1, 5)
+    export.table().commit(export.table().look(), change([file]))
+    assert read(export, "spark", ICEBERGS) == export.expected([file])

@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.unit.export.captures import Event
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.output.schemas import schema_text
+from tests.identity import DATABASE
+from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, Event
 from tests.unit.export.flights import START
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -22,6 +32,43 @@ def shoe(number: int, name: str | None = "boot", price: str = "9.50") -> dict[st
 def minute(number: float) -> datetime:
     """A time of the first day."""
     return START + number * MINUTE
+
+
+def write_snapshot(
+    files: SnapshotFiles,
+    rows: Sequence[dict[str, Any]],
+    begin: datetime,
+    exact_from: datetime,
+    known: CaptureShape,
+    shards: tuple[int, ...] = (0, 1, 2),
+    where: str = "",
+) -> Snapshot:
+    """Write a snapshot as if these rows had been read, in two files."""
+    token = new_attempt()
+    folder = Path(files.folder(token))
+    folder.mkdir(parents=True)
+    names = ("part-00000-0a.parquet", "part-00001-0a.parquet")
+    schema = IMAGE.append(pa.field("changefeed_shard", pa.int64()))
+    for number, name in enumerate(names):
+        part = [{**row, "changefeed_shard": row["id"] % 3} for row in rows[number::2]]
+        pq.write_table(pa.Table.from_pylist(part, schema), folder / name)
+    fields = {name: name for name in IMAGE.names}
+    return files.commit(
+        Snapshot(
+            feed=CAPTURE,
+            table=TABLE,
+            token=token,
+            begin=begin,
+            exact_from=exact_from,
+            path=str(folder),
+            files=names,
+            rows=len(rows),
+            bytes=1,
+            base=BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), shards),
+            database=DATABASE,
+            where=where,
+        )
+    )
 
 
 class History:

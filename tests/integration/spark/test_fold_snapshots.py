@@ -10,8 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import CaptureShape, KeyChange
@@ -20,16 +18,14 @@ from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.choice import BEGINNING
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import BaseFacts, StateStore, new_attempt
+from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.fold_job import run_fold
 from tests.identity import DATABASE
-from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe
+from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe, write_snapshot
 from tests.unit.export.captures import (
     CAPTURE,
-    IMAGE,
     TABLE,
     CapturedExport,
     Event,
@@ -69,32 +65,7 @@ class Lake:
         where: str = "",
     ) -> Snapshot:
         """Write a snapshot as if these rows had been read, in two files."""
-        token = new_attempt()
-        folder = Path(self.files.folder(token))
-        folder.mkdir(parents=True)
-        names = ("part-00000-0a.parquet", "part-00001-0a.parquet")
-        schema = IMAGE.append(pa.field("changefeed_shard", pa.int64()))
-        for number, name in enumerate(names):
-            part = [{**row, "changefeed_shard": row["id"] % 3} for row in rows[number::2]]
-            pq.write_table(pa.Table.from_pylist(part, schema), folder / name)
-        fields = {name: name for name in IMAGE.names}
-        facts = BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), shards)
-        return self.files.commit(
-            Snapshot(
-                feed=CAPTURE,
-                table=TABLE,
-                token=token,
-                begin=begin,
-                exact_from=exact_from,
-                path=str(folder),
-                files=names,
-                rows=len(rows),
-                bytes=1,
-                base=facts,
-                database=DATABASE,
-                where=where,
-            )
-        )
+        return write_snapshot(self.files, rows, begin, exact_from, known, shards, where)
 
     def write(self, *events: Event, hour: int = 0) -> None:
         """Export an hour of all shards."""

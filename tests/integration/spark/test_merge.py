@@ -172,7 +172,7 @@ def test_a_table_is_made_again_from_a_base(merging: Merging) -> None:
     assert (found.changed, found.removed, found.at) == (True, 1, ends[0])
     assert merging.rows() == [{**shoe(n), "_deleted_at": None} for n in (1, 2)]
     assert merging.versions() == before + 1
-    with pytest.raises(TableError, match=r"was made with deleted='keep', not 'remove'"):
+    with pytest.raises(TableError, match=r"was made with deleted='keep', not deleted='remove'"):
         merging.merge(ends[1])
     merging.merge(ends[1], deleted="keep")
     gone = {**shoe(1), "_deleted_at": minute(61)}
@@ -537,6 +537,8 @@ def _of_another_format(merging: Merging) -> Merging:
         ({"table_format": "iceberg", "catalog_table": "shoe"}, "catalog_table must name"),
         ({"table_format": "delta", "catalog_table": "shop.shoe"}, "catalog_table is for"),
         ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),
+        ({"deleted": "keep", "history": True}, "cannot be combined .* Give only one of the two"),
+        ({"deleted": "mark", "history": 1}, "deleted must be .*; history must be True or False, not 1"),
         ({"kept_hours": 0}, "kept_hours must be 1 to"),
         ({"base": "oldest"}, "base must be"),
     ],

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,10 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         kinds = task.source(None).kinds
         row = {"id": [1], "name": ["boot"], "price": [None], "changefeed_shard": [0]}
         schema = pa.schema([*kinds.items(), ("changefeed_shard", pa.int64())])
+        if task.history:
+            row |= {"_valid_from": [START], "_valid_to": [None]}
+            for name in ("_valid_from", "_valid_to"):
+                schema = schema.append(pa.field(name, pa.timestamp("us", "UTC")))
         pq.write_table(pa.table(row, schema), folder / "part-0.parquet")
         files["result"].write_text(MergedFiles(output.written(task.attempt)).to_json())
         return None
@@ -185,6 +189,8 @@ def test_a_run_without_a_window_needs_a_time(export: CapturedExport) -> None:
         ({"at": "yesterday"}, "at: 'yesterday' is not a time"),
         ({"base": "oldest"}, "base must be"),
         ({"deleted": "flag"}, "deleted must be remove or keep"),
+        ({"history": "yes"}, "history must be True or False, not 'yes'"),
+        ({"history": True, "deleted": "keep"}, "history=True cannot be combined with deleted='keep'"),
         ({"kept_hours": "long"}, "kept_hours must be 1 to"),
         ({"application": "x.py"}, "application cannot be given"),
     ],
@@ -210,7 +216,8 @@ def test_the_page_keeps_a_current_table(export: CapturedExport) -> None:
     """As docs/how-to/keep-a-current-table.md shows it: its DAG, and what reads the table."""
     names: dict[str, Any] = {}
     given = {"/data/current": lake(export), "/data/export": export.store.path}
-    dag, plain, iceberg, kept = examples("how-to/keep-a-current-table.md", given)
+    given["/data/versions"] = lake(export)
+    dag, plain, iceberg, kept, versions, at_noon = examples("how-to/keep-a-current-table.md", given)
     run_example(dag, names)
     task = names["dag"].get_task("current")
     assert isinstance(task, ChangefeedMergeOperator)
@@ -228,3 +235,32 @@ def test_the_page_keeps_a_current_table(export: CapturedExport) -> None:
     write_deltalake(f"{lake(export)}/{TABLE}", marked, mode="overwrite", schema_mode="overwrite")
     run_example(kept, names)
     assert names["shoes"].collect().height == 0
+    run_example(versions, names)
+    times = [(None, None), (None, 12), (11, 13), (12, 12), (12, None), (13, None)]
+    rows = [
+        {**ROW, "id": number, "_valid_from": _hour(begun), "_valid_to": _hour(ended)}
+        for number, (begun, ended) in enumerate(times)
+    ]
+    instant = pa.timestamp("us", "UTC")
+    kinds = pa.schema([*table.schema.remove(3), ("_valid_from", instant), ("_valid_to", instant)])
+    all_of_it = pa.Table.from_pylist(rows, kinds)
+    write_deltalake(f"{lake(export)}/{TABLE}", all_of_it, mode="overwrite", schema_mode="overwrite")
+    run_example(at_noon, names)
+    assert sorted(names["shoes"].collect()["id"]) == [0, 2, 4]
+
+
+def _hour(number: int | None) -> datetime | None:
+    return None if number is None else START + number * HOUR
+
+
+def test_history_is_handed_to_the_job(export: CapturedExport) -> None:
+    """Where a DAG asks for it."""
+    result = operator(export, history=True).execute(context(START, START + HOUR))
+    (task,) = SubmitHook.tasks
+    assert (task.history, task.deleted) == (True, "remove")
+    (row,) = DeltaTable(result["path"]).to_pyarrow_table().to_pylist()
+    assert row == {**ROW, "changefeed_shard": 0, "_valid_from": START, "_valid_to": None}
+    with pytest.raises(
+        AirflowFailException, match=r"TableError: .*made with history=True, not deleted='remove'"
+    ):
+        operator(export).execute(context(START, START + HOUR))

@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from airflow.models import Variable
 from deltalake import DeltaTable
@@ -18,7 +20,10 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_lake import catalog_properties
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+from airflow_changefeed.output.dataset import export_dataset
+from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.verify.verify import verify_export
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.identity import DATABASE
@@ -72,6 +77,15 @@ def test_an_iceberg_table_is_found_by_the_catalogs_connection(
         window = context(START + hour * HOUR, START + (hour + 1) * HOUR)
         operator(path, local_below=1000, **iceberg).execute(window)
     assert iceberg_ids(tmp_path) == exported(path) == list(range(18))
+    # Spark's reader of Iceberg takes milliseconds for microseconds.
+    kinds = {
+        pq.read_schema(file.path).field("changefeed_time").type
+        for file in unit_files(ExportStore(path, FEED))
+    }
+    assert kinds == {pa.timestamp("us", "UTC")}
+    assert verify_export(path, FEED).faults == []
+    times = export_dataset(path, FEED).to_table()["changefeed_time"].to_pylist()
+    assert {START, START + HOUR} <= set(times)
 
 
 def test_the_group_commits_to_the_table_when_it_finishes(database: str, path: str) -> None:

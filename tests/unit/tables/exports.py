@@ -17,6 +17,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
 from airflow_changefeed.tables.base import PARTITIONS, LakeTable, TableChange, TableFile, TableState
 from airflow_changefeed.tables.open import open_table
@@ -79,7 +80,8 @@ class Export:
             for ulid, row in zip(ulids, given, strict=True)
         ]
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(filled, schema), sink, version="2.6")
+        table = pa.Table.from_pylist(filled, schema).cast(file_schema(schema, self.format))
+        pq.write_table(table, sink, version="2.6")
         content = sink.getvalue().to_pybytes()
         layout = self.store.layout
         folder = layout.placed(unit, attempt)

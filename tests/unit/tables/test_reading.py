@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
 from airflow_changefeed.tables.base import TableFile
 from tests.unit.tables.exports import COLUMNS, Export, Row, change, in_order, unit
@@ -65,7 +66,7 @@ def written(
     ]
     for file in files:
         table = export.table()
-        table.commit(table.look(), change([file], schema=columns))
+        table.commit(table.look(), change([file], schema=file_schema(columns, export.format)))
     return files
 
 
@@ -148,7 +149,7 @@ def test_files_of_before_a_new_column_have_nulls_there(request: pytest.FixtureRe
     ]
     for file, columns in zip(files, (old, new), strict=True):
         table = export.table()
-        table.commit(table.look(), change([file], schema=columns))
+        table.commit(table.look(), change([file], schema=file_schema(columns, format)))
     first, second = export.expected(files)
     first = dict(sorted({**first, "row": {"a": 1, "b": None}, "c": None}.items()))
     readers = (by_pyarrow, by_datafusion, by_polars) if format == "delta" else (by_pyiceberg, by_polars)

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.tables.types import DELTA, ICEBERG, TableTypes, table_schema, united
+from airflow_changefeed.output.schemas import file_schema
+from airflow_changefeed.tables.types import DELTA, ICEBERG, TableTypes, coarse_times, table_schema, united
 from tests.unit.tables.exports import COLUMNS, Export
 
 
@@ -20,6 +21,9 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
     ("kind", "refused_by"),
     [
         (pa.time64("us"), ["Delta Lake"]),
+        # Readers refuse files with them; exports to Iceberg have wider numbers in their files.
+        (pa.uint8(), ["Iceberg"]),
+        (pa.uint16(), ["Iceberg"]),
         (pa.uint32(), ["Delta Lake", "Iceberg"]),
         (pa.uint64(), ["Delta Lake", "Iceberg"]),
         (pa.float16(), ["Delta Lake", "Iceberg"]),
@@ -58,7 +62,7 @@ def test_names_that_differ_in_case_only_are_refused(export: Export, name: str) -
     ("types", "own", "theirs", "joined"),
     [
         (ICEBERG, pa.int32(), pa.int64(), pa.int64()),
-        (ICEBERG, pa.int64(), pa.uint8(), pa.int64()),
+        (ICEBERG, pa.int64(), pa.int16(), pa.int64()),
         (ICEBERG, pa.float32(), pa.float64(), pa.float64()),
         (ICEBERG, pa.decimal128(5, 2), pa.decimal128(9, 2), pa.decimal128(9, 2)),
         (ICEBERG, pa.decimal128(5, 2), pa.decimal128(9, 3), None),
@@ -80,6 +84,23 @@ def test_a_column_becomes_wider_where_the_format_says_how(
                 united(have, files, types, "the table")
         else:
             assert united(have, files, types, "the table").field("x").type == wrap(joined)
+
+
+def test_files_for_iceberg_have_what_its_readers_take() -> None:
+    """Spark's takes milliseconds for microseconds, and refuses unsigned numbers; also in structs."""
+    inner = [("small", pa.uint8()), ("at", pa.timestamp("ms", "UTC"))]
+    schema = columns(tiny=pa.uint8(), word=pa.uint16(), when=pa.timestamp("s"), row=pa.struct(inner))
+    assert file_schema(schema, "delta") == file_schema(schema, "parquet") == schema
+    found = file_schema(schema, "iceberg")
+    assert found.field("changefeed_time").type == pa.timestamp("us", "UTC")
+    assert [found.field(name).type for name in ("tiny", "word", "when")] == [
+        pa.int16(),
+        pa.int32(),
+        pa.timestamp("us"),
+    ]
+    assert found.field("row").type == pa.struct([("small", pa.int16()), ("at", pa.timestamp("us", "UTC"))])
+    assert coarse_times(schema)
+    assert not coarse_times(found)
 
 
 def test_a_new_column_in_another_case_is_refused() -> None:

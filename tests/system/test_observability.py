@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, and metrics that
+Airflow's client of StatsD sends to a socket.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_changefeed.observability import metrics
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.conftest import PROJECT
+from tests.identity import name_database
+from tests.system.dag_runner import DagRunner
+
+pytestmark = [pytest.mark.observability, pytest.mark.airflow]
+FEED, KEY = "shop.Order", "storage-Key-9"
+HOUR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ABOUT = HOUR.isoformat()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """A feed with three events in the hour."""
+    path = str(tmp_path / "shop.db")
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(path)) as source:
+        connection.execute(f'create table "{FEED}" (id integer primary key, item text)')
+        source.set_up_feed(FEED)
+        for number in range(3):
+            hint = int(HOUR.timestamp() * 1000) + number
+            connection.execute(f'insert into "{FEED}" values (?, ?)', (number, "boot"))
+            connection.execute(
+                f'insert into "changefeed.outbox:{FEED}" (time_hint, id) values (?, ?)', (hint, number)
+            )
+        connection.commit()
+    name_database(path)
+    return path
+
+
+def own(events: list[dict[str, Any]], kind: str, task: str) -> list[dict[str, Any]]:
+    """Return the events of a kind of a task."""
+    return [each for each in events if each["eventType"] == kind and each["job"]["name"].endswith(task)]
+
+
+def test_dags_leave_their_lineage_in_a_file(
+    database: str, tmp_path: Path, runner: DagRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export, a group's last task, and an export that fails; without what opens their output."""
+    events_file = tmp_path / "events.json"
+    output = tmp_path / "out"
+    transport = {"type": "file", "log_file_path": str(events_file), "append": True}
+    lake = {"conn_type": "generic", "extra": {"secret_key": KEY}}
+    for name, value in {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/system/observability"),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
+        "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps({"conn_type": "sqlite", "host": database}),
+        "AIRFLOW_CONN_LAKE": json.dumps(lake),
+        "LINEAGE_OUTPUT": str(output),
+    }.items():
+        monkeypatch.setenv(name, value)
+    runs = json.dumps([(dag, ABOUT, None) for dag in ("lineage", "lineage_fails")])
+    # The provider logs after the last line, too.
+    status, said = runner.python("tests.system.run_dags", runs, folder=runner.home)
+    assert status == 0, said
+    (states,) = (json.loads(line)["states"] for line in said.splitlines() if line.startswith('{"states"'))
+    assert states == ["success", "failed"], said
+    text = events_file.read_text(encoding="utf-8")
+    events = [json.loads(line) for line in text.splitlines()]
+    assert KEY not in text
+
+    inputs, outputs = [(f"sqlite:{database}", FEED)], [("file", f"{output}/{FEED}")]
+    (started,), (complete,) = (own(events, kind, "lineage.export") for kind in ("START", "COMPLETE"))
+    for event in (started, complete):
+        assert [(each["namespace"], each["name"]) for each in event["inputs"]] == inputs
+        assert [(each["namespace"], each["name"]) for each in event["outputs"]] == outputs
+    written = complete["outputs"][0]
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 3
+    assert "item" in [each["name"] for each in written["facets"]["schema"]["fields"]]
+    assert set(written["facets"]["columnLineage"]["fields"]) == {"id", "item"}
+    window = complete["run"]["facets"]["changefeed_window"]
+    assert (window["feed"], window["windowEnd"]) == (FEED, "2026-01-01T01:00:00Z")
+    assert window["_schemaURL"].endswith("#/$defs/ChangefeedWindowRunFacet")
+
+    (finished,) = own(events, "COMPLETE", "group.finish")
+    assert finished["outputs"][0]["name"] == f"{output}/group/{FEED}"
+    (failed,) = own(events, "FAIL", "lineage_fails.export")
+    assert failed["outputs"][0]["name"] == f"{output}/shop.Nothing"
+
+
+def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow's task runner sets its stats up, in the flavour of InfluxDB."""
+    from airflow.sdk._shared.observability.metrics import stats as singleton
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    for name in ("_factory", "_backend", "_export_legacy_names"):
+        monkeypatch.setattr(singleton, name, getattr(singleton, name))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(10)
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(listener.getsockname()[1]))
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+        metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
+        metrics.sealed("shop.Order", "ware house", timedelta(milliseconds=250))
+        received = [listener.recv(1000).decode() for _ in range(4)]
+    tags = "feed=shop.Order,consumer=ware_house"
+    assert received == [
+        f"airflow.changefeed.export.rows,{tags}:3|c",
+        f"airflow.changefeed.export.bytes,{tags}:1575|c",
+        f"airflow.changefeed.frontier,{tags}:{HOUR.timestamp()}|g",
+        f"airflow.changefeed.export.seal_duration,{tags}:250.000000|ms",
+    ]
+    # Nobody listens any more.
+    metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
+    backend: Any = singleton._get_backend()
+    backend.statsd.close()
