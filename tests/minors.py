@@ -16,6 +16,12 @@ DAGBAG = "airflow.dag_processing.dagbag" if _MINOR >= (3, 2) else "airflow.model
 #: Whether a task that is killed is retried also if its supervisor lives on.
 RETRIES_KILLED_TASKS = _MINOR >= (3, 1)
 
+#: The catalog of a database, which stands in for others of Iceberg in tests.
+ICEBERG_CATALOG = pytest.mark.skipif(
+    Version(version("sqlalchemy")).major < 2,
+    reason="pyiceberg's catalog of a database needs SQLAlchemy 2, which older minors of Airflow do not take",
+)
+
 
 def since(minor: str, what: str) -> pytest.MarkDecorator:
     """

@@ -578,7 +578,7 @@ def test_another_notifier_sends_the_text(shop: Shop) -> None:
         notifier=pigeon, max_age=2 * HOUR, feed="{{ params.feed }}", consumer=EXPORT
     )
     late(shop)
-    notifier(context(params={"feed": FEED}))
+    notifier(context(params={"feed": FEED}, dag=None))
     (text,) = pigeon.sent
     assert text.startswith("export failed. consumers: 1, older than 2:00:00: 1\n")
     assert f"feed {FEED}, consumer {EXPORT}: complete until" in text
@@ -591,7 +591,7 @@ def test_a_function_sends_it_too(shop: Shop) -> None:
     shop.export(9, 0)
     sent: list[str] = []
     ChangefeedFreshnessNotifier(notifier=lambda given: sent.append(given["freshness"]), max_age=7200)(
-        context()
+        context(dag=None)
     )
     assert sent[0].splitlines()[1].startswith(f"feed {FEED}, consumer {EXPORT}: complete until")
 
@@ -605,7 +605,7 @@ def test_a_database_that_is_away_is_what_is_sent(shop: Shop, monkeypatch: pytest
     monkeypatch.setattr(play(monkeypatch), "feeds", feeds)
     sent: list[str] = []
     ChangefeedFreshnessNotifier(notifier=lambda given: sent.append(given["freshness"]), max_age=7200)(
-        context()
+        context(dag=None)
     )
     assert sent == ["SourceUnavailableError: mssql://***@db/shop did not answer"]
 

@@ -26,6 +26,7 @@ from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
+from tests.minors import ICEBERG_CATALOG
 from tests.unit.airflow.fakes import context
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
@@ -133,6 +134,7 @@ def test_the_table_is_brought_to_the_end_of_the_runs_window(export: CapturedExpo
         operator(export, at="2013-01-01T01:00:00Z").execute(context())
 
 
+@ICEBERG_CATALOG
 def test_an_iceberg_table_is_found_through_its_connection(
     export: CapturedExport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from airflow_changefeed.verify.verify import verify_export
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.identity import DATABASE
+from tests.minors import ICEBERG_CATALOG
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import context
@@ -69,6 +70,7 @@ def test_a_run_is_one_commit_on_spark_or_here(database: str, path: str, below: i
     assert delta_ids(path) == list(range(18))
 
 
+@ICEBERG_CATALOG
 def test_an_iceberg_table_is_found_by_the_catalogs_connection(
     database: str, path: str, tmp_path: Path, iceberg: dict[str, str]
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_rest_catalog_is_described_by_airflows_own_connection(monkeypatch: pyt
         catalog_properties("none")
 
 
+@ICEBERG_CATALOG
 def test_verifying_compares_the_table(
     commands: Commands, path: str, tmp_path: Path, iceberg: dict[str, str]
 ) -> None:
@@ -214,6 +217,7 @@ def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:
     assert delta_ids(path) == list(range(6))
 
 
+@ICEBERG_CATALOG
 def test_the_examples_of_the_page(
     database: str, commands: Commands, path: str, tmp_path: Path, iceberg: dict[str, str], monkeypatch: Any
 ) -> None:
