@@ -20,6 +20,7 @@ DAG_RUNS = (
     "tests/system/test_dags.py",
     "tests/system/test_runs.py",
     "tests/system/test_consume_stopped.py",
+    "tests/system/test_observability.py",
     "tests/system/test_canary.py::test_no_secret_is_found_after_a_run",
     "tests/system/test_docs.py::test_the_tutorial_runs",
 )

@@ -41,7 +41,7 @@ def test_one_process_has_the_spark_session() -> None:
 def test_one_process_has_the_airflow_that_runs_dags() -> None:
     """Every test that asks for it belongs to one group, so that it is started once."""
     tests = [test for test in _functions_with("runner") if "::test_" in test]
-    assert len({test.partition("::")[0] for test in tests}) == 5
+    assert len({test.partition("::")[0] for test in tests}) == 6
     assert [test for test in tests if group_of(test) != "dag runs"] == []
 
 

@@ -354,6 +354,8 @@ APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DR
 APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
 #: Those of tables of Delta Lake and Iceberg: ``tests/unit/airflow/test_tables.py``.
 APART |= {FaultKind.LAKE_TABLE_DIFFERS}
+#: Those of DAGs: ``tests/unit/airflow/test_freshness_dags.py``.
+APART |= {FaultKind.DAG_PAUSED, FaultKind.RUN_FAILED, FaultKind.NO_RUN}
 #: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.
