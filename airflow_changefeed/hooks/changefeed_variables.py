@@ -28,11 +28,11 @@ class AirflowVariables:
         :raises SourceUnavailableError: Airflow did not answer; transient.
         """
         with _named_errors(f"read Airflow Variable {key!r}"):
-            value = _get_in_task(key) if is_in_task() else _get_in_server(key)
-            if (
-                value is None
-                and (_stored_in_task(key) if is_in_task() else _stored_in_server(key)) is not None
-            ):
+            get, stored = (
+                (_get_in_task, _stored_in_task) if is_in_task() else (_get_in_server, _stored_in_server)
+            )
+            # Somebody may create it between the two looks, so it is read once more.
+            if (value := get(key)) is None and stored(key) is not None and (value := get(key)) is None:
                 raise SourceUnavailableError(
                     f"Airflow has Variable {key!r} but did not give its value; retry", key=key
                 )

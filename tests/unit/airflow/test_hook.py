@@ -166,6 +166,23 @@ def test_a_value_that_comes_late_is_not_absence(
         AirflowVariables().get(KEY)
 
 
+def test_a_variable_that_is_created_while_it_is_read_is_read(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody publishes it between the look that finds nothing and the one that confirms it."""
+    variables = AirflowVariables()
+    send, looks = supervisor.send, iter(range(9))
+
+    def send_late(message: Any) -> Any:
+        answer = send(message)
+        if isinstance(message, GetVariable) and next(looks) == 0:
+            supervisor.values[KEY] = "one"
+        return answer
+
+    monkeypatch.setattr(supervisor, "send", send_late)
+    assert variables.get(KEY) == "one"
+
+
 @pytest.mark.parametrize("change", ["set", "delete"])
 def test_a_change_that_airflow_only_logs_is_a_transient_error(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, change: str

@@ -254,7 +254,7 @@ def test_of_two_who_press_the_same_button_one_wins(
         monkeypatch.setattr(f"airflow_changefeed.plugins.changefeed_connections.{timeout}", 60.0)
     version = row(source).resource_version
     before = len(source.history(FEED, CONSUMER, shard=0))
-    both, statuses = threading.Barrier(2), []
+    both, answers = threading.Barrier(2), []
 
     def press() -> None:
         visitor = Visitor("OP")
@@ -262,14 +262,14 @@ def test_of_two_who_press_the_same_button_one_wins(
         answer = visitor.client.post(
             f"{URL_PREFIX}/api/move", params=CURSOR, json={"to": TWO, "resource_version": version}
         )
-        statuses.append(answer.status_code)
+        answers.append((answer.status_code, answer.text))
 
     people = [threading.Thread(target=press) for _ in range(2)]
     for person in people:
         person.start()
     for person in people:
         person.join(60)
-    assert sorted(statuses) == [200, 409]
+    assert sorted(status for status, _ in answers) == [200, 409], answers
     assert len(source.history(FEED, CONSUMER, shard=0)) == before + 1
     assert row(source).resource_version == version + 1
 
