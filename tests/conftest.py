@@ -34,6 +34,8 @@ os.environ |= {
     "AIRFLOW_HOME": str(PROJECT / ".airflow" / "-".join(filter(None, ("tests", AIRFLOW, WORKER)))),
     "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    # Tests store DAGs of the same name one after the other; Airflow 3.1 keeps the first for half a minute.
+    "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
     "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -15,6 +15,8 @@ SPARK = (
     "tests/integration/mssql/test_canary.py",
     "tests/integration/mssql/test_spark.py",
 )
+#: About half of them, for a second process with a session.
+TABLES = ("tests/integration/spark/test_merge", "tests/integration/spark/test_reconcile")
 #: Tests whose DAGs the process's Airflow runs, which costs more to start than most of them.
 DAG_RUNS = (
     "tests/system/test_dags.py",
@@ -36,7 +38,7 @@ def group_of(test: str) -> str:
     """
     file = test.partition("::")[0]
     if file.startswith(SPARK):
-        return "spark"
+        return "spark tables" if file.startswith(TABLES) else "spark"
     if test.startswith(DAG_RUNS):
         return "dag runs"
     # They empty one database.
@@ -47,7 +49,7 @@ def group_of(test: str) -> str:
 
 def rank_of(test: str) -> int:
     """Return when a test's group begins, from 0."""
-    if group_of(test) == "spark":
+    if group_of(test).startswith("spark"):
         return 0
     return next((rank for rank, start in enumerate(LONGEST) if test.startswith(start)), len(LONGEST))
 

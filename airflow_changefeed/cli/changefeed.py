@@ -19,7 +19,18 @@ from airflow_changefeed.cli.options.consumers import (
 from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
-from airflow_changefeed.cli.options.values import after, count, duration, hours, length, seconds, shard, time
+from airflow_changefeed.cli.options.values import (
+    after,
+    clock,
+    count,
+    duration,
+    hours,
+    length,
+    max_hold,
+    seconds,
+    shard,
+    time,
+)
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
@@ -43,6 +54,7 @@ def get_cli_commands() -> list[CLICommand]:
             help="Work with change feeds and their exports",
             subcommands=(
                 _sql(),
+                _agent_jobs(),
                 _install(),
                 _renew_identity(),
                 _setup_feed(),
@@ -78,6 +90,36 @@ def _sql() -> ActionCommand:
         "Airflow metadata database.",
         option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
         option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
+        option("--output-file", help="Write to this file instead of standard output"),
+        ARG_VERBOSE,
+    )
+
+
+def _agent_jobs() -> ActionCommand:
+    from airflow.cli.cli_config import ARG_VERBOSE
+
+    return action(
+        "agent-jobs",
+        "install.agent_jobs",
+        "Print the script that lets SQL Server Agent drain and purge the feeds of a database",
+        "For databases whose feeds Airflow does not maintain. Run it with sqlcmd or SSMS as sysadmin, and "
+        "again after feeds were set up; it is safe to run again. Needs no connection and no metadata "
+        "database.",
+        option("--database", help="Name of the database", required=True),
+        option("--owner", help="Login that owns the jobs, and as which they run", required=True),
+        option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
+        option(
+            "--drain-every", help="How often to drain: 10s to 12h (default: 1m)", type=duration, default="1m"
+        ),
+        option(
+            "--keep", help="How long events stay in the feeds (default: 30d)", type=duration, default="30d"
+        ),
+        option(
+            "--purge-at",
+            help="When to purge each day, HH:MM by the server's clock (default: 02:00)",
+            type=clock,
+            default="02:00",
+        ),
         option("--output-file", help="Write to this file instead of standard output"),
         ARG_VERBOSE,
     )
@@ -119,21 +161,27 @@ def _setup_feed() -> ActionCommand:
         "install.setup_feed",
         "Create a feed on a table, or upgrade an existing one",
         "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
-        "for confirmation before it changes the settings of an existing feed.",
-        option("table", help="Event table, for example myservice.MyEvent"),
+        "for confirmation before it changes the settings of an existing feed. Also changes those of a "
+        "capture's feed.",
+        option("table", help="Event table, for example myservice.MyEvent, or name of a capture"),
         *conn_id(),
         option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
         option(
             "--shard-key-type",
             help="int (default), bigint, smallint, tinyint or uniqueidentifier",
             choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
-            default="int",
         ),
         option(
             "--time-tolerance",
             help="Seconds. A time hint further in the future than this is replaced by the current time "
             "(default: 3600; an existing feed keeps its setting)",
             type=seconds,
+        ),
+        option(
+            "--max-hold",
+            help="How long a purge keeps events for consumers and snapshots: 12h, 30d, or forever (default: "
+            "forever; an existing feed keeps its setting)",
+            type=max_hold,
         ),
         *seen(),
         *shown(),
@@ -201,7 +249,8 @@ def _purge() -> ActionCommand:
         "purge.purge",
         "Remove old events from a feed; the event table is not changed",
         "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
-        "acknowledged, and reports what holds the purge back. Exits with status 1 if you decline.",
+        "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
+        "which consumers it makes lost. Exits with status 1 if you decline.",
         *conn_id(),
         option("--feed", help=_FEED_HELP, required=True),
         option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),

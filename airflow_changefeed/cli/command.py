@@ -18,8 +18,8 @@ from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from rich.markup import escape
 
+from airflow_changefeed.core.cursor import CONN_ID
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 

@@ -13,10 +13,11 @@ from airflow_changefeed.consumers.events.event import FeedEvent, events_of
 from airflow_changefeed.consumers.holding import Holding, Wanted
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
-from airflow_changefeed.core.consumer import DeadLetterState
+from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
+from airflow_changefeed.core.cursor import CONN_ID
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.exceptions import ChangefeedError, PurgedError
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _SLICE = 1.0
 #: The shortest wait for a lease that is about to expire.
 _SOON = 0.01
+#: Between two looks whether a purge has passed a shard, which is a statement of its own.
+_LOOK_SECONDS = 60.0
 #: Batches read ahead when a consumer is behind, over all its shards.
 _BATCHES_AHEAD = 5
 
@@ -50,6 +53,8 @@ class Intake:
         self._known: tuple[Shard, ...] = ()
         self._turn: Shard | None = None
         self._was_waiting = False
+        #: Whether a purge may have passed a reader since the last look.
+        self._may_be_lost, self._looked = False, -math.inf
         #: Seconds from the last request on, until a lease of others expires.
         self._free_in = math.inf
         # Closing a stream early costs a connection on a server, and nothing on an embedded database.
@@ -108,10 +113,17 @@ class Intake:
             granted, self._free_in = grant.rows, grant.free_in
             for shard, row in granted.items():
                 self._readers[shard] = ShardReader(
-                    self._source, self._wanted.feed, shard, self._columns, row.ulid, self._pace.page_size
+                    self._source,
+                    self._wanted.consumer,
+                    self._wanted.feed,
+                    shard,
+                    self._columns,
+                    row.ulid,
+                    self._pace.page_size,
                 )
                 self._readers[shard].below = self.below
             if granted:
+                self._may_be_lost = True
                 self._load_dead_letters()
         return bool(self.holding.rows)
 
@@ -125,6 +137,8 @@ class Intake:
             return
         renewal, lost = self.holding.renew()
         self.forget(lost)
+        if self._pace.clock() - self._looked >= _LOOK_SECONDS:
+            self._may_be_lost = True
         if renewal.has_retries:
             self._load_dead_letters()
         if share := self.holding.to_share(renewal, busy):
@@ -146,6 +160,13 @@ class Intake:
             dead_letter for dead_letter in self.dead_letters if dead_letter.shard not in gone
         )
 
+    def _check_purged(self) -> None:
+        """Notice a purge that passed a reader: with no event left behind it, no poll would tell."""
+        for status in self._source.shards(self._wanted.feed):
+            if status.shard in self._readers:
+                self._readers[status.shard].check(status.purged_upto)
+        self._may_be_lost, self._looked = False, self._pace.clock()
+
     def _load_dead_letters(self) -> None:
         """Read the events of dead letters to retry."""
         wanted = self._wanted
@@ -153,11 +174,24 @@ class Intake:
         for dead_letter in self._source.dead_letters(wanted.feed, wanted.consumer):
             is_ours = dead_letter.shard in self.holding.rows and dead_letter.number not in known
             if dead_letter.state is DeadLetterState.RETRY and is_ours:
-                range_ = UlidRange(dead_letter.ulid.previous(), dead_letter.ulid)
-                for page in pages(
-                    self._source, wanted.feed, dead_letter.shard, range_, self._columns, 1, dead_letter.number
-                ):
-                    self.dead_letters.extend(events_of(page))
+                self.dead_letters.extend(self._events_of(dead_letter))
+
+    def _events_of(self, letter: DeadLetter) -> list[FeedEvent]:
+        """Read the event of a dead letter."""
+        range_ = UlidRange(letter.ulid.previous(), letter.ulid)
+        try:
+            found = pages(self._source, letter.feed, letter.shard, range_, self._columns, 1, letter.number)
+            return [event for page in found for event in events_of(page)]
+        except PurgedError:
+            raise PurgedError(
+                f"dead letter {letter.number} of consumer {letter.consumer!r} of feed {letter.feed!r} cannot "
+                f"be retried, because its event {letter.ulid} was purged. Drop it: airflow-changefeed "
+                f"dead-letters drop {letter.number} --note ... {CONN_ID}",
+                consumer=letter.consumer,
+                feed=letter.feed,
+                shard=letter.shard,
+                number=letter.number,
+            ) from None
 
     def put_back(self, dead_letters: Sequence[FeedEvent]) -> None:
         """Put back unconsumed dead letters of held shards, unless they were read again."""
@@ -216,6 +250,8 @@ class Intake:
         if not self.holding.rows and may_drain:
             self._update_shards()
             self.ask()
+        if self._may_be_lost:
+            self._check_purged()
         found = self._source.poll(self._wanted.feed, self._wanted.consumer)
         if self._wanted.shards is None and set(found.shards) - set(self._known) and may_drain:
             self._known = found.shards

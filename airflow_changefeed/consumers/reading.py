@@ -9,8 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.events.event import FeedEvent, events_of
+from airflow_changefeed.core.cursor import lost_error
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import PurgedError
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns, EventPage
@@ -32,6 +34,7 @@ class ShardReader:
     def __init__(
         self,
         source: FeedSource,
+        consumer: str,
         feed: str,
         shard: Shard,
         columns: EventColumns,
@@ -39,6 +42,7 @@ class ShardReader:
         page_size: int,
     ) -> None:
         self._source = source
+        self._consumer = consumer
         self._feed = feed
         self.shard = shard
         self._columns = columns
@@ -74,6 +78,23 @@ class ShardReader:
         :raises PurgedError: events after the consumer's cursor were purged; terminal.
         :raises CursorBeyondFeedError: it is beyond the shard's high-water time; terminal.
         """
+        try:
+            return self._fill(may_drain, events)
+        except PurgedError as error:
+            purged = {status.shard: status.purged_upto for status in self._source.shards(self._feed)}
+            self.check(purged.get(self.shard, Ulid.MIN))
+            raise error from None
+
+    def check(self, purged_upto: Ulid) -> None:
+        """
+        Refuse to go on behind events that were purged before they were read.
+
+        :raises PurgedError: names the consumer and the remedy; terminal.
+        """
+        if self._after < purged_upto:
+            raise lost_error(self._consumer, self._feed, self.shard, self._after, purged_upto)
+
+    def _fill(self, may_drain: bool, events: int) -> bool:
         size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
         if upto is None or upto <= self._after:
@@ -86,7 +107,7 @@ class ShardReader:
         if self._read(UlidRange(before, upto), size):
             return True
         # All of them were events that the consumer does not take.
-        return self._after > before and self.fill(may_drain=may_drain, events=events)
+        return self._after > before and self._fill(may_drain, events)
 
     def _drain(self, size: int) -> Ulid | None:
         """Return the last event of a page; there may be new events not ordered yet."""

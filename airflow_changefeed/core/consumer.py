@@ -310,10 +310,11 @@ class Consumption:
 class DeadLetter:
     """
     An event that a consumer parked. Until it is done or dropped, its window is not complete for the consumer,
-    and no purge passes it.
+    and a purge passes it only if it is older than the feed's ``max_hold``.
 
     :param number: identifies it in commands and on the page.
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
+    :param resource_version: grows with each change.
     """
 
     ALSO_WRITTEN: ClassVar[tuple[str, ...]] = ("time",)
@@ -331,6 +332,7 @@ class DeadLetter:
     resolved_at: datetime | None = field(default=None)
     resolved_by: str | None = None
     note: str | None = None
+    resource_version: int = field(default=1, compare=False)
 
     @property
     def time(self) -> datetime:
@@ -356,10 +358,12 @@ class ShardOverview:
     A shard and its consumers.
 
     :param waiting: committed rows in the outbox, at most ``COUNTED``; 0 for serialized writers.
+    :param waiting_since: ``time_hint`` of the first of them; None if none waits.
     """
 
     status: ShardStatus
     waiting: int
+    waiting_since: datetime | None
     consumers: tuple[ConsumerPosition, ...]
 
     @property
@@ -382,3 +386,17 @@ class FeedOverview:
     shards: tuple[ShardOverview, ...]
     shard_count: int
     consumers: tuple[ConsumerInfo, ...] = ()
+
+    def lost_shards(self, consumer: str) -> list[Shard]:
+        """
+        Return the shards, of these, in which a consumer is lost: events that it has not read were purged.
+
+        In a shard without its cursor, a consumer of events has yet to read all that came after its begin.
+        """
+        begins = [info.begin for info in self.consumers if info.spec.consumer == consumer]
+        lost = []
+        for one in self.shards:
+            cursors = [position.row.ulid for position in one.consumers if position.row.consumer == consumer]
+            if any(place < one.status.purged_upto for place in cursors or begins):
+                lost.append(one.shard)
+        return lost

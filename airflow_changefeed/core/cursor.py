@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,16 +13,19 @@ from typing import ClassVar
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.codec import decode, encode
-from airflow_changefeed.core.feed import DatabaseIdentity, Shard
+from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError
+from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, PurgedError
 
 KIND = "changefeed cursors"
 SCHEMA_VERSION = 2
 KEY_PREFIX = "changefeed"
 #: Changes that a database keeps of each consumer and shard: the newest ones.
 KEPT_CHANGES = 200
+#: Placeholder in commands for the connection id, which is not known here.
+CONN_ID = "--conn-id ..."
 _KEY_LIMIT = 250
 _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
 
@@ -59,7 +63,8 @@ class CursorRow:
     :param fencing_token: of the newest grant; 0 before the first one.
     :param lease_holder: who holds the lease; None if it is not held.
     :param lease_expires: by the database's clock; None if it is not held.
-    :param ack: inclusive; what the consumer no longer needs. Purge never passes the lowest one.
+    :param ack: inclusive; what the consumer no longer needs. A purge passes the lowest one only for
+        events that are older than the feed's ``max_hold``.
     """
 
     consumer: str
@@ -78,6 +83,14 @@ class CursorRow:
     def ulid(self) -> Ulid:
         """The cursor: the last ULID consumed."""
         return self.frontier.upto
+
+    def is_lost(self, purged_upto: Ulid) -> bool:
+        """
+        Whether events that come after the cursor were purged, so that the consumer can no longer read them.
+
+        :param purged_upto: of the shard.
+        """
+        return self.ulid < purged_upto
 
     @property
     def cursor(self) -> Cursor:
@@ -209,6 +222,49 @@ def _short_key(key: str) -> str:
         return key
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     return f"{plain[: _KEY_LIMIT - len(digest) - 1]}~{digest}"
+
+
+def shell(command: str, consumer: str, feed: str, *words: str) -> str:
+    """
+    Return a command on a consumer, ready to paste; with ``CONN_ID`` for the connection.
+
+    :param command: for example ``cursor adopt``.
+    :param words: further arguments; they are quoted if needed.
+    """
+    return f"airflow-changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
+
+
+def lost_text(cursor: Ulid, purged_upto: Ulid) -> str:
+    """Return what has become of a consumer that is lost."""
+    after = (
+        "the start of the feed" if cursor == Ulid.MIN else f"its cursor {cursor} ({format_time(cursor.time)})"
+    )
+    return (
+        f"it is lost: events after {after} were purged, up to {purged_upto} ({format_time(purged_upto.time)})"
+    )
+
+
+def lost_remedy(consumer: str, feed: str, shard: Shard) -> str:
+    """Return what to do about a consumer that is lost."""
+    command = shell("cursor set", consumer, feed, "--shard", shard_text(shard), "--to", "earliest")
+    return (
+        "If you need the purged events, read them from an export. Then move the cursor to the first event "
+        f"that is left: {command}; for an export of windows to the start of the first window that is whole "
+        "(--to TIME)"
+    )
+
+
+def lost_error(consumer: str, feed: str, shard: Shard, cursor: Ulid, purged_upto: Ulid) -> PurgedError:
+    """Return the error of a consumer that is lost: what has become of it, and the remedy."""
+    return PurgedError(
+        f"consumer {consumer!r} of feed {feed!r}, shard {shard_text(shard)}: "
+        f"{lost_text(cursor, purged_upto)}. {lost_remedy(consumer, feed, shard)}",
+        consumer=consumer,
+        feed=feed,
+        shard=shard,
+        after=cursor,
+        purged_upto=purged_upto,
+    )
 
 
 def check_consumer(consumer: str) -> None:

@@ -10,11 +10,19 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 #: An independent partition of a feed: a whole number, or a UUID where the feed says so.
 Shard = int | uuid.UUID
+
+#: ``max_hold`` of a feed that keeps its events for as long as anybody needs them.
+FOREVER = timedelta.max
+#: Well within the 48 bits of milliseconds of a ULID.
+_LONGEST = timedelta(days=36_500)
+_MILLISECOND = timedelta(milliseconds=1)
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
 
 INTEGER_SHARD_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 SHARD_KEY_TYPES = (*INTEGER_SHARD_BITS, "uniqueidentifier")
@@ -67,6 +75,8 @@ class FeedInfo:
     :param resource_version: bumped at every change of the settings, at an upgrade, and when the columns of
         the table (of a capture: of the captured tables) changed.
     :param time_tolerance: a ``time_hint`` further in the future takes the present time instead.
+    :param max_hold: a purge keeps events for consumers and snapshots until they are this old, by feed time;
+        ``FOREVER`` for as long as they are needed.
     """
 
     name: str
@@ -77,6 +87,22 @@ class FeedInfo:
     sealed_until: datetime | None = field(default=None, compare=False)
     resource_version: int = field(default=1, compare=False)
     time_tolerance: timedelta = timedelta(hours=1)
+    max_hold: timedelta = FOREVER
+
+    @property
+    def settings(self) -> tuple[timedelta, timedelta]:
+        """What may be changed of a feed that is there."""
+        return self.time_tolerance, self.max_hold
+
+    def held_since(self, now: datetime) -> Ulid:
+        """
+        Return up to where, inclusive, a purge keeps events for nobody, as they are older than ``max_hold``.
+
+        :param now: by the database's clock.
+        """
+        if self.max_hold == FOREVER or now - self.max_hold <= EPOCH:
+            return Ulid.MIN
+        return Ulid.floor(now - self.max_hold).previous()
 
 
 @dataclass(frozen=True)
@@ -128,6 +154,33 @@ class StaleMark:
     range: UlidRange
     at: datetime
     reason: str
+
+
+def check_settings(
+    feed: str, shard_key_type: str | None, time_tolerance: timedelta | None, max_hold: timedelta | None
+) -> None:
+    """
+    Check the settings of a feed; None is always right.
+
+    :raises InvalidArgumentError: names everything that is wrong.
+    """
+    problems = []
+    if shard_key_type is not None and shard_key_type not in SHARD_KEY_TYPES:
+        problems.append(f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}")
+    if time_tolerance is not None and not timedelta(0) <= time_tolerance <= _LONGEST:
+        problems.append(f"time_tolerance must be 0 to {_LONGEST.days} days, not {time_tolerance}")
+    if max_hold not in (None, FOREVER) and not _MILLISECOND <= max_hold <= _LONGEST:
+        problems.append(f"max_hold must be 1 millisecond to {_LONGEST.days} days, or FOREVER, not {max_hold}")
+    InvalidArgumentError.collect(f"feed {feed!r}", problems)
+
+
+def max_hold_text(max_hold: timedelta) -> str:
+    """Write ``max_hold`` as it is given on a command line: ``30d``, ``12h``, ``forever``."""
+    if max_hold == FOREVER:
+        return "forever"
+    milliseconds = max_hold // _MILLISECOND
+    length, unit = next(one for one in _UNITS if milliseconds % one[0] == 0)
+    return f"{milliseconds // length}{unit}"
 
 
 def shard_text(shard: Shard) -> str:

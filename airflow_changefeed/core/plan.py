@@ -13,6 +13,7 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
@@ -141,6 +142,7 @@ class Plan(Document):
     :param database: identity of the feed's database.
     :param spec: of the attempt of a started job: token of the plan that it was started with; else 0.
     :param gaps: of a capture, as its manifests have them.
+    :param is_whole: whether it has all shards of the feed, as none were named.
     """
 
     KIND = "changefeed plan"
@@ -157,11 +159,17 @@ class Plan(Document):
     database: str = ""
     spec: int = 0
     gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
+    is_whole: bool = True
 
     @property
     def task(self) -> str:
         """Who makes the export, without the number of the try."""
         return self.run.rpartition("/")[0]
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows of its units, in order; none of a batch."""
+        return sorted({planned.unit.window for planned in self.units if planned.unit.window is not None})
 
     @property
     def rows(self) -> int:

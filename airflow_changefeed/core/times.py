@@ -18,14 +18,20 @@ def to_milliseconds(time: datetime) -> int:
     Return milliseconds since 1970 UTC, exactly.
 
     :param time: any aware datetime, also pendulum's.
-    :raises InvalidWindowError: no time zone, before 1970, or a part finer than a millisecond.
+    :raises InvalidWindowError: no time zone, before 1970 or after 9999 in UTC, or a part finer than a
+        millisecond.
     """
     if time.tzinfo is None or time.utcoffset() is None:
         raise InvalidWindowError(
             f"time {time.isoformat()} has no time zone; give it one, for example UTC", time=time
         )
     # Rebuilt as a plain datetime: pendulum's differences are intervals that cannot be divided by a timedelta.
-    utc = time.astimezone(timezone.utc)
+    try:
+        utc = time.astimezone(timezone.utc)
+    except OverflowError:
+        raise InvalidWindowError(
+            f"time {time.isoformat()} is outside the calendar in UTC; give one from 1970 to 9999", time=time
+        ) from None
     plain = datetime.combine(
         date(utc.year, utc.month, utc.day),
         clock(utc.hour, utc.minute, utc.second, utc.microsecond),

@@ -10,7 +10,6 @@ reader repairs both. Any other difference is an edit by a person, and nothing mo
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
+    shell,
     variable_key,
 )
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 #: Seconds to retry while others move cursors of the same consumer. Longer than the lease of a dead holder.
 MOVE_TIMEOUT = 90.0
 _PUBLISH_TRIES = 50
-#: Placeholder in commands for the connection id, which is not known here.
-CONN_ID = "--conn-id ..."
 _OF_ROWS = "; if the database lost the cursors, restore them from the manifests"
 
 
@@ -220,16 +218,6 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
             **problem.facts,
             reason=problem.message,
         ) from None
-
-
-def shell(command: str, consumer: str, feed: str, *words: str) -> str:
-    """
-    Return a command on a consumer, ready to paste; with ``CONN_ID`` for the connection.
-
-    :param command: for example ``cursor adopt``.
-    :param words: further arguments; they are quoted if needed.
-    """
-    return f"airflow-changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
 
 
 def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:

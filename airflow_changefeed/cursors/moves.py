@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from airflow_changefeed.core.consumer import MAX_REASON
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorRow, shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying, shell
+from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.move_plan import (
     PlannedMove,

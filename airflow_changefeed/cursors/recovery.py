@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_changefeed.core.cursor import Cursor, CursorDocument, CursorRow, old_variable_key, variable_key
+from airflow_changefeed.core.cursor import (
+    Cursor,
+    CursorDocument,
+    CursorRow,
+    old_variable_key,
+    shell,
+    variable_key,
+)
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -21,7 +28,6 @@ from airflow_changefeed.cursors.cursors import (
     move,
     publish_rows,
     retrying,
-    shell,
 )
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.exceptions import (

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
+from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base_capture import CaptureControl
+from airflow_changefeed.sources.base import FeedSource
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class ConsumerCounts:
     Numbers of a consumer of a feed.
 
     :param shards_behind: shards that have events after its cursor, those in the outbox left out.
+    :param events_behind: events after its cursors, of each shard as many as an overview counts.
     :param windows_missing: ranges that hold a cursor back although later windows are complete.
     :param dead_letters: that are open.
     :param leases_held: shards that a process holds for it now.
     """
 
     shards_behind: int = 0
+    events_behind: int = 0
     windows_missing: int = 0
     dead_letters: int = 0
     leases_held: int = 0
@@ -34,35 +38,55 @@ class FeedCounts:
     """
     Numbers of a feed.
 
-    :param outbox_shards: shards with committed rows in the outbox, which have no place in the feed yet.
+    :param outbox_rows: committed rows in the outbox, which have no place in the feed yet; of each shard as
+        many as an overview counts.
+    :param outbox_age: seconds since the oldest time hint of the shards' first rows; 0 if none waits.
     :param gaps_open: of a capture; None for other feeds, and if the login may not read them.
     """
 
-    outbox_shards: int
+    outbox_rows: int
+    outbox_age: float
     gaps_open: int | None
 
 
-def consumer_counts(state: FeedState) -> ConsumerCounts:
+def consumer_counts(state: FeedState, overview: FeedOverview) -> ConsumerCounts:
     """
     Count what is known of a consumer.
 
     :param state: of this one consumer.
+    :param overview: of all of them.
     """
+    names = {*state.consumers, *(row.consumer for row in state.rows)}
     begin = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
     cursors = begin | {row.shard: row.ulid for row in state.rows}
     heads = {status.shard: status.head or Ulid.MIN for status in state.shards}
     return ConsumerCounts(
         shards_behind=sum(heads.get(shard, Ulid.MIN) > cursor for shard, cursor in cursors.items()),
+        events_behind=sum(
+            position.behind
+            for shard in overview.shards
+            for position in shard.consumers
+            if position.row.consumer in names
+        ),
         windows_missing=sum(len(list(row.frontier.missing())) for row in state.rows),
         dead_letters=len(state.dead_letters),
         leases_held=sum(row.is_held(state.now) for row in state.rows),
     )
 
 
-def feed_counts(source: CaptureControl, state: FeedState) -> FeedCounts:
-    """Count what is known of a feed; of a capture, reads the list of its gaps."""
+def feed_counts(source: FeedSource, overview: FeedOverview, now: datetime) -> FeedCounts:
+    """
+    Count what is known of a feed; of a capture, reads the list of its gaps.
+
+    :param now: the database's.
+    """
+    since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
     gaps_open: int | None = None
     # No capture, or a login that may not see it: that is doctor's business.
     with suppress(ChangefeedError):
-        gaps_open = sum(gap.resolved_at is None for gap in source.capture_gaps(state.feed))
-    return FeedCounts(sum(status.has_outbox for status in state.shards), gaps_open)
+        gaps_open = sum(gap.resolved_at is None for gap in source.capture_gaps(overview.info.name))
+    return FeedCounts(
+        outbox_rows=sum(shard.waiting for shard in overview.shards),
+        outbox_age=max(0.0, (now - min(since, default=now)).total_seconds()),
+        gaps_open=gaps_open,
+    )

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorRow, lost_remedy, lost_text, shell
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
-from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import EPOCH, format_time, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.cursors import shell
 from airflow_changefeed.output.coverage import Gap
 
 #: Our exports never take a lease for longer than this.
@@ -39,6 +38,7 @@ class FeedState:
     :param rows: cursors of all checked consumers and exports.
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
+    :param max_hold: of the feed.
     """
 
     feed: str
@@ -47,6 +47,7 @@ class FeedState:
     rows: Sequence[CursorRow] = ()
     consumers: Mapping[str, ConsumerInfo] = field(default_factory=dict)
     dead_letters: Sequence[DeadLetter] = ()
+    max_hold: timedelta = FOREVER
 
 
 def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
@@ -109,15 +110,23 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 "The database was restored to an earlier state, or the cursor belongs to another database; "
                 "see 'The database was restored to an earlier state' in docs/how-to/recover.md",
             )
-        elif status is not None and row.ulid < status.purged_upto:
+        elif status is not None and row.is_lost(status.purged_upto):
             yield Fault(
-                FaultKind.CURSOR_PURGED,
+                FaultKind.CONSUMER_LOST,
                 _subject(row),
-                f"its cursor {row.ulid} is in the purged part of the feed, which ends at "
-                f"{status.purged_upto}",
-                "This consumer has lost the purged events; read them from an export, and move the cursor to "
-                f"the first event: {_command('cursor set', row)} --to earliest",
+                lost_text(row.ulid, status.purged_upto),
+                lost_remedy(row.consumer, row.feed, row.shard),
             )
+    begun = {(row.consumer, row.shard) for row in state.rows}
+    for consumer, info in state.consumers.items():
+        for status in state.shards:
+            if (consumer, status.shard) not in begun and info.begin < status.purged_upto:
+                yield Fault(
+                    FaultKind.CONSUMER_LOST,
+                    f"feed {state.feed}, shard {shard_text(status.shard)}, consumer {consumer}",
+                    lost_text(info.begin, status.purged_upto),
+                    lost_remedy(consumer, state.feed, status.shard),
+                )
 
 
 def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
@@ -137,12 +146,19 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
                 # Events held back only by dead letters are reported there.
                 ack = row.ulid
             if status.head is not None and status.head > ack and state.now - moved > limits.idle_consumer:
-                held.append(f"shard {shard_text(status.shard)} from {format_time(ack.time)}")
+                held.append(
+                    f"shard {shard_text(status.shard)} from {format_time(max(ack, status.purged_upto).time)}"
+                )
         if held:
+            until = (
+                ""
+                if state.max_hold == FOREVER
+                else f", for max_hold ({max_hold_text(state.max_hold)}) at most"
+            )
             yield Fault(
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
-                f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}",
+                f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}{until}",
                 "Run it again; or drop it (drop_consumer) if it is no longer needed",
             )
 
@@ -152,12 +168,15 @@ def _dead_letters(state: FeedState) -> Iterator[Fault]:
     for consumer in dict.fromkeys(dead_letter.consumer for dead_letter in state.dead_letters):
         own = [dead_letter for dead_letter in state.dead_letters if dead_letter.consumer == consumer]
         first = min(own, key=lambda dead_letter: dead_letter.ulid)
+        purged = {status.shard: status.purged_upto for status in state.shards}
+        gone = sum(one.ulid <= purged.get(one.shard, Ulid.MIN) for one in own)
+        lost = f" The events of {gone} of them were purged, so those can only be dropped." if gone else ""
         yield Fault(
             FaultKind.DEAD_LETTER,
             f"feed {state.feed}, consumer {consumer}",
             f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
-            f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and "
-            "purges of their shards stop before them",
+            f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and hold "
+            f"back purges of their shards for as long as the feed's max_hold lets them.{lost}",
             "List them with airflow-changefeed dead-letters list, then retry or drop each",
         )
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked
-from airflow_changefeed.core.feed import ShardStatus, StaleMark
+from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.doctor.snapshots import snapshot_faults
@@ -56,7 +56,8 @@ def examine(
     limits = limits or Limits()
     inspection = source.inspect(feed, limits)
     faults = list(inspection.faults)
-    feeds = [info.name for info in _try(faults, "the feeds", source.feeds) or []]
+    infos = {info.name: info for info in _try(faults, "the feeds", source.feeds) or []}
+    feeds = list(infos)
     is_explained = any(fault.severity is Severity.ERROR for fault in faults)
     if feed is not None and feed not in feeds and (feeds or not is_explained):
         raise FeedNotFoundError(
@@ -66,7 +67,7 @@ def examine(
         )
     seen: list[str] = []
     for name in feeds if feed is None else [feed] if feed in feeds else []:
-        state = _read_state(source, name, consumer, faults)
+        state = _read_state(source, infos[name], consumer, faults)
         faults += state_faults(source, variables, state, consumer, limits, open_store)
         seen += [*(row.consumer for row in state.rows), *state.consumers]
     if consumer is not None and feeds and not seen:
@@ -115,14 +116,15 @@ def _scope(
     return checked, left_out
 
 
-def _read_state(source: FeedSource, feed: str, consumer: str | None, faults: list[Fault]) -> FeedState:
+def _read_state(source: FeedSource, info: FeedInfo, consumer: str | None, faults: list[Fault]) -> FeedState:
+    feed = info.name
     statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
     events = _try(faults, f"consumers of feed {feed}", lambda: of_events(source, feed, consumer)) or {}
     dead_letters = (
         _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
     )
-    return FeedState(feed, source.now(), statuses, rows, events, dead_letters)
+    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold)
 
 
 def state_faults(

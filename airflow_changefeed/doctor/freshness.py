@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from airflow_changefeed.core.consumer import FeedOverview
+from airflow_changefeed.core.cursor import CONN_ID
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.cursors.cursors import CONN_ID
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, dag_faults
@@ -193,9 +194,10 @@ def check_freshness(
                 raise _no_consumer(name, consumer, names)
             others |= set(names)
             chosen = state if consumer is None else _only(state, consumer)
-            found += _freshness(source, variables, find_dag, chosen, max_age, inspect)
+            (overview,) = source.overview([name])
+            found += _freshness(source, variables, find_dag, chosen, overview, max_age, inspect)
             if names:
-                counts[name] = feed_counts(source, state)
+                counts[name] = feed_counts(source, overview, state.now)
         except ChangefeedError as problem:
             errors[name] = problem
     if not found and not errors:
@@ -214,12 +216,14 @@ def _no_consumer(feed: str, consumer: str | None, known: Sequence[str]) -> Consu
 
 
 def _read_state(source: FeedSource, feed: str) -> FeedState:
-    source.feed(feed)
+    info = source.feed(feed)
     # The cursors first: they are never beyond a high-water time that is read later.
     rows = source.cursors(feed)
     dead_letters = [replace(one, reason=_NO_REASON) for one in source.dead_letters(feed)]
     shards = source.shards(feed)
-    return FeedState(feed, source.now(), shards, rows, of_events(source, feed, None), dead_letters)
+    return FeedState(
+        feed, source.now(), shards, rows, of_events(source, feed, None), dead_letters, info.max_hold
+    )
 
 
 def _consumers(state: FeedState) -> list[str]:
@@ -231,6 +235,7 @@ def _freshness(
     variables: VariableLister | None,
     find_dag: FindDag,
     state: FeedState,
+    overview: FeedOverview,
     max_age: timedelta,
     inspect: Inspect,
 ) -> Iterator[ConsumerFreshness]:
@@ -241,7 +246,7 @@ def _freshness(
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, max_age, inspect)
-        counts = consumer_counts(own)
+        counts = consumer_counts(own, overview)
         yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons), counts)
 
 

@@ -47,7 +47,10 @@ def _frontiers(
         elif shard in statuses:
             status = statuses[shard]
             is_behind = status.head is not None and status.head > cursor
-            if state.now - cursor.time <= max_age:
+            if cursor < status.purged_upto and (cursor > Ulid.MIN or not is_behind):
+                # What it has lost is not known any more, only that it came after the cursor.
+                yield cursor.time
+            elif state.now - cursor.time <= max_age:
                 yield cursor.time if is_behind else state.now
             elif is_behind:
                 yield _first_after(source, state.feed, status, cursor)

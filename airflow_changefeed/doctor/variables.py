@@ -13,11 +13,12 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
+    shell,
     variable_key,
     variable_prefix,
 )
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.cursors.cursors import VariableStore, compare, recovery_commands, shell
+from airflow_changefeed.cursors.cursors import VariableStore, compare, recovery_commands
 from airflow_changefeed.cursors.cursors import remedy as resolving
 from airflow_changefeed.exceptions import (
     CursorEditedError,

@@ -11,11 +11,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CONN_ID, CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.cursors.cursors import CONN_ID, VariableStore, compare, publish_rows, retrying
+from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, PurgedError
 from airflow_changefeed.output.claims import check_same

@@ -13,7 +13,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.cursor import check_consumer, lost_error, lost_remedy, shell
 from airflow_changefeed.core.feed import (
     FeedKind,
     Seal,
@@ -25,7 +25,7 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit, Shape
-from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
@@ -34,6 +34,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     MissingEventError,
     OutputError,
+    PurgedError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
@@ -126,6 +127,7 @@ def make_plan(
     :raises OutputError: the output holds units that overlap the planned ones, with other
         boundaries.
     :raises CursorBeyondFeedError: the consumer's cursor is ahead of a shard's high-water time.
+    :raises PurgedError: events of a unit were purged.
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
     request.check()
@@ -161,7 +163,9 @@ def make_plan(
         {unit: stale.get(unit.shard, 0) for unit in units},
     )
     planned = [
-        unit for shard in shards for unit in _count(source, request, shard, units, stale.get(shard, 0), done)
+        unit
+        for shard in shards
+        for unit in _counted(source, request, shard, units, stale.get(shard, 0), done)
     ]
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
@@ -182,6 +186,7 @@ def make_plan(
         options=request.options,
         database=database,
         gaps=gaps,
+        is_whole=request.shards is None,
     )
 
 
@@ -266,6 +271,10 @@ def _batches(
     for shard, seal in seals.items():
         cursor = rows[shard].ulid if shard in rows else Ulid.MIN
         _check_cursor(cursor, statuses[shard], request)
+        if shard in rows and cursor < statuses[shard].purged_upto:
+            # With no event left behind it there would be nothing to export.
+            purged_upto = statuses[shard].purged_upto
+            raise lost_error(request.consumer, request.feed, shard, cursor, purged_upto)
         # A batch that was committed, but whose cursor did not move before a crash, is exported again under
         # its own name: a longer one from the same cursor would give its rows a second time.
         units_since = store.units(shard, start=cursor.time)
@@ -321,6 +330,49 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
             f"would get rows twice: {'; '.join(problems[:3])}. {remedy}",
             path=store.path,
         )
+
+
+def _counted(
+    source: FeedSource,
+    request: ExportRequest,
+    shard: Shard,
+    units: Sequence[ExportUnit],
+    stale: int,
+    done: Mapping[ExportUnit, Manifest],
+) -> list[PlannedUnit]:
+    try:
+        return _count(source, request, shard, units, stale, done)
+    except PurgedError:
+        purged = {status.shard: status.purged_upto for status in source.shards(request.feed)}[shard]
+        wanted = [unit for unit in units if unit.shard == shard and unit.range.after < purged]
+        if not wanted:
+            raise
+        raise _purged(request, min(wanted, key=lambda unit: unit.range), purged) from None
+
+
+def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError:
+    """Return the error for a unit that begins before what was purged."""
+    begun = f"consumer {request.consumer!r} of feed {request.feed!r} cannot export {unit}"
+    gone = f"events up to {upto} ({format_time(upto.time)}) were purged"
+    if unit.window is None:
+        remedy = lost_remedy(request.consumer, request.feed, unit.shard)
+    else:
+        first_left = upto.time + timedelta(milliseconds=1)
+        windows = -((unit.window.start - first_left) // unit.window.length)
+        whole = format_time(unit.window.start + windows * unit.window.length)
+        words = ("--shard", shard_text(unit.shard), "--to", whole)
+        remedy = (
+            "If the output has the window, it is whole, and this run need not be repeated. Else its events "
+            f"are lost: let the consumer go on with the first window that is whole, from {whole} on: "
+            f"{shell('cursor set', request.consumer, request.feed, *words)}"
+        )
+    return PurgedError(
+        f"{begun}: {gone}. {remedy}",
+        consumer=request.consumer,
+        feed=request.feed,
+        shard=unit.shard,
+        purged_upto=upto,
+    )
 
 
 def _count(

@@ -22,6 +22,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, connection_dataset
 
 if TYPE_CHECKING:
@@ -166,7 +167,10 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         from airflow_changefeed.consumers.handlers.run import run_consumer
 
         shards = parse_shards(self.shards)
-        below = _below(source, self.feed, end)
+        with metrics.timing(
+            metrics.SEAL_DURATION if end else metrics.DRAIN_DURATION, self.feed, self.consumer
+        ):
+            below = _below(source, self.feed, end)
         batch = Batch(transaction=True) if self.batch == "transaction" else Batch(events=int(self.batch))
         done = run_consumer(
             source,

@@ -257,9 +257,8 @@ def reconcile(
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
     base = request.base if isinstance(request.base, str) else format_time(request.base)
     run = request.reading.run
-    task = ReconcileTask(
-        feed, taken.table, request.path, output, taken.token, run, base, _compared(files, taken, current)
-    )
+    compared = _compared(files, CurrentOutput(output, feed, taken.table, storage_options), taken, current)
+    task = ReconcileTask(feed, taken.table, request.path, output, taken.token, run, base, compared)
     try:
         # Without Spark: what is not exported yet, and what can never be compared.
         find_sides(task, storage_options)
@@ -284,7 +283,9 @@ def _current(
     return look(CurrentOutput(request.reading.path, feed, table, storage_options))
 
 
-def _compared(files: ReadingFiles, taken: Snapshot, current: CurrentVersion | None) -> CurrentVersion | None:
+def _compared(
+    files: ReadingFiles, output: CurrentOutput, taken: Snapshot, current: CurrentVersion | None
+) -> CurrentVersion | None:
     """
     Return the version of a current table that a reading is compared with.
 
@@ -293,10 +294,21 @@ def _compared(files: ReadingFiles, taken: Snapshot, current: CurrentVersion | No
     """
     path = files.other(taken.token)
     content = files.files.read(path) if current is not None else None
-    if content is not None:
-        return CurrentVersion.from_json(content.decode(errors="replace"), where=path)
     if current is None:
         return None
+    if content is not None:
+        then = CurrentVersion.from_json(content.decode(errors="replace"), where=path)
+        if gone := output.missing(then):
+            files.forget(taken.token)
+            raise TransientError(
+                f"the current table of {taken.table!r} of feed {taken.feed!r} as it was at "
+                f"{format_time(then.record.at)} is gone: a merge has removed {gone[0]}, because its "
+                "kept_hours are over; a retry reads the table again. Give merges more kept_hours than the "
+                "export is behind",
+                feed=taken.feed,
+                table=taken.table,
+            )
+        return then
     if current.record.at > taken.exact_from:
         files.forget(taken.token)
         raise TransientError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.capture import CaptureShape
@@ -65,6 +66,7 @@ class SnapshotRequest:
     :param tasks: ranges that are read at the same time.
     :param rows_per_second: of all together; None for no limit.
     :param only_if_missing: whether a snapshot that later folds can start from is returned instead.
+    :param max_age: likewise, of one that began no longer ago; None for any.
     :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.key_conditions`: only rows for
         which they are true are read; empty for the whole table.
     :param to_compare: whether what is read is no base of folds, but a reading to compare with one.
@@ -80,6 +82,7 @@ class SnapshotRequest:
     only_if_missing: bool = False
     where: str = ""
     to_compare: bool = False
+    max_age: timedelta | None = None
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {
@@ -132,8 +135,8 @@ def take_snapshot(
     kind = ReadingFiles if request.to_compare else SnapshotFiles
     files = kind(request.path, request.feed, table, storage_options, database=source.identity().id)
     found = None
-    if request.only_if_missing:
-        found = usable_snapshot(source, files, request.where)
+    if request.only_if_missing or request.max_age is not None:
+        found = usable_snapshot(source, files, request.where, request.max_age)
     if found is not None:
         report(
             f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "

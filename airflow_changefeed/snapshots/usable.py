@@ -14,22 +14,27 @@ from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import TableColumns
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     import pyarrow as pa
 
 
-def usable_snapshot(source: FeedSource, files: SnapshotFiles, where: str) -> Snapshot | None:
+def usable_snapshot(
+    source: FeedSource, files: SnapshotFiles, where: str, max_age: timedelta | None = None
+) -> Snapshot | None:
     """
     Return the newest snapshot that a fold at the present can start from; None without any.
 
     :param files: of the table.
     :param where: of the part that it must have; empty for the whole table.
+    :param max_age: how long ago it may have begun; None for any time.
     """
     columns, now = source.table_columns(files.feed, files.table), source.now()
     there = files.all(only_readable=True)
     wanted = (files.feed, files.database, where)
     own = (one for one in there if (one.feed, one.database, one.where) == wanted)
+    if max_age is not None:
+        own = (one for one in own if now - one.begin <= max_age)
     return next((one for one in own if _fits(files, one, columns, now)), None)
 
 

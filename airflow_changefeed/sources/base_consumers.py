@@ -116,11 +116,19 @@ class ConsumerStore(Protocol):
         """Return open dead letters, or all, by number."""
 
     def resolve_dead_letter(
-        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
+        self,
+        number: int,
+        state: DeadLetterState,
+        *,
+        by: str,
+        note: str | None = None,
+        resource_version: int | None = None,
     ) -> DeadLetter:
         """
         Mark a dead letter to be retried (``RETRY``), parked again, or discarded (``DROPPED``).
 
+        :param resource_version: expected version of the dead letter; None skips the check.
+        :raises StaleVersionError: it was changed since; nothing was changed; terminal.
         :raises DeadLetterError: it does not exist, or is no longer open; terminal.
         """
 

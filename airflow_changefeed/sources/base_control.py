@@ -74,20 +74,29 @@ class FeedControl(Protocol):
         table: str,
         *,
         kind: FeedKind = FeedKind.OUTBOX,
-        shard_key_type: str = "int",
-        time_tolerance: timedelta = timedelta(hours=1),
+        shard_key_type: str | None = None,
+        time_tolerance: timedelta | None = None,
+        max_hold: timedelta | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
-        Create a feed over a table, using the table's primary key. Idempotent.
+        Create a feed over a table, using the table's primary key, or change its settings. Idempotent.
 
-        :param time_tolerance: a ``time_hint`` further in the future is replaced by the current time.
+        The feed of a capture, which ``enable_capture`` creates, has the same settings. None keeps what a feed
+        has, and takes the default for a new one.
+
+        :param shard_key_type: one of ``SHARD_KEY_TYPES``; ``int`` by default. It cannot be changed.
+        :param time_tolerance: a ``time_hint`` further in the future is replaced by the current time; one hour
+            by default.
+        :param max_hold: a purge keeps events for consumers and snapshots until they are this old;
+            ``FOREVER``, the default, for as long as they are needed.
         :param resource_version: expected version of the settings; None skips the check. It grows with
             each change of the settings, with an upgrade, and when the table's columns change.
         :raises StaleVersionError: the feed was changed since; carries the current version; nothing was
             changed; terminal.
         :raises FeedSetupError: the table does not exist, has no primary key or reserved column names, or
             is a feed of another kind.
+        :raises InvalidArgumentError: a setting is out of range; names everything that is wrong; terminal.
         """
 
     def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
@@ -136,8 +145,9 @@ class FeedControl(Protocol):
         """
         Remove old events from the feed, in batches; the event table is not touched.
 
-        Purges up to ``floor(before)``, but never beyond the lowest ack of the feed's consumers or into an
-        unsealed window.
+        Purges up to ``floor(before)``, but not into an unsealed window, and no event that is younger than the
+        feed's ``max_hold`` and that a consumer has not acknowledged, or that came after the begin of a
+        snapshot. A consumer whose cursor is passed is lost (:meth:`CursorRow.is_lost`).
 
         :param dry_run: only return what would be removed.
         """

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.feed import FeedInfo, shard_text
+from airflow_changefeed.core.feed import FeedInfo, max_hold_text, shard_text
 from airflow_changefeed.exceptions import StaleVersionError
 
 #: Maximum columns, shards or tables listed in a current value; more are counted.
@@ -83,7 +83,8 @@ def feed_text(info: FeedInfo) -> str:
     columns = _listed(f"{column.name} {column.type}".rstrip() for column in info.columns)
     return (
         f"{info.kind.value}, {info.shard_key_type} shards, time tolerance "
-        f"{info.time_tolerance.total_seconds():g} s, columns: {columns or 'none; the table is missing'}"
+        f"{info.time_tolerance.total_seconds():g} s, max_hold {max_hold_text(info.max_hold)}, "
+        f"columns: {columns or 'none; the table is missing'}"
     )
 
 

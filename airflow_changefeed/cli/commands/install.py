@@ -6,10 +6,11 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_changefeed import __version__
 from airflow_changefeed.cli.command import ask, command, echo, open_feeds, seen_version, show
-from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.feed import FOREVER, FeedKind, max_hold_text
 from airflow_changefeed.exceptions import FeedNotFoundError
 
 if TYPE_CHECKING:
@@ -23,16 +24,35 @@ if TYPE_CHECKING:
 @command
 def sql(args: Namespace) -> None:
     """Write the script; opens no connection and does not use Airflow's metadata database."""
-    from airflow_changefeed import __version__
     from airflow_changefeed.sources.mssql.install.upgrade import install_text
 
-    text = install_text(args.schema, sequence_cache=args.sequence_cache)
-    if args.output_file is None:
+    _write(install_text(args.schema, sequence_cache=args.sequence_cache), args.output_file)
+
+
+@command
+def agent_jobs(args: Namespace) -> None:
+    """Write the script of the jobs; opens no connection and does not use Airflow's metadata database."""
+    from airflow_changefeed.sources.mssql.install.agent import agent_script
+
+    text = agent_script(
+        args.database,
+        args.owner,
+        schema=args.schema,
+        drain_every=args.drain_every,
+        keep=args.keep,
+        purge_at=args.purge_at,
+    )
+    _write(text, args.output_file)
+
+
+def _write(text: str, output_file: str | None) -> None:
+    """Write a script to a file, or to standard output."""
+    if output_file is None:
         sys.stdout.write(text)
-    else:
-        # Bytes, so that Windows does not change the line ends.
-        Path(args.output_file).write_bytes(text.encode())
-        echo(f"Wrote the script of version {__version__} to {args.output_file}")
+        return
+    # Bytes, so that Windows does not change the line ends.
+    Path(output_file).write_bytes(text.encode())
+    echo(f"Wrote the script of version {__version__} to {output_file}")
 
 
 @command
@@ -80,15 +100,14 @@ def _sentence(done: Installed) -> str:
 def setup_feed(args: Namespace) -> None:
     """Create or upgrade a feed."""
     with open_feeds(args.conn_id) as source:
-        options: dict[str, Any] = {}
-        if args.time_tolerance is not None:
-            options["time_tolerance"] = timedelta(seconds=args.time_tolerance)
-        present = _present(source, args.table)
-        if present is not None:
-            options.setdefault("time_tolerance", present.time_tolerance)
-        options["resource_version"] = _seen(args, present, options.get("time_tolerance"))
+        tolerance = None if args.time_tolerance is None else timedelta(seconds=args.time_tolerance)
         info = source.set_up_feed(
-            args.table, kind=FeedKind(args.kind), shard_key_type=args.shard_key_type, **options
+            args.table,
+            kind=FeedKind(args.kind),
+            shard_key_type=args.shard_key_type,
+            time_tolerance=tolerance,
+            max_hold=args.max_hold,
+            resource_version=_seen(args, _present(source, args.table), tolerance),
         )
     row = {
         "feed": info.name,
@@ -96,6 +115,7 @@ def setup_feed(args: Namespace) -> None:
         "shard_key_type": info.shard_key_type,
         "key_columns": [column.name for column in info.key_columns],
         "time_tolerance": info.time_tolerance.total_seconds(),
+        "max_hold": None if info.max_hold == FOREVER else info.max_hold.total_seconds(),
         "resource_version": info.resource_version,
     }
     show([row], args.output)
@@ -112,16 +132,19 @@ def _present(source: FeedSource, table: str) -> FeedInfo | None:
 
 
 def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None) -> int | None:
-    """Return the expected version: given, confirmed or read; None if the feed does not exist."""
-    if present is None or tolerance is None:
+    """Return the expected version: given, or confirmed; None if nothing changes."""
+    changes = []
+    if present is not None and tolerance not in (None, present.time_tolerance):
+        changes.append(
+            f"the time tolerance from {present.time_tolerance.total_seconds():g} to "
+            f"{tolerance.total_seconds():g} seconds"
+        )
+    if present is not None and args.max_hold not in (None, present.max_hold):
+        changes.append(
+            f"max_hold from {max_hold_text(present.max_hold)} to {max_hold_text(args.max_hold)} (purges keep "
+            "no older event for a consumer)"
+        )
+    if present is None or not changes:
         return None if args.resource_version is None else int(args.resource_version)
-    if tolerance == present.time_tolerance:
-        # The setting does not change; the version keeps us from undoing somebody else's change.
-        return int(args.resource_version or present.resource_version)
-    return seen_version(
-        args,
-        present.resource_version,
-        f"Change the time tolerance of feed {present.name} from {present.time_tolerance.total_seconds():g} "
-        f"to {tolerance.total_seconds():g} seconds?",
-        "Nothing was changed",
-    )
+    question = f"Change of feed {present.name} {'; and '.join(changes)}?"
+    return seen_version(args, present.resource_version, question, "Nothing was changed")

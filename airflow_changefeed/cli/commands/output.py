@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_changefeed.core.manifest import Manifest
-    from airflow_changefeed.core.plan import ExportOptions
-    from airflow_changefeed.output.claims import Claim
     from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.tables.base import LakeTable
     from airflow_changefeed.verify.report import Report
 
 #: Exit status if there is damage. An export that cannot be verified exits like every failed command: it
@@ -103,15 +100,16 @@ def remove_batches(args: Namespace) -> None:
 def publish(args: Namespace) -> None:
     """Make a table hold what an export has committed."""
     from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.hooks.changefeed_lake import table_of_export
     from airflow_changefeed.tables.publish import publish
 
     store, options = _output(args)
     if args.table_format:
         wanted = ExportOptions(table_format=args.table_format, catalog_table=args.catalog_table or "")
         # Before the claim says so: a table that cannot be reached changes nothing.
-        _table(args, store, options, wanted).look()
+        table_of_export(store, options, args.catalog_conn_id, wanted).look()
         store.become_table(wanted)
-    table = _table(args, store, options, store.claimed())
+    table = table_of_export(store, options, args.catalog_conn_id)
     is_changed = publish(store, table, None, getuser())
     echo(f"{table.what} {'now holds' if is_changed else 'already held'} all that is committed")
 
@@ -119,10 +117,11 @@ def publish(args: Namespace) -> None:
 @command
 def clean(args: Namespace) -> None:
     """Remove files that a table no longer needs."""
+    from airflow_changefeed.hooks.changefeed_lake import table_of_export
     from airflow_changefeed.tables.clean import clean
 
     store, options = _output(args)
-    table = _table(args, store, options, store.claimed())
+    table = table_of_export(store, options, args.catalog_conn_id)
     removed = clean(store, table, args.older_than)
     for path in removed:
         print(path)
@@ -141,22 +140,6 @@ def _output(args: Namespace) -> tuple[ExportStore, Mapping[str, Any]]:
     store = ExportStore(args.path, args.feed, options)
     export_there(store)
     return store, options
-
-
-def _table(
-    args: Namespace, store: ExportStore, options: Mapping[str, Any], what: ExportOptions | Claim
-) -> LakeTable:
-    """Open the table of an export."""
-    from airflow_changefeed.exceptions import OutputError
-    from airflow_changefeed.hooks.changefeed_lake import lake_table
-
-    table = lake_table(store, what, options, args.catalog_conn_id)
-    if table is None:
-        raise OutputError(
-            f"{store.layout.data} has no table, it was exported as Parquet: name one with --table-format",
-            path=store.path,
-        )
-    return table
 
 
 @command

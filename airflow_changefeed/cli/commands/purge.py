@@ -42,7 +42,7 @@ def purge(args: Namespace) -> None:
 
 
 def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
-    # Read before the purge: an obstacle may disappear while it runs, but none may appear.
+    # Read before the purge: what held it back may be gone afterwards.
     states = {state.shard: state for state in source.shards(args.feed)}
     cursors = source.cursors(args.feed)
     begins = {info.spec.consumer: info.begin for info in source.consumers(args.feed)}
@@ -50,16 +50,27 @@ def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
     wanted = Ulid.floor(args.before).previous()
     found = source.purge(args.feed, args.before, dry_run=dry_run)
     return [
-        _row(purged, held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters))
+        _row(
+            purged,
+            _lost(purged, cursors, begins),
+            held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters),
+        )
         for purged in found
     ]
 
 
-def _row(purged: Purged, reasons: list[str]) -> Row:
+def _lost(purged: Purged, cursors: Iterable[CursorRow], begins: Mapping[str, Ulid]) -> list[str]:
+    """Return the consumers of which events go that they have not read."""
+    places = {**begins, **{row.consumer: row.ulid for row in cursors if row.shard == purged.shard}}
+    return sorted(consumer for consumer, place in places.items() if place < purged.upto)
+
+
+def _row(purged: Purged, lost: list[str], reasons: list[str]) -> Row:
     return {
         "shard": shard_text(purged.shard),
         "rows": purged.rows,
         **ulid_values("upto", None if purged.upto == Ulid.MIN else purged.upto),
+        "lost": lost,
         "held_back_by": reasons,
     }
 

@@ -18,7 +18,8 @@ from airflow_changefeed.cli.command import (
     use_stored_connections,
     with_conn_id,
 )
-from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.cursor import lost_remedy, lost_text
+from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
@@ -45,6 +46,7 @@ _CONSUMER_VALUES = (
     "consumer",
     "cursor",
     "cursor_time",
+    "is_lost",
     "lag_seconds",
     "ack",
     "ack_time",
@@ -75,6 +77,9 @@ def status(args: Namespace) -> None:
                 problems.append(error)
         show(rows, args.output, _short)
         echo(f"Feeds: {len(infos)}; time of the database: {format_time(source.now())}")
+        for row in rows:
+            if row["is_lost"]:
+                echo(with_conn_id(_lost(row), args))
         if not infos and source.version() is None:
             echo(
                 "Changefeed is not installed here, or this login has no permission to see it. To install it: "
@@ -114,6 +119,15 @@ def _short_freshness(row: Row) -> Row:
     }
 
 
+def _lost(row: Row) -> str:
+    """Name a consumer that is lost, with the remedy."""
+    consumer, feed, shard = row["consumer"], row["feed"], parse_shard(row["shard"])
+    cursor = Ulid.parse_text(row["cursor"]) if row["cursor"] else Ulid.MIN
+    what = lost_text(cursor, Ulid.parse_text(row["purged_upto"]))
+    remedy = lost_remedy(consumer, feed, shard)
+    return f"Consumer {consumer} of feed {feed}, shard {row['shard']}: {what}. {remedy}"
+
+
 def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
     """Return a row for each shard and consumer; values of a missing shard or consumer are null."""
     # The cursors first: they are never beyond a high-water time that is read later.
@@ -132,7 +146,7 @@ def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
                 "feed_resource_version": info.resource_version,
                 "shard": None if shard is None else shard_text(shard),
                 **_shard_values(state),
-                **_consumer_values(row, state.head if state else None, now),
+                **_consumer_values(row, state, now),
             }
             for row in cursors[shard] or [None]
         ]
@@ -151,12 +165,14 @@ def _shard_values(state: ShardStatus | None) -> Row:
     }
 
 
-def _consumer_values(row: CursorRow | None, head: Ulid | None, now: datetime) -> Row:
+def _consumer_values(row: CursorRow | None, state: ShardStatus | None, now: datetime) -> Row:
     if row is None:
         return dict.fromkeys(_CONSUMER_VALUES)
+    head, purged_upto = (None, Ulid.MIN) if state is None else (state.head, state.purged_upto)
     return {
         "consumer": row.consumer,
         **ulid_values("cursor", _moved(row.ulid)),
+        "is_lost": row.is_lost(purged_upto),
         "lag_seconds": row.lag(head),
         **ulid_values("ack", _moved(row.ack)),
         "moved_at": format_time(row.moved_at),
@@ -188,7 +204,7 @@ def _short(row: Row) -> Row:
         "outbox": row["has_outbox"],
         "consumer": row["consumer"],
         "cursor": "start" if is_at_start else row["cursor_time"],
-        "lag": "all" if is_at_start and row["head"] else behind,
+        "lag": "lost" if row["is_lost"] else "all" if is_at_start and row["head"] else behind,
         "ack": row["ack_time"],
         "lease": lease,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from datetime import time as time_of_day
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -101,6 +102,19 @@ def duration(text: str) -> timedelta:
             f"{text!r} is not a duration; expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d"
         )
     return timedelta(**{unit: int(number)})
+
+
+def clock(text: str) -> time_of_day:
+    """Parse a time of day: ``HH:MM``."""
+    try:
+        return datetime.strptime(text, "%H:%M").time()
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a time of day; expected HH:MM, such as 02:00") from None
+
+
+def max_hold(text: str) -> timedelta:
+    """Parse a feed's ``max_hold``: a duration, or ``forever``."""
+    return timedelta.max if text == "forever" else duration(text)
 
 
 def length(text: str) -> float:

@@ -86,6 +86,7 @@ INSTALL = (
     "release_leases.procedure",
     "revoke_lease.procedure",
     "list_leases.procedure",
+    "maintain_feeds.procedure",
     "key_columns.function",
     "captured_columns.function",
     "columns_print.function",

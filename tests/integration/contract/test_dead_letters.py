@@ -16,7 +16,7 @@ from airflow_changefeed.core.consumer import (
     Parked,
 )
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.exceptions import DeadLetterError, FeedNotFoundError
+from airflow_changefeed.exceptions import DeadLetterError, FeedNotFoundError, StaleVersionError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
 from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refused
 
@@ -125,6 +125,33 @@ def test_a_letter_that_is_to_be_tried_again_holds_the_ack_and_the_purge(stand: S
         assert stand.row().ack == held
         stand.source.resolve_dead_letter(retried.number, DeadLetterState.DROPPED, by="a person")
     assert stand.row().ack == stand.ulid(2)
+
+
+def test_a_letter_that_changed_since_it_was_seen_is_left_alone(stand: Stand) -> None:
+    """Retried, parked again, dropped or parked anew: each is a version, and the present one is named."""
+    row = stand.request(FIRST).rows[0]
+    with stand.session() as session:
+        row, seen = _park(stand, session, row, 0)
+        number = seen.number
+        retried = stand.source.resolve_dead_letter(
+            number, DeadLetterState.RETRY, by="ann", resource_version=seen.resource_version
+        )
+        again = stand.source.park_again(number, Parked(seen.ulid, 4, "still bad"))
+        assert [one.resource_version for one in (seen, retried, again)] == [1, 2, 3]
+        before = stand.row()
+        for version, words in ((1, "attempts: 4"), (2, "parked"), (9, "before this database was restored")):
+            with pytest.raises(StaleVersionError, match=words) as error:
+                stand.source.resolve_dead_letter(
+                    number, DeadLetterState.DROPPED, by="ben", note="gone", resource_version=version
+                )
+            assert error.value.facts["expected_version"] == version
+            assert error.value.facts["present_version"] == 3
+            assert stand.source.dead_letters() == [again]
+            assert stand.row() == before
+        dropped = stand.source.resolve_dead_letter(
+            number, DeadLetterState.DROPPED, by="ben", note="gone", resource_version=3
+        )
+        assert (dropped.state, dropped.resource_version) == (DeadLetterState.DROPPED, 4)
 
 
 def test_a_letter_that_is_closed_or_unknown_is_refused(stand: Stand) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 import pytest
 
@@ -54,13 +55,18 @@ def test_it_counts_what_waits_and_how_far_each_consumer_is_behind(bench: Bench) 
     bench.write(5, shard=0)
     bench.write(2, shard=1)
     events = bench.events(0)
-    bench.write(3, shard=0)
     source = bench.source
+    begun = source.now()
+    for seconds in (2, 1):
+        bench.write(1, shard=0, hint=begun + timedelta(seconds=seconds))
+    bench.write(1, shard=0)
     source.begin_consumer("early", bench.feed, {0: Ulid.MIN}, by="test")
     source.begin_consumer("late", bench.feed, {0: events[3].ulid, 1: Ulid.MIN}, by="test")
     source.begin_consumer("at its head", bench.feed, {0: events[-1].ulid}, by="test")
     first, second = _of(bench).shards
     assert (first.shard, first.waiting, first.status.has_outbox) == (0, 3, True)
+    assert first.waiting_since == begun + timedelta(seconds=2)
+    assert second.waiting_since is not None
     assert first.status.head == events[-1].ulid
     assert _behind(first) == {"early": 5, "late": 1, "at its head": 0}
     assert (second.shard, second.waiting, second.status.head) == (1, 2, None)
@@ -76,7 +82,7 @@ def test_it_counts_no_further_than_it_says(bench: Bench) -> None:
     assert (shard.waiting, _behind(shard)) == (core.COUNTED, {"export": 0})
     bench.source.drain(bench.feed)
     (shard,) = _of(bench).shards
-    assert (shard.waiting, _behind(shard)) == (0, {"export": core.COUNTED})
+    assert (shard.waiting, shard.waiting_since, _behind(shard)) == (0, None, {"export": core.COUNTED})
 
 
 def test_shards_come_in_pages(either: Bench) -> None:
@@ -125,6 +131,7 @@ def test_a_capture_is_a_feed_like_any_other(engine: Engine) -> None:
     (found,) = author.source.overview()
     assert found.info.resource_version == author.source.capture(CAPTURE).resource_version
     assert [(shard.shard, shard.waiting) for shard in found.shards] == [(0, 2)]
+    assert found.shards[0].waiting_since is not None
     author.source.drain(CAPTURE)
     author.source.begin_consumer("export", CAPTURE, {0: Ulid.MIN}, by="test")
     (shard,) = author.source.overview()[0].shards

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +317,16 @@ def _miss(taker: Taker) -> None:
     with pytest.raises(CaptureGapError):
         taker.bench.source.seal(CAPTURE, after_now(taker.bench.source))
     taker.bench.enable(TableCapture(AUTHOR.name), guard_table=False, key_change="delete_insert")
+
+
+def test_one_that_is_too_old_is_followed_by_another(taker: Taker) -> None:
+    """And one that is not is returned."""
+    first = taker.take(max_age=timedelta(hours=1))
+    assert taker.take(max_age=timedelta(hours=1)) == first
+    taker.bench.run(f"{UPDATE} name = 'later' where id = 3")
+    second = taker.take(max_age=timedelta(milliseconds=1))
+    assert second.begin > first.begin
+    assert taker.take(only_if_missing=True) == second
 
 
 def test_only_if_missing_reads_again_after_a_gap(taker: Taker) -> None:

@@ -230,7 +230,7 @@ def test_what_is_not_a_capture_is_named(source: MssqlFeedSource) -> None:
 
 
 def test_a_purge_keeps_what_a_snapshot_needs(database: Database, source: MssqlFeedSource) -> None:
-    """From its begin on while it has not expired, whatever consumers may hold back."""
+    """From its begin on while it has not expired, and no event of then is older than the feed may hold."""
     with database.client() as client:
         client.results(f"insert into {OTHER} values (1)")
         now = source.now()
@@ -239,11 +239,6 @@ def test_a_purge_keeps_what_a_snapshot_needs(database: Database, source: MssqlFe
         _begin(source, feed=OTHERS, begin=begin)
         (purged,) = source.purge(OTHERS, now)
         assert purged.upto == Ulid.floor(begin).previous()
-        (row,) = client.rows(
-            f"exec changefeed.[purge_feed:{OTHERS}] @before = ?, @consumers_until = '2099-01-01'",
-            now.replace(tzinfo=None),
-        )
-        assert Ulid.of_bytes(row[2]) == Ulid.floor(begin).previous()
         client.results("update changefeed.snapshots set expires_at = changefeed.now()")
         (purged,) = source.purge(OTHERS, now)
         assert purged.upto == Ulid.floor(now).previous()

@@ -282,3 +282,62 @@ go
 create table [INFORMATION_SCHEMA].[COLUMNS] (
     TABLE_CATALOG nvarchar(128), TABLE_SCHEMA nvarchar(128), TABLE_NAME sysname, COLUMN_NAME sysname, ORDINAL_POSITION int
 );
+go
+-- What SQL Server Agent has in msdb.
+create table [dbo].[sysjobs] (
+    job_id uniqueidentifier, name sysname, enabled tinyint, description nvarchar(512), owner_sid varbinary(85)
+);
+go
+create table [dbo].[sysjobschedules] (
+    schedule_id int, job_id uniqueidentifier, next_run_date int, next_run_time int
+);
+go
+create table [dbo].[sysschedules] (
+    schedule_id int, schedule_uid uniqueidentifier, name sysname, owner_sid varbinary(85), enabled int, freq_type int,
+    freq_interval int, freq_subday_type int, freq_subday_interval int, active_start_time int
+);
+go
+create procedure [dbo].[sp_add_job] (
+    @job_name sysname, @enabled tinyint = 1, @description nvarchar(512) = null, @start_step_id int = 1,
+    @category_name sysname = null, @category_id int = null, @owner_login_name sysname = null,
+    @notify_level_eventlog int = 2, @notify_level_email int = 0, @delete_level int = 0,
+    @job_id uniqueidentifier = null output
+) as return;
+go
+create procedure [dbo].[sp_update_job] (
+    @job_id uniqueidentifier = null, @job_name sysname = null, @new_name sysname = null, @enabled tinyint = null,
+    @description nvarchar(512) = null, @start_step_id int = null, @category_name sysname = null,
+    @owner_login_name sysname = null
+) as return;
+go
+create procedure [dbo].[sp_add_jobstep] (
+    @job_id uniqueidentifier = null, @job_name sysname = null, @step_id int = null, @step_name sysname,
+    @subsystem nvarchar(40) = N'TSQL', @command nvarchar(max) = null, @on_success_action tinyint = 1,
+    @on_fail_action tinyint = 2, @server sysname = null, @database_name sysname = null,
+    @database_user_name sysname = null, @retry_attempts int = 0, @retry_interval int = 0
+) as return;
+go
+create procedure [dbo].[sp_update_jobstep] (
+    @job_id uniqueidentifier = null, @job_name sysname = null, @step_id int, @step_name sysname = null,
+    @subsystem nvarchar(40) = null, @command nvarchar(max) = null, @on_success_action tinyint = null,
+    @on_fail_action tinyint = null, @server sysname = null, @database_name sysname = null,
+    @database_user_name sysname = null, @retry_attempts int = null, @retry_interval int = null
+) as return;
+go
+create procedure [dbo].[sp_add_jobserver] (
+    @job_id uniqueidentifier = null, @job_name sysname = null, @server_name sysname = null
+) as return;
+go
+create procedure [dbo].[sp_add_jobschedule] (
+    @job_id uniqueidentifier = null, @job_name sysname = null, @name sysname, @enabled tinyint = 1, @freq_type int = 1,
+    @freq_interval int = 0, @freq_subday_type int = 0, @freq_subday_interval int = 0, @freq_relative_interval int = 0,
+    @freq_recurrence_factor int = 0, @active_start_date int = null, @active_end_date int = 99991231,
+    @active_start_time int = 0, @active_end_time int = 235959, @schedule_id int = null output
+) as return;
+go
+create procedure [dbo].[sp_update_schedule] (
+    @schedule_id int = null, @name sysname = null, @new_name sysname = null, @enabled tinyint = null,
+    @freq_type int = null, @freq_interval int = null, @freq_subday_type int = null, @freq_subday_interval int = null,
+    @freq_relative_interval int = null, @freq_recurrence_factor int = null, @active_start_date int = null,
+    @active_end_date int = null, @active_start_time int = null, @active_end_time int = null
+) as return;

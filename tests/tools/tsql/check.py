@@ -27,6 +27,17 @@ def install_texts(schema: str) -> Iterator[Text]:
         yield Text(f"install batch {number} ({_title(sql)})", sql, holds_templates=True)
 
 
+def agent_texts(schema: str) -> Iterator[Text]:
+    """Go over the batches of the script for SQL Server Agent; the catalog has what it calls in msdb."""
+    from airflow_changefeed.sources.mssql.install.agent import agent_script
+
+    script = agent_script("it's [a] database", "it's [an] owner", schema=schema).replace("msdb.dbo.", "dbo.")
+    # The first batch chooses the database.
+    for number, sql in enumerate(script.split("\ngo\n")[1:], start=1):
+        if sql.strip():
+            yield Text(f"agent jobs, batch {number}", sql)
+
+
 def feed_texts(case: Case) -> Iterator[Text]:
     """Go over what setup_feed executes for one table, and the event table itself."""
     for number, sql in enumerate(case.event_table(), start=1):
@@ -66,7 +77,8 @@ def jobs(chosen: list[Case], captured: list[CaptureCase]) -> Iterator[Job]:
         yield Job((*installed, *capture_texts(capture)), capture.feed.temporary(), server=capture.server)
     kinds = set()
     for case in chosen:
-        texts = (*install_texts(case.installed_in), *feed_texts(case))
+        installed = (*install_texts(case.installed_in), *agent_texts(case.installed_in))
+        texts = (*installed, *feed_texts(case))
         yield Job(texts, case.temporary())
         if case.serialized not in kinds:
             kinds.add(case.serialized)

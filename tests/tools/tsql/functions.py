@@ -25,8 +25,9 @@ _RANKS = "cume_dist dense_rank first_value lag last_value lead ntile percent_ran
 _JSON = "isjson json_modify json_query json_value"
 _CATALOG = """
     col_length col_name columnproperty databasepropertyex db_id db_name has_perms_by_name indexproperty
-    is_member is_rolemember object_definition object_id object_name object_schema_name objectproperty
-    objectpropertyex permissions schema_id schema_name serverproperty stats_date type_id type_name
+    is_member is_rolemember is_srvrolemember object_definition object_id object_name object_schema_name
+    objectproperty objectpropertyex permissions schema_id schema_name serverproperty stats_date type_id
+    type_name
     sql_variant_property typeproperty user_id user_name database_principal_id original_db_name suser_id
     suser_name suser_sid suser_sname original_login
 """

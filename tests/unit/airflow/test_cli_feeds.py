@@ -193,6 +193,18 @@ def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSo
     assert (first["rows"], second["rows"]) == (0, 0)
 
 
+def test_purge_names_who_is_lost_before_it_asks(commands: Commands, source: SqliteFeedSource) -> None:
+    """The preview has the consumers whose events are older than the feed holds for them."""
+    source.seal(FEED, NOON)
+    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN}, by="test")
+    source.begin_consumer("quick", FEED, {0: Ulid.floor(NOON).previous()}, by="test")
+    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), "-n")
+    assert (first["rows"], first["lost"]) == (0, [])
+    source.set_up_feed(FEED, max_hold=HOUR)
+    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), "-n")
+    assert (first["rows"], first["lost"]) == (3, [CONSUMER])
+
+
 def test_every_consumer_that_holds_back_is_named() -> None:
     """Not only the one that holds back most, else the next one would be found by the next purge."""
     wanted = Ulid.floor(NOON).previous()

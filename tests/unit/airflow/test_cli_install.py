@@ -151,6 +151,7 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
         "shard_key_type": "bigint",
         "key_columns": ["Id", "Line"],
         "time_tolerance": 60.5,
+        "max_hold": None,
         "resource_version": 1,
     }
     assert commands.rows("setup-feed", *options) == [expected]
@@ -185,8 +186,9 @@ def test_a_table_that_cannot_become_a_feed(
         (("shop.Order", "--time-tolerance=-1"), "'-1' is not a number of seconds"),
         (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a number of seconds"),
         (("shop.Order", "--time-tolerance", "1h"), "'1h' is not a number of seconds"),
+        (("shop.Order", "--max-hold", "30"), "'30' is not a duration"),
     ],
-    ids=["table", "kind", "shards", "negative", "nan", "unit"],
+    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold"],
 )
 def test_options_of_setup_feed_that_mean_nothing(
     commands: Commands, arguments: tuple[str, ...], message: str

@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.doctor.snapshots import snapshot_faults
+from tests.clocks import after_now
 from tests.unit.airflow.commands import Commands
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
@@ -102,3 +104,16 @@ def test_doctor_names_what_holds_back_purges(stock: Stock) -> None:
     (fault,) = snapshot_faults(stock.source, None)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-expired", "warning")
     assert "give-up" in fault.remedy
+
+
+def test_doctor_names_a_snapshot_that_purges_have_passed(stock: Stock) -> None:
+    """What it has read is useless, and so is going on."""
+    begun(stock)
+    stock.change("delete from stock where id = 1")
+    stock.source.set_up_feed(CAPTURE, max_hold=timedelta(milliseconds=1))
+    stock.source.seal(CAPTURE, after_now(stock.source))
+    stock.source.purge(CAPTURE, stock.source.now())
+    (fault,) = snapshot_faults(stock.source, None)
+    assert (fault.kind.code, fault.severity.value) == ("snapshot-lost", "warning")
+    assert "events since its begin were purged" in fault.what
+    assert fault.remedy.startswith("Give it up: airflow-changefeed snapshot give-up")

@@ -75,6 +75,25 @@ def test_status_is_a_table_for_people(commands: Commands, source: SqliteFeedSour
     assert yaml.safe_load(commands.out) == commands.rows("status")
 
 
+def test_status_names_a_lost_consumer_with_the_remedy(commands: Commands, source: SqliteFeedSource) -> None:
+    """For people and for programs."""
+    source.seal(FEED, NOON)
+    cursor = consume(source, START + HOUR)
+    assert [row["is_lost"] for row in commands.rows("status")] == [False, None]
+    source.set_up_feed(FEED, max_hold=HOUR)
+    source.purge(FEED, START + 2 * HOUR)
+    assert [row["is_lost"] for row in commands.rows("status")] == [True, None]
+    assert f"Consumer {CONSUMER} of feed {FEED}, shard 0: it is lost: events after its cursor {cursor}" in (
+        commands.err
+    )
+    assert (
+        f"airflow-changefeed cursor set {CONSUMER} --feed {FEED} --shard 0 --to earliest "
+        "--conn-id changefeed_default"
+    ) in commands.err
+    assert commands.run("status", "-o", "plain") == 0
+    assert " 2013-01-01T00:59:59.999Z lost " in " ".join(commands.out.split())
+
+
 def test_status_of_a_feed_without_events_is_a_row(commands: Commands, database: str) -> None:
     """So that it is not taken for one that is not there."""
     with closing(sqlite3.connect(database)) as connection:

@@ -183,7 +183,7 @@ def test_a_stale_version_changes_nothing(
         ),
         (
             ("setup-feed", FEED, "--time-tolerance", "60"),
-            "Change the time tolerance of feed shop.Event from 3600 to 60 seconds?",
+            "Change of feed shop.Event the time tolerance from 3600 to 60 seconds?",
             "Nothing was changed",
         ),
     ],
@@ -238,16 +238,32 @@ def test_a_harmless_repeat_asks_nothing(commands: Commands, source: SqliteFeedSo
 def test_a_repeat_does_not_set_back_what_somebody_sets_meanwhile(
     commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings that are not named were read, and stay as they are by then."""
+    """Settings that are not named stay as they are by then."""
     set_up = SqliteFeedSource.set_up_feed
 
     def slowly(self: SqliteFeedSource, table: str, **options: Any) -> Any:
         set_up(source, table, time_tolerance=timedelta(minutes=1))
-        return set_up(self, table, **options)
+        return set_up(self, table, **{**options, "resource_version": None})
 
     monkeypatch.setattr(SqliteFeedSource, "set_up_feed", slowly)
-    assert "StaleVersionError" in commands.fails("setup-feed", FEED)
-    assert source.feed(FEED).time_tolerance == timedelta(minutes=1)
+    commands.rows("setup-feed", FEED, "--max-hold", "12h", "--yes")
+    info = source.feed(FEED)
+    assert (info.time_tolerance, info.max_hold) == (timedelta(minutes=1), timedelta(hours=12))
+
+
+def test_max_hold_is_set_after_asking(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a feed or a capture, with what it was; ``forever`` takes it away again."""
+    for name in (FEED, CAPTURE):
+        answer(monkeypatch, "n\n")
+        assert commands.run("setup-feed", name, "--max-hold", "30d") == 1
+        assert f"Change of feed {name} max_hold from forever to 30d" in commands.err
+        assert source.feed(name).max_hold == timedelta.max
+        (row,) = commands.rows("setup-feed", name, "--max-hold", "30d", "--yes")
+        assert (row["feed"], row["max_hold"], row["resource_version"]) == (name, 2_592_000, 2)
+        (row,) = commands.rows("setup-feed", name, "--max-hold", "forever", "--yes")
+        assert row["max_hold"] is None
 
 
 def test_altering_names_what_changes(commands: Commands, source: SqliteFeedSource) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
+from airflow_changefeed.observability import metrics
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
@@ -83,6 +85,22 @@ def test_all_events_to_the_head_are_consumed(source: SqliteFeedSource) -> None:
     assert (result["events"], result["parked"], set(result["cursors"])) == (12, 0, {"0", "1"})
     assert sorted(worked(source)) == list(range(12))
     assert consume().execute(context())["events"] == 0
+
+
+@pytest.mark.parametrize(
+    ("until", "sent"), [("head", metrics.DRAIN_DURATION), ("window_end", metrics.SEAL_DURATION)]
+)
+def test_it_sends_how_long_the_feed_kept_it_waiting(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch, until: str, sent: str
+) -> None:
+    """The drain, or the seal of the window; never both."""
+    found: list[tuple[str, timedelta, dict[str, str]]] = []
+    stats = SimpleNamespace(timing=lambda name, took, *, tags: found.append((name, took, tags)))
+    monkeypatch.setattr(metrics, "Stats", stats)
+    consume(until=until).execute(context(**WINDOW))
+    ((name, took, tags),) = found
+    assert (name, tags) == (sent, {"feed": FEED, "consumer": NAME})
+    assert timedelta(0) < took < HOUR
 
 
 def test_a_run_consumes_to_the_end_of_its_window(source: SqliteFeedSource) -> None:

@@ -16,7 +16,10 @@ from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import DeadLetterState, OnPoison, Outcome
-from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, WorkTransactionError
+from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.doctor.doctor import examine
+from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, PurgedError, WorkTransactionError
+from tests.clocks import after_now
 from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop
 from tests.unit.consumers.runs import SAY, Sayer, log_of, run
 
@@ -106,6 +109,25 @@ def test_a_letter_that_is_to_be_retried_goes_through_the_handler_again(shop: Sho
     assert shop.said() == ["b", "a"]
     (row,) = shop.source.cursors(CAPTURE, NAME)
     assert row.ack == row.ulid
+
+
+def test_a_letter_whose_event_was_purged_can_only_be_dropped(shop: Shop) -> None:
+    """The error says so, and the doctor before; then the consumer goes on."""
+    shop.create(max_attempts=1, on_poison=OnPoison.PARK)
+    shop.insert("a", "b")
+    run(shop, Sayer(a=1))
+    (dead_letter,) = shop.source.dead_letters(CAPTURE)
+    shop.source.set_up_feed(CAPTURE, max_hold=timedelta(milliseconds=1))
+    shop.source.seal(CAPTURE, after_now(shop.source))
+    shop.source.purge(CAPTURE, shop.source.now())
+    (fault,) = [one for one in examine(shop.source).faults if one.kind is FaultKind.DEAD_LETTER]
+    assert "The events of 1 of them were purged, so those can only be dropped" in fault.what
+    shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="test")
+    with pytest.raises(PurgedError, match=rf"dead-letters drop {dead_letter.number} --note"):
+        run(shop, Sayer())
+    shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by="test", note="gone")
+    shop.insert("c")
+    assert run(shop, Sayer()).events == 1
 
 
 def test_a_letter_is_taken_on_while_the_consumer_runs(shop: Shop) -> None:

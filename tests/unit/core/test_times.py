@@ -106,6 +106,15 @@ def test_text_that_is_no_exact_time_is_refused(text: str) -> None:
         parse_time(text)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999-23:00", "0001-01-01T00:00:00+23:00"])
+def test_a_time_that_utc_cannot_write_is_refused(text: str) -> None:
+    """Its offset takes it out of the calendar, which Python answers with an error of its own."""
+    with pytest.raises(InvalidWindowError, match="outside the calendar in UTC"):
+        parse_time(text)
+    with pytest.raises(InvalidWindowError, match="outside the calendar in UTC"):
+        to_milliseconds(datetime.fromisoformat(text))
+
+
 @given(st.text(max_size=20))
 def test_any_other_name_is_refused_with_our_error(text: str) -> None:
     """Reading a name never fails in another way."""

@@ -291,7 +291,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         {},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor",
     ),
-    FaultKind.CURSOR_PURGED: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: its cursor"),
+    FaultKind.CONSUMER_LOST: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: it is lost: events"),
     FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),
     FaultKind.LEASE_STUCK: (_sleeps, {}, "notebook holds the lease until"),
     FaultKind.VARIABLE_EDITED: (
@@ -359,6 +359,6 @@ APART |= {FaultKind.DAG_PAUSED, FaultKind.RUN_FAILED, FaultKind.NO_RUN}
 #: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.
-APART |= {FaultKind.SNAPSHOT_OPEN, FaultKind.SNAPSHOT_EXPIRED}
+APART |= {FaultKind.SNAPSHOT_OPEN, FaultKind.SNAPSHOT_EXPIRED, FaultKind.SNAPSHOT_LOST}
 #: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
 APART |= {FaultKind.BATCH_AMONG_WINDOWS}

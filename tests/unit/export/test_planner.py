@@ -15,6 +15,7 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
@@ -27,6 +28,7 @@ from airflow_changefeed.exceptions import (
     NotYetError,
     OutputError,
     OutputNotWritableError,
+    PurgedError,
     ShardNotFoundError,
 )
 from airflow_changefeed.export.planner import ExportRequest, make_plan
@@ -295,3 +297,32 @@ def test_a_cursor_beyond_the_clock_is_refused(
     flights.execute('update "changefeed.consumer" set ulid = ? where shard = 1', beyond)
     with pytest.raises(CursorBeyondFeedError, match=r"beyond the shard's high-water time.*set the cursor"):
         flights.plan(store, windows)
+
+
+@pytest.mark.parametrize("hour", [0, 2])
+def test_a_window_of_which_events_were_purged_is_refused_with_the_first_whole_one(
+    flights: Flights, store: ExportStore, hour: int
+) -> None:
+    """Moving the cursor there lets the next windows go on."""
+    flights.plan(store, hours(0, 1))
+    (first, *_, last) = hours(0, 4)
+    flights.source.seal(FEED, last.end)
+    flights.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    flights.source.purge(FEED, first.start + timedelta(hours=2, minutes=30))
+    with pytest.raises(PurgedError) as caught:
+        flights.plan(store, hours(hour, hour + 1))
+    whole = format_time(first.start + timedelta(hours=3))
+    assert f"consumer '{CONSUMER}' of feed '{FEED}' cannot export shard 1 {hours(hour, hour + 1)[0]}" in (
+        caught.value.message
+    )
+    assert f"cursor set {CONSUMER} --feed {FEED} --shard 1 --to {whole} --conn-id ..." in caught.value.message
+    assert [unit.rows for unit in flights.plan(store, hours(3, 4)).units] == [0, 0]
+
+
+def test_a_batch_behind_what_was_purged_is_refused(flights: Flights, store: ExportStore) -> None:
+    """It goes on with the first event that is left."""
+    flights.plan(store, None)
+    flights.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    flights.source.purge(FEED, hours(0, 1)[0].end)
+    with pytest.raises(PurgedError, match=r"it is lost: .*--shard 1 --to earliest"):
+        flights.plan(store, None)

@@ -206,8 +206,8 @@ def test_a_spec_may_be_repeated_and_another_is_refused(file: CaptureFile) -> Non
         file.enable("flight", key_change=KeyChange.DELETE_INSERT, keep_unchanged=True)
     with pytest.raises(FeedSetupError, match="table 'flight' is TableCapture"):
         file.enable(TableCapture("flight", delete=None), key_change=KeyChange.DELETE_INSERT)
-    with pytest.raises(FeedSetupError, match="is a capture; enable_capture sets up its feed"):
-        file.source.set_up_feed(NAME)
+    with pytest.raises(FeedSetupError, match="already exists, as outbox with int shards"):
+        file.source.set_up_feed(NAME, shard_key_type="bigint")
 
 
 def test_a_capture_that_is_not_there_is_named_with_those_that_are(file: CaptureFile) -> None:

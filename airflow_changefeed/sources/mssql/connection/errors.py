@@ -88,6 +88,8 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77155: StaleVersionError,
     77156: SnapshotError,
     77158: SnapshotError,
+    77159: TerminalError,
+    77160: FeedSetupError,
     77157: PermissionDeniedError,
 }
 _THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)

@@ -41,11 +41,18 @@ class MssqlDeadLetters:
         return sorted(map(_dead_letter, rows), key=lambda dead_letter: dead_letter.number)
 
     def resolve_dead_letter(
-        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
+        self,
+        number: int,
+        state: DeadLetterState,
+        *,
+        by: str,
+        note: str | None = None,
+        resource_version: int | None = None,
     ) -> DeadLetter:
         """See the protocol."""
         cut = None if note is None else note[:MAX_REASON]
-        return self._resolve("resolve_dead_letter", number, {"state": state.value, "by": by, "note": cut})
+        arguments = {"state": state.value, "by": by, "note": cut, "resource_version": resource_version}
+        return self._resolve("resolve_dead_letter", number, arguments)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
         """See the protocol."""
@@ -128,6 +135,7 @@ def _dead_letter(row: Mapping[str, Any]) -> DeadLetter:
         resolved_at=None if resolved_at is None else as_time(resolved_at),
         resolved_by=row["resolved_by"],
         note=row["note"],
+        resource_version=int(row["resource_version"]),
     )
 
 

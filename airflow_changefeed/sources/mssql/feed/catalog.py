@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind
+from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.mssql.capture.registry import is_of_capture, load_registry
 from airflow_changefeed.sources.mssql.connection.errors import name_error
@@ -40,7 +40,7 @@ def load_feeds(
     note = note_schemas(schema, "@feed") if is_noted else ""
     columns = (
         "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
-        "upgrade_problem, "
+        "max_hold_ms, upgrade_problem, "
         "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
     )
     try:
@@ -98,6 +98,7 @@ def _feed(
         as_time(row["floor_time"]) if row["floor_time"].year > _NEVER_SEALED else None,
         int(row["resource_version"]),
         timedelta(milliseconds=int(row["tolerance_ms"])),
+        FOREVER if row["max_hold_ms"] < 0 else timedelta(milliseconds=int(row["max_hold_ms"])),
     )
     key_names = {column.name for column in info.key_columns}
     has_table = row["table_schema"] is not None and row["table_name"] is not None

@@ -118,12 +118,17 @@ def _overview(
     for row in cursors:
         position = ConsumerPosition(cursor_row(feed.name, row), int(row["behind"]))
         positions.setdefault(position.row.shard, []).append(position)
-    statuses = [(_status(feed, row), int(row["waiting"])) for row in shards]
+    statuses = [(_status(feed, row), row) for row in shards]
     return FeedOverview(
         feed.info,
         tuple(
-            ShardOverview(status, waiting, tuple(positions.get(status.shard, ())))
-            for status, waiting in statuses
+            ShardOverview(
+                status,
+                int(row["waiting"]),
+                None if row["waiting_since"] is None else as_time(row["waiting_since"]),
+                tuple(positions.get(status.shard, ())),
+            )
+            for status, row in statuses
         ),
         int(counts[0]["shard_count"]),
         tuple(consumer_info(row) for row in consumers),

@@ -6,8 +6,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.feed import SHARD_KEY_TYPES, FeedInfo, FeedKind
-from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, PermissionDeniedError
+from airflow_changefeed.core.feed import FOREVER, FeedInfo, FeedKind, check_settings
+from airflow_changefeed.exceptions import FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
@@ -22,8 +22,7 @@ from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
 from airflow_changefeed.sources.near import no_table
 
-#: Well within the 48 bits of milliseconds of a ULID.
-_MAX_TOLERANCE = timedelta(days=36_500)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class MssqlSetup:
@@ -36,8 +35,9 @@ class MssqlSetup:
         table: str,
         *,
         kind: FeedKind = FeedKind.OUTBOX,
-        shard_key_type: str = "int",
-        time_tolerance: timedelta = timedelta(hours=1),
+        shard_key_type: str | None = None,
+        time_tolerance: timedelta | None = None,
+        max_hold: timedelta | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
@@ -47,14 +47,7 @@ class MssqlSetup:
 
         :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
         """
-        problems = []
-        if shard_key_type not in SHARD_KEY_TYPES:
-            problems.append(
-                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}"
-            )
-        if not timedelta(0) <= time_tolerance <= _MAX_TOLERANCE:
-            problems.append(f"time_tolerance must be 0 to {_MAX_TOLERANCE.days} days, not {time_tolerance}")
-        InvalidArgumentError.collect(f"feed {table!r}", problems)
+        check_settings(table, shard_key_type, time_tolerance, max_hold)
         kind = FeedKind(kind)
         schema, name = split_name(table)
         quoted = f"{quote(schema)}.{quote(name)}"
@@ -63,7 +56,12 @@ class MssqlSetup:
             "outbox": kind is FeedKind.OUTBOX,
             "blocking": kind is FeedKind.SERIALIZED,
             "shard_key_type": shard_key_type,
-            "time_tolerance_ms": time_tolerance // timedelta(milliseconds=1),
+            "time_tolerance_ms": None if time_tolerance is None else time_tolerance // _MILLISECOND,
+            "max_hold_ms": -1
+            if max_hold == FOREVER
+            else None
+            if max_hold is None
+            else max_hold // _MILLISECOND,
             "resource_version": resource_version,
         }
         feed = f"{schema}.{name}"

@@ -77,8 +77,6 @@ CAPTURE_INSTALL = (
     "transaction_number.table",
     "context.table",
 )
-#: How far in the future our time hints may be: the clock may be set back.
-_TOLERANCE_MS = 3_600_000
 #: Who began to record the rows.
 _ENABLING = "enable_capture"
 
@@ -122,7 +120,7 @@ class SqliteCapture:
         capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)
         make_events(connection, capture)
         store_capture(connection, capture)
-        tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type, _TOLERANCE_MS)
+        tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type)
         create(connection, tables, list(tables.info.key_columns))
         capture = with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
         store_capture(connection, capture)

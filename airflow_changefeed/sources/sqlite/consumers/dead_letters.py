@@ -20,12 +20,13 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
+from airflow_changefeed.sources.base_versions import check_version
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
 
 _LETTER = (
     "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, resolved_at_ms, "
-    "resolved_by, note"
+    "resolved_by, note, resource_version"
 )
 _INVOCATION = (
     "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
@@ -56,14 +57,28 @@ class SqliteDeadLetters:
             return [_dead_letter(*row) for row in rows]
 
     def resolve_dead_letter(
-        self, number: int, state: DeadLetterState, *, by: str, note: str | None = None
+        self,
+        number: int,
+        state: DeadLetterState,
+        *,
+        by: str,
+        note: str | None = None,
+        resource_version: int | None = None,
     ) -> DeadLetter:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             dead_letter = open_dead_letter(connection, number)
+            check_version(
+                f"dead letter {number} of consumer {dead_letter.consumer!r}, feed {dead_letter.feed!r}",
+                resource_version,
+                dead_letter.resource_version,
+                f"{dead_letter.state.value}, attempts: {dead_letter.attempts}",
+            )
             if state.is_open:
                 connection.execute(
-                    'update "changefeed.dead_letter" set state = ? where number = ?', (state.value, number)
+                    'update "changefeed.dead_letter" set state = ?, resource_version = resource_version + 1 '
+                    "where number = ?",
+                    (state.value, number),
                 )
             else:
                 resolve(connection, dead_letter, state, self.database.now_ms(), by=by, note=note)
@@ -76,7 +91,7 @@ class SqliteDeadLetters:
             # The log from which they are counted may have been purged meanwhile.
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
-                "reason = ? where number = ?",
+                "reason = ?, resource_version = resource_version + 1 where number = ?",
                 (parked.attempts, parked.reason[:MAX_REASON], number),
             )
             return _load(connection, number)
@@ -124,7 +139,7 @@ def park(
         "values (?, ?, ?, ?, 'parked', ?, ?, ?, ?) on conflict (feed, consumer, shard, ulid) do update set "
         "state = 'parked', attempts = excluded.attempts, reason = excluded.reason, "
         "parked_at_ms = excluded.parked_at_ms, parked_by = excluded.parked_by, resolved_at_ms = null, "
-        "resolved_by = null, note = null",
+        "resolved_by = null, note = null, resource_version = resource_version + 1",
         (
             consumer,
             feed,
@@ -149,8 +164,8 @@ def resolve(
 ) -> None:
     """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
     connection.execute(
-        'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ? '
-        "where number = ?",
+        'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
+        "resource_version = resource_version + 1 where number = ?",
         (state.value, now_ms, by, note and note[:MAX_REASON], dead_letter.number),
     )
     where = "feed = ? and consumer = ? and shard = ?"
@@ -242,7 +257,7 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
 
 def _dead_letter(*values: Any) -> DeadLetter:
     number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *resolved = values
-    resolved_at, resolved_by, note = resolved
+    resolved_at, resolved_by, note, version = resolved
     return DeadLetter(
         number=number,
         consumer=consumer,
@@ -257,6 +272,7 @@ def _dead_letter(*values: Any) -> DeadLetter:
         resolved_at=None if resolved_at is None else from_milliseconds(resolved_at),
         resolved_by=resolved_by,
         note=note,
+        resource_version=version,
     )
 
 

@@ -309,8 +309,8 @@ def _purge_bound(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int
 ) -> Ulid:
     """
-    Return up to where a purge may go: what was asked, what is sealed, what every consumer acknowledged, and
-    where no snapshot has begun.
+    Return up to where a purge may go: what was asked, what is sealed, and what every consumer acknowledged
+    and no snapshot needs, or is older than may be held for them.
     """
     purged, _ = shard_bounds(connection, tables, shard)
     # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
@@ -328,14 +328,25 @@ def _purge_bound(
         f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
         (tables.info.name, str(shard)),
     ).fetchone()
-    bounds = [wanted, Ulid.floor_milliseconds(tables.floor_ms).previous(), Ulid.of_bytes(acks[0])]
+    held = [Ulid.of_bytes(acks[0])]
     if present(connection, ("snapshot",)):
         begins = connection.execute(
             'select begin_ms from "changefeed.snapshot" where capture = ? and expires_ms > ?',
             (tables.info.name, now_ms),
         )
-        bounds += [Ulid.floor_milliseconds(begin_ms).previous() for (begin_ms,) in begins]
-    return max(purged, min(bounds))
+        held += [Ulid.floor_milliseconds(begin_ms).previous() for (begin_ms,) in begins]
+    bound = min(wanted, Ulid.floor_milliseconds(tables.floor_ms).previous())
+    kept = min(bound, *held)
+    released = min(bound, tables.info.held_since(from_milliseconds(now_ms)))
+    if released > kept:
+        # To the last event that goes, so that whoever has read all there is does not count as lost.
+        (last,) = connection.execute(
+            f"select max({tables.ulid}) from {tables.feed} "
+            f"where {tables.shard_condition} and {tables.ulid} <= ?",
+            (tables.to_sql(shard), released.bytes),
+        ).fetchone()
+        kept = max(kept, Ulid.MIN if last is None else Ulid.of_bytes(last))
+    return max(purged, kept)
 
 
 def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from airflow_changefeed.core.feed import (
+    FOREVER,
     Column,
     FeedInfo,
     FeedKind,
@@ -26,6 +27,8 @@ from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, lo
 
 #: What a file has of its consumers beside cursors; one of an older version has none of it.
 CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation", "cursor_history")
+#: A setting that the registry of an older version has not.
+MAX_HOLD = "max_hold_ms"
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 _TERMS = 100
@@ -191,11 +194,15 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
     if "registry" not in installed:
         return []
     version, join = "1, null", ""
+    has_hold = connection.execute(
+        "select count(*) from pragma_table_info('changefeed.registry') where name = ?", (MAX_HOLD,)
+    ).fetchone()[0]
     if "feed_version" in installed:
         version = "coalesce(v.resource_version, 1), v.fingerprint"
         join = 'left join "changefeed.feed_version" as v on v.feed = r.feed'
     rows = connection.execute(
-        f"select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, {version} "
+        "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, "
+        f"{MAX_HOLD if has_hold else -1}, {version} "
         f'from "changefeed.registry" as r {join} where ?1 is null or r.feed = ?1 order by r.feed',
         (feed,),
     ).fetchall()
@@ -211,6 +218,7 @@ def _tables(
     shard_key_type: str,
     floor_ms: int,
     tolerance_ms: int,
+    hold_ms: int,
     version: int,
     fingerprint: str | None,
 ) -> FeedTables:
@@ -226,6 +234,7 @@ def _tables(
         sealed,
         version,
         timedelta(milliseconds=tolerance_ms),
+        FOREVER if hold_ms < 0 else timedelta(milliseconds=hold_ms),
     )
     return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint)
 

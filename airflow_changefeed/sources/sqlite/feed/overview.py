@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
 
 from airflow_changefeed.core.consumer import (
     COUNTED,
@@ -21,6 +22,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import ROW_COLUMNS, read_row
+from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
@@ -77,12 +79,12 @@ def _overview(
         return FeedOverview(tables.info, (), 0, consumers)
     (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
     found = _statuses(connection, tables, first_shard, shards)
-    positions = _positions(connection, tables, [status.shard for status, _ in found])
+    positions = _positions(connection, tables, [status.shard for status, *_ in found])
     return FeedOverview(
         tables.info,
         tuple(
-            ShardOverview(status, waiting, tuple(positions.get(status.shard, ())))
-            for status, waiting in found
+            ShardOverview(status, waiting, since, tuple(positions.get(status.shard, ())))
+            for status, waiting, since in found
         ),
         count,
         consumers,
@@ -105,20 +107,25 @@ def _known(tables: FeedTables) -> str:
 
 def _statuses(
     connection: sqlite3.Connection, tables: FeedTables, first_shard: int, shards: int
-) -> list[tuple[ShardStatus, int]]:
-    """Return the states of the shards of a page, and how many rows wait in each."""
-    more, waiting = "", "0"
+) -> list[tuple[ShardStatus, int, datetime | None]]:
+    """Return the states of the shards of a page, how many rows wait in each, and since when."""
+    more, waiting, since = "", "0", "null"
     if tables.capture is not None:
-        # Its outbox has no index, so all of its shards are counted at once.
-        more = f", {_DEPTHS}(id, n) as (select shard_id, count(*) from {tables.outbox} group by 1)"
+        # Its outbox has no index by shard, so all of its shards are counted at once.
+        columns = "shard_id, count(*), min(order_sequence)"
+        more = f", {_DEPTHS}(id, n, lowest) as (select {columns} from {tables.outbox} group by 1)"
         waiting = f"coalesce((select n from {_DEPTHS} as d where d.id = p.id), 0)"
+        lowest = f"(select lowest from {_DEPTHS} as d where d.id = p.id)"
+        since = f"(select {HINT_MS} from {tables.outbox} where order_sequence = {lowest})"
     elif not tables.is_serialized:
-        waiting = f"(select count(*) from (select 1 from {tables.outbox} where shard_id = p.id limit ?3))"
+        own = f"from {tables.outbox} where shard_id = p.id"
+        waiting = f"(select count(*) from (select 1 {own} limit ?3))"
+        since = f"(select {HINT_MS} {own} order by order_sequence limit 1)"
     rows = connection.execute(
         f"with {_known(tables)}{more}, {_PAGE} as (select * from {_SHARDS} order by id limit ?2 offset ?1) "
         "select id, time_ms, purged_upto, waits, "
-        f"(select max({tables.ulid}) from {tables.feed} where {_of(tables, 'p.id')}), min({waiting}, ?3) "
-        f"from {_PAGE} as p order by id",
+        f"(select max({tables.ulid}) from {tables.feed} where {_of(tables, 'p.id')}), min({waiting}, ?3), "
+        f"{since} from {_PAGE} as p order by id",
         (first_shard, shards, COUNTED),
     )
     floor_ms = tables.floor_ms
@@ -133,8 +140,9 @@ def _statuses(
                 has_outbox=bool(waits),
             ),
             count,
+            None if since_ms is None else from_milliseconds(since_ms),
         )
-        for value, time_ms, purged, waits, head, count in rows
+        for value, time_ms, purged, waits, head, count, since_ms in rows
     ]
 
 

@@ -7,8 +7,8 @@ import sqlite3
 from datetime import timedelta
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.feed import SHARD_KEY_TYPES, Column, FeedInfo, FeedKind
-from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind, check_settings
+from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.near import no_table
@@ -16,6 +16,7 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.feed.names import (
     CONSUMER_TABLES,
+    MAX_HOLD,
     FeedTables,
     columns_of,
     load_feed,
@@ -40,8 +41,7 @@ INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
 _OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
 #: Of which a capture has a form of its own.
 _OF_CAPTURES = ("feed.table", "state.table", "outbox.table")
-#: Well within the 48 bits of milliseconds of a ULID.
-_MAX_TOLERANCE = timedelta(days=36_500)
+_MILLISECOND = timedelta(milliseconds=1)
 #: SQLite's limit of columns in a result, less the three that a stream puts before them.
 _MAX_COLUMNS = 1_997
 _RESERVED_KEYS = {"ulid", "shard_id", "time_hint", "order_sequence"}
@@ -57,25 +57,19 @@ class SqliteSetup:
         table: str,
         *,
         kind: FeedKind = FeedKind.OUTBOX,
-        shard_key_type: str = "int",
-        time_tolerance: timedelta = timedelta(hours=1),
+        shard_key_type: str | None = None,
+        time_tolerance: timedelta | None = None,
+        max_hold: timedelta | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-        problems = []
-        if shard_key_type not in SHARD_KEY_TYPES:
-            problems.append(
-                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {shard_key_type!r}"
-            )
-        if not timedelta(0) <= time_tolerance <= _MAX_TOLERANCE:
-            problems.append(f"time_tolerance must be 0 to {_MAX_TOLERANCE.days} days, not {time_tolerance}")
-        InvalidArgumentError.collect(f"feed {table!r}", problems)
+        check_settings(table, shard_key_type, time_tolerance, max_hold)
         kind = FeedKind(kind)
-        tolerance_ms = time_tolerance // timedelta(milliseconds=1)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, table)
             with self.database.write(connection):
                 install(connection, INSTALL)
+                _add_settings(connection)
                 make_identity(connection)
                 known = load_feeds(connection, table)
                 for tables in known:
@@ -83,13 +77,16 @@ class SqliteSetup:
                 if not known:
                     check_absent(f"feed {table!r}", resource_version)
                 _check_same(known, kind, shard_key_type)
-                columns = _check_table(connection, table, kind)
-                tables = register(connection, table, kind, shard_key_type, tolerance_ms)
-                create(connection, tables, columns)
-                _check_keys(connection, tables)
+                if not known or known[0].capture is None:
+                    columns = _check_table(connection, table, kind)
+                    tables = register(connection, table, kind, shard_key_type or "int")
+                    create(connection, tables, columns)
+                    _check_keys(connection, tables)
+                _set(connection, table, time_tolerance, max_hold)
+                info = load_feed(connection, table).info
                 if not known:
                     begin_version(connection, tables)
-                elif known[0].tolerance_ms != tolerance_ms:
+                elif known[0].info.settings != info.settings:
                     bump_version(connection, table)
                 return load_feed(connection, table).info
 
@@ -138,29 +135,47 @@ def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
         connection.execute(load_sql(f"sqlite/install/{name}.sql"))
 
 
-def register(
-    connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_key_type: str, tolerance_ms: int
-) -> FeedTables:
-    """Enter a feed into the registry, or its tolerance where it is there already."""
+def register(connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_key_type: str) -> FeedTables:
+    """Enter a feed into the registry; one that is there stays as it is."""
     connection.execute(
-        'insert into "changefeed.registry" (feed, kind, shard_key_type, tolerance_ms) '
-        "values (?, ?, ?, ?) on conflict (feed) do update set tolerance_ms = excluded.tolerance_ms",
-        (feed, kind.value, shard_key_type, tolerance_ms),
+        'insert into "changefeed.registry" (feed, kind, shard_key_type, tolerance_ms) values (?, ?, ?, ?) '
+        "on conflict (feed) do nothing",
+        (feed, kind.value, shard_key_type, FeedInfo.time_tolerance // _MILLISECOND),
     )
     return load_feed(connection, feed)
 
 
-def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str) -> None:
+def _add_settings(connection: sqlite3.Connection) -> None:
+    """Give the registry of a file of an older version the column that it lacks."""
+    if MAX_HOLD not in [column.name for column, _ in columns_of(connection, "changefeed.registry")]:
+        connection.execute(
+            f'alter table "changefeed.registry" add column {MAX_HOLD} integer not null default -1'
+        )
+
+
+def _set(
+    connection: sqlite3.Connection, feed: str, time_tolerance: timedelta | None, max_hold: timedelta | None
+) -> None:
+    """Store settings; None keeps what there is."""
+    connection.execute(
+        'update "changefeed.registry" set tolerance_ms = coalesce(?, tolerance_ms), '
+        f"{MAX_HOLD} = coalesce(?, {MAX_HOLD}) where feed = ?",
+        (
+            None if time_tolerance is None else time_tolerance // _MILLISECOND,
+            -1 if max_hold == FOREVER else None if max_hold is None else max_hold // _MILLISECOND,
+            feed,
+        ),
+    )
+
+
+def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str | None) -> None:
     for tables in found:
         info = tables.info
-        if tables.capture is not None:
-            raise FeedSetupError(
-                f"{info.name!r} is a capture; enable_capture sets up its feed", feed=info.name
-            )
-        if (info.kind, info.shard_key_type) != (kind, shard_key_type):
+        wanted = shard_key_type or info.shard_key_type
+        if (info.kind, info.shard_key_type) != (kind, wanted):
             raise FeedSetupError(
                 f"feed {info.name!r} already exists, as {info.kind.value} with {info.shard_key_type} shards; "
-                f"to make it {kind.value} with {shard_key_type} shards, drop it first",
+                f"to make it {kind.value} with {wanted} shards, drop it first",
                 feed=info.name,
             )
 

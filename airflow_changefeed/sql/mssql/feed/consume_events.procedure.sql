@@ -96,7 +96,8 @@ begin
         begin
             -- A resolved dead letter that comes again after a rewind is open again.
             update <<schema>>.[dead_letters]
-            set state = 'parked', attempts = @attempts, reason = @reason, parked_at = @now, parked_by = @holder, resolved_at = null, resolved_by = null, note = null
+            set state = 'parked', attempts = @attempts, reason = @reason, parked_at = @now, parked_by = @holder, resolved_at = null, resolved_by = null, note = null,
+                resource_version = resource_version + 1
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and ulid = @parked_ulid;
             if @@rowcount = 0
                 insert into <<schema>>.[dead_letters] (feed_id, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by)
@@ -105,7 +106,7 @@ begin
         if @dead_letter is not null
         begin
             update <<schema>>.[dead_letters]
-            set state = 'done', resolved_at = @now, resolved_by = @holder
+            set state = 'done', resolved_at = @now, resolved_by = @holder, resource_version = resource_version + 1
             where number = @dead_letter and feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and state in ('parked', 'retry');
             if @@rowcount = 0
             begin

@@ -2,7 +2,8 @@
 -- Its cost grows with the shards requested.
 -- @first_shard: how many shards to skip, in order: numbers ascending, UUIDs by text. @shards: maximum number returned.
 -- result: feed, shard_count (total); one row.
--- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000).
+-- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000),
+--     waiting_since (time_hint of the first of them; null without any).
 -- result: as list_cursors, and behind (events in the feed beyond the cursor, at most 10000); of the shards above, in their order.
 -- result: as list_consumers.
 -- errors: 77108 arguments
@@ -20,7 +21,8 @@ begin
         create table #waiting (shard_id <<shard_type>> not null primary key);
         exec <<schema>>.[waiting:<<name>>];
         create table #shards (
-            shard_id <<shard_type>> not null primary key, shard nvarchar(36) collate database_default not null, place int not null, waiting bigint not null
+            shard_id <<shard_type>> not null primary key, shard nvarchar(36) collate database_default not null, place int not null, waiting bigint not null,
+            waiting_since datetime2(3) null
         );
         select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
         insert into #shards (shard_id, shard, place, waiting)
@@ -51,7 +53,8 @@ begin
             case when @floor > '1970-01-01' then @floor end as sealed_until,
             isnull(s.purged_upto, 0x00000000000000000000000000000000) as purged_upto,
             convert(bit, case when k.waiting > 0 then 1 else 0 end) as has_outbox,
-            k.waiting
+            k.waiting,
+            k.waiting_since
         from #shards as k
         left join <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast) on s.shard_id = k.shard_id
         outer apply (

@@ -1,11 +1,11 @@
--- Deletes old events from the feed, in batches; the event table is not touched. Never beyond the lowest ack of the feed's consumers (one
--- without a row for a shard needs all of it, or everything after its begin), the begin of a snapshot that has not expired, or the seal. A
--- feed of serialized writers keeps its events in the user's table: this only records that they are no longer guaranteed.
+-- Deletes old events from the feed, in batches; the event table is not touched. Never beyond the seal. Events that are not older than the
+-- feed's max_hold_ms are kept for consumers, beyond the lowest ack (one without a row for a shard needs all of it, or everything after its
+-- begin), and for snapshots that have not expired, from their begin on; older ones for nobody, so that a consumer, which every reader may
+-- create, cannot stop purges forever. A consumer whose cursor is passed is lost: reading after it fails (77104). A feed of serialized
+-- writers keeps its events in the user's table: this only records that they are no longer guaranteed.
 -- @before: UTC, exclusive. @upto: inclusive; pass one of the two. @batch_rows: rows per transaction, 1 to 1000000. @dry_run: 1 only
 --     returns what would be deleted. @shard_id: null for all shards. @lock_timeout is unused, for uniform calls: only rows are locked,
---     under the session's lock_timeout. @consumers_until: UTC, exclusive; consumers do not hold back older events, so that a consumer,
---     which any reader may create, cannot stop purges forever; reading such events fails (77104). Null lets them hold back everything. A
---     snapshot always holds back its events.
+--     under the session's lock_timeout.
 -- result: shard_id, rows, upto (inclusive; events up to it were deleted).
 -- errors: 77100 in a transaction. 77108 arguments
 -- permission: operators
@@ -15,8 +15,7 @@ create or alter procedure <<schema>>.[purge_feed:<<name>>] (
     @batch_rows int = 10000,
     @dry_run bit = 0,
     @shard_id <<shard_type>> = null,
-    @lock_timeout int = 60000,
-    @consumers_until datetime2(3) = null
+    @lock_timeout int = 60000
 )
 as
 begin
@@ -27,7 +26,7 @@ begin
     set rowcount 0;
     begin try
         declare @found table (shard_id <<shard_type>> not null primary key, rows bigint not null, upto binary(16) not null, is_done bit not null);
-        declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @purged binary(16), @begin datetime2(3);
+        declare @shard <<shard_type>>, @text nvarchar(36), @rows bigint, @wanted binary(16), @bound binary(16), @ack binary(16), @last binary(16), @purged binary(16), @begin datetime2(3), @held_since datetime2(3);
         declare @released binary(16) = 0x00000000000000000000000000000000;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (purge_feed)', 0;
@@ -40,7 +39,9 @@ begin
         from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.floor_time > '1970-01-01';
         if @bound is null set @bound = 0x00000000000000000000000000000000;
         if @bound < @wanted set @wanted = @bound;
-        if @consumers_until is not null set @released = <<schema>>.[below_ulid](@consumers_until);
+        select @held_since = dateadd(minute, -(f.max_hold_ms / 60000), dateadd(millisecond, -(f.max_hold_ms % 60000), <<schema>>.[now]()))
+        from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>> and f.max_hold_ms > 0;
+        if @held_since > '1970-01-01' set @released = <<schema>>.[below_ulid](@held_since);
 
         insert into @found (shard_id, rows, upto, is_done)
         select s.shard_id, 0, s.purged_upto, 0 from <<schema>>.[state:<<name>>] as s
@@ -70,13 +71,22 @@ begin
                     on c.feed_id = <<feed_id>> and c.consumer = n.consumer and c.shard = @text
             ) as a
             order by a.ack;
-            if @ack < @released set @ack = @released;
             if @ack < @bound set @bound = @ack;
             set @begin = null;
             select top (1) @begin = s.begin_time from <<schema>>.[snapshots] as s
             where s.feed_id = <<feed_id>> and s.expires_at > <<schema>>.[now]()
             order by s.begin_time;
             if <<schema>>.[below_ulid](@begin) < @bound set @bound = <<schema>>.[below_ulid](@begin);
+            -- To the last event that goes, so that a consumer that has read all there is does not count as lost. A row of serialized writers
+            -- that is locked is passed over: its writer may wait for the state row.
+            if @bound < @wanted and @bound < @released
+            begin
+                set @last = null;
+                select top (1) @last = f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
+                where f.shard_id = @shard and f.ulid <= @released and f.ulid <= @wanted
+                order by f.ulid desc;
+                if @bound < @last set @bound = @last;
+            end;
             if @bound < @purged set @bound = @purged;
             -- Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete one (R12).
             if @dry_run = 0 and @bound > @purged

@@ -52,7 +52,14 @@ begin
     end
     else
     begin
-        select @present = concat(f.kind, N', ', f.shard_key_type, N' shards, time tolerance ', convert(float, f.tolerance_ms) / 1000, N' s')
+        select @present = concat(f.kind, N', ', f.shard_key_type, N' shards, time tolerance ', convert(float, f.tolerance_ms) / 1000, N' s, max_hold ',
+            case
+                when f.max_hold_ms = -1 then N'forever'
+                when f.max_hold_ms % 86400000 = 0 then concat(f.max_hold_ms / 86400000, N'd')
+                when f.max_hold_ms % 3600000 = 0 then concat(f.max_hold_ms / 3600000, N'h')
+                when f.max_hold_ms % 60000 = 0 then concat(f.max_hold_ms / 60000, N'm')
+                when f.max_hold_ms % 1000 = 0 then concat(f.max_hold_ms / 1000, N's')
+                else concat(f.max_hold_ms, N'ms') end)
         from <<schema>>.[feeds] as f where f.feed_id = @feed_id;
         select @present = concat(@present, N', columns: ', isnull(string_agg(convert(nvarchar(max), c.name), N', ') within group (order by c.column_id), N'none; the table is missing'))
         from sys.columns as c where c.object_id = @object_id;

@@ -45,6 +45,7 @@ begin
         resolved_at datetime2(3) null,
         resolved_by nvarchar(256) null,
         note nvarchar(2000) null,
+        resource_version bigint not null constraint [def:dead_letters.resource_version] default 1,
         constraint [pk:dead_letters] primary key (feed_id, consumer, number) with (allow_page_locks = off),
         constraint [unique:dead_letters.number] unique (number),
         constraint [unique:dead_letters.ulid] unique (feed_id, consumer, shard, ulid),

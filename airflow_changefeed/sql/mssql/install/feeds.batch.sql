@@ -1,5 +1,6 @@
 -- All feeds of this database, one row each.
--- tolerance_ms: a time_hint further in the future is replaced by the current time. floor_time: sealed until then; no event of any shard,
+-- tolerance_ms: a time_hint further in the future is replaced by the current time. max_hold_ms: a purge keeps events for consumers and
+-- snapshots until they are this old; -1 for as long as they are needed. floor_time: sealed until then; no event of any shard,
 -- including shards first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
 -- sequence_name: the sequence of the outbox's order_sequence, quoted. ulid_column, shard_column: of the event table, for serialized writers
 -- only; without shard_column the feed has only shard 0. resource_version: grows with each change of the settings, with an upgrade, and with
@@ -23,11 +24,17 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         schema_print varbinary(32) null,
         upgrade_problem nvarchar(2000) null,
         is_of_v2 bit not null constraint [def:feeds.is_of_v2] default 0,
+        max_hold_ms bigint not null constraint [def:feeds.max_hold_ms] default -1,
         constraint [pk:feeds] primary key (feed_id),
         constraint [unique:feeds.name] unique (name),
         constraint [check:feeds.kind] check (kind in ('outbox', 'serialized')),
-        constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0)
+        constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0),
+        constraint [check:feeds.max_hold_ms] check (max_hold_ms = -1 or max_hold_ms > 0)
     );
+-- An older version did not have it.
+if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[feeds]') and c.name = N'max_hold_ms')
+    alter table <<schema>>.[feeds] add max_hold_ms bigint not null constraint [def:feeds.max_hold_ms] default -1
+        constraint [check:feeds.max_hold_ms] check (max_hold_ms = -1 or max_hold_ms > 0);
 -- The last version of dropped feeds, so that a new feed with the same name never reuses one.
 if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
     create table <<schema>>.[dropped_feeds] (

@@ -21,6 +21,7 @@ grant execute on <<schema>>.[acquire_leases] to [<<schema_name>>.users];
 grant execute on <<schema>>.[release_leases] to [<<schema_name>>.users];
 grant execute on <<schema>>.[revoke_lease] to [<<schema_name>>.users];
 grant execute on <<schema>>.[list_leases] to [<<schema_name>>.users];
+grant execute on <<schema>>.[maintain_feeds] to [<<schema_name>>.users];
 grant select on <<schema>>.[table_columns] to public;
 grant execute on <<schema>>.[now] to public;
 grant execute on <<schema>>.[version] to public;

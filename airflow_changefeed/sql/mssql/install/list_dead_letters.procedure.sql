@@ -1,6 +1,6 @@
 -- The events that consumers of a feed parked, by number.
 -- @feed: null for all that the caller may read. @consumer: null for all. @is_open: 1 for those still to be consumed, 0 for all. @number: null for all.
--- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note.
+-- result: number, feed, consumer, shard, ulid, state, attempts, reason, parked_at, parked_by, resolved_at, resolved_by, note, resource_version.
 -- errors: as find_feed
 -- permission: readers of the feed
 create or alter procedure <<schema>>.[list_dead_letters] (
@@ -31,7 +31,7 @@ begin
         end;
         select
             d.number, f.name as feed, d.consumer, d.shard, d.ulid, d.state, d.attempts, d.reason, d.parked_at, d.parked_by, d.resolved_at,
-            d.resolved_by, d.note
+            d.resolved_by, d.note, d.resource_version
         from @feeds as f
         inner loop join <<schema>>.[dead_letters] as d with (forceseek) on d.feed_id = f.feed_id
         where (@consumer is null or d.consumer = @consumer) and (@number is null or d.number = @number)

@@ -22,7 +22,8 @@ begin
         set state = 'parked',
             -- The log from which they are counted may have been purged meanwhile.
             attempts = case when @attempts > attempts then @attempts else attempts + 1 end,
-            reason = @reason
+            reason = @reason,
+            resource_version = resource_version + 1
         where feed_id = @feed_id and consumer = @consumer and number = @number;
         if @is_own = 1 commit;
         exec <<schema>>.[list_dead_letters] @feed = @feed, @is_open = 0, @number = @number;

@@ -12,7 +12,8 @@ create or alter procedure <<schema>>.[set_up] (
     @ulid_column sysname = null,
     @shard_column sysname = null,
     @must_exist bit,
-    @resource_version bigint = null
+    @resource_version bigint = null,
+    @max_hold_ms bigint = null
 )
 as
 begin
@@ -36,6 +37,8 @@ begin
         end;
         if @time_tolerance_ms not between 0 and 3153600000000
             throw 77116, N'changefeed 77116: @time_tolerance_ms must be 0 to 3153600000000 milliseconds (100 years)', 1;
+        if @max_hold_ms <> -1 and @max_hold_ms not between 1 and 3153600000000
+            throw 77116, N'changefeed 77116: @max_hold_ms must be 1 to 3153600000000 milliseconds (100 years), or -1 to keep events for as long as they are needed', 1;
         exec <<schema>>.[check_table] @object_id = @object_id, @kind = @kind;
         set @name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
 
@@ -93,12 +96,13 @@ begin
         update <<schema>>.[feeds]
         set object_id = @object_id,
             tolerance_ms = isnull(@time_tolerance_ms, tolerance_ms),
+            max_hold_ms = isnull(@max_hold_ms, max_hold_ms),
             ulid_column = @ulid_column,
             shard_column = @shard_column,
             -- An identical repetition is not a change; a table change since note_schemas, or in the caller's transaction, is.
             resource_version = resource_version + case when @is_known = 1 and (
                 schema_print <> <<schema>>.[columns_print](@name, @object_id)
-                or object_id <> @object_id or tolerance_ms <> @time_tolerance_ms
+                or object_id <> @object_id or tolerance_ms <> @time_tolerance_ms or max_hold_ms <> @max_hold_ms
                 or isnull(ulid_column, N'') <> isnull(@ulid_column, N'') or isnull(shard_column, N'') <> isnull(@shard_column, N'')) then 1 else 0 end,
             schema_print = isnull(<<schema>>.[columns_print](@name, @object_id), schema_print)
         where feed_id = @feed_id;

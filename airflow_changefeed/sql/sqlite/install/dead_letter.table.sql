@@ -13,5 +13,6 @@ create table if not exists "changefeed.dead_letter" (
     resolved_at_ms  integer,
     resolved_by     text,
     note           text,
+    resource_version integer not null default 1,
     unique (feed, consumer, shard, ulid)
 ) strict;

@@ -1,5 +1,5 @@
--- Fills the caller's #shards with the number of recorded events that wait to be ordered in each, at most 10,000: a statement of many rows
--- is one outbox row. Open transactions are skipped.
+-- Fills the caller's #shards with the number of recorded events that wait to be ordered in each, at most 10,000, and the time_hint
+-- of the first: a statement of many rows is one outbox row. Open transactions are skipped.
 -- permission: internal
 create or alter procedure <<schema>>.[count_waiting:<<name>>]
 as
@@ -16,4 +16,13 @@ begin
     )
     from #shards as s;
     update #shards set waiting = 10000 where waiting > 10000;
+    update s
+    set waiting_since = (
+        select top (1) o.time_hint
+        from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+        where o.shard_id = s.shard_id
+        order by o.order_sequence
+    )
+    from #shards as s
+    where s.waiting > 0;
 end

@@ -5,5 +5,5 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    update #shards set waiting = 0;
+    update #shards set waiting = 0, waiting_since = null;
 end

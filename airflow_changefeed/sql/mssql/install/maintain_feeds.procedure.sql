@@ -1,0 +1,67 @@
+-- Drains every feed that the caller operates, one after the other; or seals and purges them. For SQL Server Agent and other schedulers. A
+-- failure does not stop the other feeds. A feed that is being set up is skipped.
+-- @purge_before: UTC, exclusive; each feed is sealed until then, unless it is further, and purged up to then. Null drains.
+-- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock.
+-- result: for each feed that of drain_feed:T; or of seal_feed:T, where it was to be sealed, and purge_feed:T.
+-- errors: 77100 in a transaction. 77159 the feeds that failed, with reasons; the others are done
+-- permission: users; skips feeds whose operator the caller is not
+create or alter procedure <<schema>>.[maintain_feeds] (
+    @purge_before datetime2(3) = null,
+    @batch_rows int = 10000,
+    @lock_timeout int = 60000
+)
+as
+begin
+    set xact_abort, nocount on;
+    set implicit_transactions off;
+    set transaction isolation level read committed;
+    set rowcount 0;
+    declare @found table (name nvarchar(128) not null primary key, floor_time datetime2(3) not null, reason nvarchar(2048) null, is_done bit not null);
+    declare @name nvarchar(128), @floor datetime2(3), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @failed int, @all int;
+    if @@trancount > 0
+        throw 77100, N'changefeed 77100: please call this procedure outside of any transaction (maintain_feeds)', 0;
+    insert into @found (name, floor_time, is_done)
+    select f.name, f.floor_time, 0
+    from <<schema>>.[feeds] as f with (readcommittedlock, rowlock, readpast)
+    where has_perms_by_name(concat(N'<<schema_in_text>>.', quotename(concat(N'purge_feed:', f.name))), N'OBJECT', N'EXECUTE') = 1;
+    select top (1) @name = f.name, @floor = f.floor_time from @found as f where f.is_done = 0 order by f.name;
+    while @name is not null
+    begin
+        set @reason = null;
+        begin try
+            if @purge_before is null
+            begin
+                set @of = concat(N'<<schema_in_text>>.', quotename(concat(N'drain_feed:', @name)));
+                set @sql = concat(N'exec ', @of, N' @lock_timeout = @lock_timeout');
+                exec sys.sp_executesql @sql, N'@lock_timeout int', @lock_timeout = @lock_timeout;
+            end
+            else
+            begin
+                if @floor < @purge_before
+                begin
+                    set @of = concat(N'<<schema_in_text>>.', quotename(concat(N'seal_feed:', @name)));
+                    set @sql = concat(N'exec ', @of, N' @until = @until, @lock_timeout = @lock_timeout');
+                    exec sys.sp_executesql @sql, N'@until datetime2(3), @lock_timeout int', @until = @purge_before, @lock_timeout = @lock_timeout;
+                end;
+                set @of = concat(N'<<schema_in_text>>.', quotename(concat(N'purge_feed:', @name)));
+                set @sql = concat(N'exec ', @of, N' @before = @before, @batch_rows = @batch_rows');
+                exec sys.sp_executesql @sql, N'@before datetime2(3), @batch_rows int', @before = @purge_before, @batch_rows = @batch_rows;
+            end;
+        end try
+        begin catch
+            set @reason = error_message();
+            if @@trancount > 0 rollback;
+        end catch;
+        update @found set is_done = 1, reason = @reason where name = @name;
+        set @name = null;
+        select top (1) @name = f.name, @floor = f.floor_time from @found as f where f.is_done = 0 order by f.name;
+    end;
+    select @failed = count(f.reason), @all = count(*) from @found as f;
+    if @failed = 0 return;
+    -- All reasons share the length of a message.
+    select @message = string_agg(convert(nvarchar(max), concat(N'"', f.name, N'": ', left(f.reason, 1600 / @failed))), N'; ') within group (order by f.name)
+    from @found as f where f.reason is not null;
+    set @message = concat(N'changefeed 77159: ', @failed, N' of ', @all, N' feeds were not ', case when @purge_before is null then N'drained' else N'purged' end,
+        N': ', left(@message, 1700), N'. The others are done. Fix each problem; the next run continues');
+    throw 77159, @message, 1;
+end
