@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from airflow_changefeed.assets.changefeed import changefeed_asset
+    from airflow_changefeed.assets.changefeed import changefeed_asset, changefeed_windows
     from airflow_changefeed.consumers.aio import AsyncConsumer
     from airflow_changefeed.consumers.begin import create_consumer
     from airflow_changefeed.consumers.consumer import Consumer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
     from airflow_changefeed.hooks.changefeed_context import window_params
     from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
-    from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+    from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
     from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
     from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
     from airflow_changefeed.operators.changefeed_freshness import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AsyncConsumer": "consumers.aio",
     "CaptureSpec": "core.capture",
+    "ChangefeedCleanOperator": "operators.changefeed",
     "ChangefeedConsumeOperator": "operators.changefeed_consume",
     "ChangefeedDataSource": "spark.datasource",
     "ChangefeedFoldOperator": "operators.changefeed_fold",
@@ -75,6 +76,7 @@ _MODULES = {
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
     "changefeed_export_group": "transfers.changefeed_group",
+    "changefeed_windows": "assets.changefeed",
     "create_consumer": "consumers.begin",
     "export_dataset": "output.dataset",
     "fold": "spark.fold",
@@ -88,6 +90,7 @@ _MODULES = {
 __all__ = [
     "AsyncConsumer",
     "CaptureSpec",
+    "ChangefeedCleanOperator",
     "ChangefeedConsumeOperator",
     "ChangefeedDataSource",
     "ChangefeedFoldOperator",
@@ -114,6 +117,7 @@ __all__ = [
     "__version__",
     "changefeed_asset",
     "changefeed_export_group",
+    "changefeed_windows",
     "create_consumer",
     "export_dataset",
     "fold",

@@ -69,6 +69,10 @@ def get_provider_info() -> dict[str, Any]:
             }
         },
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
+        "extra-links": [
+            "airflow_changefeed.links.changefeed_links.CalendarLink",
+            "airflow_changefeed.links.changefeed_links.WindowLink",
+        ],
         "notifications": [
             "airflow_changefeed.notifications.changefeed_freshness.ChangefeedFreshnessNotifier"
         ],

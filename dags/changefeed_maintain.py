@@ -5,12 +5,12 @@
 `drain` orders what writers have left in outboxes, for feeds that nobody exports at the moment. `purge`
 removes events that are older than `KEPT` from the feeds; never those that a consumer has not read, and never
 rows of your own tables. `verify` reads some days of an export again and compares them with their manifests,
-other days each night.
+other days each night. A snapshot of the table of each of `CAPTURES` is taken when the newest is older than
+`SNAPSHOT_AGE`: folds start from it, instead of from ever more events.
 
 * It is paused until you have set `KEPT`: what is purged can be exported again only from the Parquet files.
 * If the connection's login may not purge, let an agent of the database do it, and delete the task.
-* If the export is a table of Delta Lake or Iceberg, add a task that runs
-  `airflow-changefeed output clean --feed ... --path ...`.
+* If the export is a table of Delta Lake or Iceberg, add a `ChangefeedCleanOperator`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, task
 
-from airflow_changefeed import ChangefeedHook, ChangefeedVerifyOperator
+from airflow_changefeed import ChangefeedHook, ChangefeedSnapshotOperator, ChangefeedVerifyOperator
 
 CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
 PATH = "/tmp/changefeed-export"
 KEPT = timedelta(days=90)
+# Captures, for example ("shop.Order_changes",), and where their snapshots and states go.
+CAPTURES = ()
+FOLD_PATH = "/tmp/changefeed-folded"
+SNAPSHOT_AGE = timedelta(days=30)
 
 with DAG(
     "changefeed_maintain",
@@ -36,7 +40,7 @@ with DAG(
     default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
     doc_md=__doc__,
     tags=["changefeed"],
-):
+) as dag:
 
     @task
     def drain() -> dict[str, int]:
@@ -55,3 +59,12 @@ with DAG(
 
     drain() >> purge()
     ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=PATH, sample_days=3)
+    for capture in CAPTURES:
+        ChangefeedSnapshotOperator(
+            task_id=f"snapshot_{capture}",
+            feed=capture,
+            output_path=FOLD_PATH,
+            changefeed_conn_id=CONN_ID,
+            max_age=SNAPSHOT_AGE,
+            local_below=100_000,
+        )

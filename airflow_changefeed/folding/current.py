@@ -12,6 +12,7 @@ what the next merge must know. So a table is a base whose two times are its fron
 
 from __future__ import annotations
 
+import posixpath
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -186,10 +187,19 @@ class CurrentOutput(TableOutput):
             valid_from=VALID_FROM if record.history else "",
         )
 
+    def missing(self, current: CurrentVersion) -> list[str]:
+        """Return the files of a version that are gone, relative to the table's folder."""
+        own = [file.path for file in current.files if not _is_elsewhere(file.path)]
+        there = {
+            posixpath.join(folder, name)
+            for folder in {posixpath.dirname(path) for path in own}
+            for name in self.files.sizes(posixpath.join(self.layout.data, folder))
+        }
+        return [path for path in own if path not in there]
+
     def _url(self, path: str) -> str:
         """Return a file's path for readers; one that lies elsewhere has its own."""
-        is_elsewhere = "://" in path or path.startswith("/")
-        return path if is_elsewhere else self.files.url(f"{self.layout.data}/{path}")
+        return path if _is_elsewhere(path) else self.files.url(f"{self.layout.data}/{path}")
 
     def discard(self, attempt: int, at: datetime) -> None:
         """Remove the files and the document of a failed attempt."""
@@ -223,3 +233,8 @@ class CurrentOutput(TableOutput):
             if match and int(match[2]) != kept.attempt and begun_at(int(match[2])) < before:
                 self.files.remove_file(f"{self._records}/{name}")
         return removed
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Whether a path of a table's file is a whole one, and not relative to the table's folder."""
+    return "://" in path or path.startswith("/")

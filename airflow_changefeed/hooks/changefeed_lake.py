@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.output.claims import Claim
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.tables.base import LakeTable, TableHome, TableUse
 
 
@@ -47,6 +48,30 @@ def lake_table(
         catalog=catalog_properties(catalog_conn_id) if options.catalog_table else None,
         use=use or EXPORTED,
     )
+
+
+def table_of_export(
+    store: ExportStore,
+    storage_options: Mapping[str, Any],
+    catalog_conn_id: str | None,
+    options: ExportOptions | Claim | None = None,
+) -> LakeTable:
+    """
+    Return the table of an export that has one.
+
+    :param options: what says the format; None for the claim of the output.
+    :raises OutputError: it was exported as plain Parquet; terminal.
+    """
+    from airflow_changefeed.exceptions import OutputError
+
+    table = lake_table(store, options or store.claimed(), storage_options, catalog_conn_id)
+    if table is None:
+        raise OutputError(
+            f"{store.layout.data} has no table, it was exported as Parquet: make one by airflow-changefeed "
+            "output publish --table-format",
+            path=store.path,
+        )
+    return table
 
 
 def table_to_verify(

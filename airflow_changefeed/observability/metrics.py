@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 FRONTIER = "changefeed.frontier"
 EXPORTED_ROWS = "changefeed.export.rows"
 EXPORTED_BYTES = "changefeed.export.bytes"
-SEAL_DURATION = "changefeed.export.seal_duration"
+SEAL_DURATION = "changefeed.seal_duration"
+DRAIN_DURATION = "changefeed.drain_duration"
 SUPERSEDED = "changefeed.export.superseded"
 #: Followed by the names of the fields of ``ConsumerCounts`` and ``FeedCounts``.
 CONSUMER, FEED = "changefeed.consumer.", "changefeed.feed."
@@ -57,6 +59,14 @@ def exported(feed: str, consumer: str, rows: int, size: int, frontier: datetime 
     _send(Stats.incr, EXPORTED_BYTES, size, feed=feed, consumer=consumer)
     if frontier is not None:
         _send(Stats.gauge, FRONTIER, frontier.timestamp(), feed=feed, consumer=consumer)
+
+
+@contextmanager
+def timing(metric: str, feed: str, consumer: str) -> Iterator[None]:
+    """Send how long something took, such as ``DRAIN_DURATION``; nothing if it fails."""
+    begun = time.monotonic()
+    yield
+    _send(Stats.timing, metric, timedelta(seconds=time.monotonic() - begun), feed=feed, consumer=consumer)
 
 
 @contextmanager

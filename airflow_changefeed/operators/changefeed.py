@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify an export against its manifests."""
+"""Look after exports: verify one against its manifests, and clean up what its table has replaced."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
-from airflow_changefeed.hooks.changefeed_lake import table_to_verify
+from airflow_changefeed.hooks.changefeed_lake import table_of_export, table_to_verify
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
+#: Hundred years.
+MOST_HOURS = 876_600
 
 
 class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
@@ -132,6 +135,77 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         table = table_to_verify(self.path, self.feed, options, self.catalog_conn_id)
         report = verify_export(self.path, self.feed, start, end, shards, options, source=source, table=table)
         return str(window or "the whole export"), report
+
+
+class ChangefeedCleanOperator(NamesConnections, BaseOperator):
+    """
+    Remove the files of an export that is a table of Delta Lake or Iceberg, which the table replaced.
+
+    These are files of replaced and of failed attempts, which no manifest names; never those of an export that
+    runs. Files of different units are not joined, because each unit must stay replaceable: if files are
+    small, export longer units.
+
+    The result (XCom) is ``{"feed", "path", "removed"}`` with the number of files; the log names them.
+
+    :param feed: name of the feed, the table's. (templated)
+    :param path: root of the export, a local path or an fsspec URL. (templated)
+    :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
+    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog.
+    :param kept_hours: for so long older versions of the table can be read, the newest always: longer than any
+        reader takes.
+    """
+
+    template_fields: Sequence[str] = ("feed", "path")
+
+    def __init__(
+        self,
+        *,
+        feed: str,
+        path: str,
+        path_conn_id: str | None = None,
+        catalog_conn_id: str | None = None,
+        kept_hours: float = 168.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.feed = feed
+        self.path = path
+        self.path_conn_id = path_conn_id
+        self.catalog_conn_id = catalog_conn_id
+        self.kept_hours = kept_hours
+        self._check()
+
+    def _check(self) -> None:
+        check_arguments(
+            self,
+            (check_name, "feed", self.feed),
+            (check_name, "path", self.path),
+            (_check_hours, self.kept_hours),
+        )
+
+    @airflow_errors()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Clean up."""
+        from airflow_changefeed.output.read import export_there
+        from airflow_changefeed.output.store import ExportStore
+        from airflow_changefeed.tables.clean import clean
+
+        self._check()
+        options = storage_options(self.path, self.path_conn_id)
+        store = ExportStore(self.path, self.feed, options)
+        export_there(store)
+        removed = clean(store, table_of_export(store, options, self.catalog_conn_id), self.kept_hours)
+        for path in removed:
+            self.log.info("Removed %s", path)
+        self.log.info("Feed %s: files removed: %d", self.feed, len(removed))
+        return {"feed": self.feed, "path": without_secrets(self.path), "removed": len(removed)}
+
+
+def _check_hours(kept_hours: object) -> None:
+    """Refuse what is not a number of hours."""
+    is_number = isinstance(kept_hours, (int, float)) and not isinstance(kept_hours, bool)
+    if not is_number or not 0 <= kept_hours <= MOST_HOURS:  # type: ignore[operator]
+        raise InvalidArgumentError(f"kept_hours must be 0 to {MOST_HOURS:,} hours, not {kept_hours!r}")
 
 
 def _check_sample(sample_days: object, window_start: object) -> None:

@@ -14,6 +14,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_lock_timeout,
     check_name,
     check_rows,
+    parse_max_age,
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -28,6 +29,8 @@ from airflow_changefeed.observability.lineage import (
 )
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.sdk import Context
 
     from airflow_changefeed.export.job_connection import JobConnection
@@ -72,6 +75,8 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         other, which then needs neither Java nor a Spark connection. 0 for never.
     :param only_if_missing: whether nothing is read if a snapshot is there that later folds can start from; a
         DAG with it takes another one by itself after a gap.
+    :param max_age: likewise, if one is there that began no longer ago, a ``timedelta`` or seconds: so that a
+        DAG that runs each night takes one each month. None for any age.
     :param where: a part of the table: comparisons (``=``, ``<``, ``<=``, ``>``, ``>=``) of key columns with
         whole numbers, decimals or dates (``'2024-12-31'``), joined by ``and``; only these rows are read. Only
         a fold whose ``base`` is the snapshot's begin uses it. None for all rows. (templated)
@@ -94,6 +99,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         rows_per_second: int | None = None,
         local_below: int = 0,
         only_if_missing: bool = False,
+        max_age: timedelta | float | None = None,
         where: str | None = None,
         lock_timeout: float | None = None,
         **kwargs: Any,
@@ -112,6 +118,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         self.rows_per_second = rows_per_second
         self.local_below = local_below
         self.only_if_missing = only_if_missing
+        self.max_age = max_age
         self.where = where
         self.lock_timeout = lock_timeout
         self._check(wrong)
@@ -140,6 +147,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
             self.rows_per_second,
             self.only_if_missing,
             where or "",
+            max_age=None if self.max_age is None else parse_max_age(self.max_age),
         )
 
     @airflow_errors()

@@ -52,13 +52,19 @@ class Cell:
 
     :param start: inclusive.
     :param end: exclusive.
-    :param missing: shards that are not exported, or not wholly.
+    :param lacking: shards that are not exported, or not wholly, where it is ``MISSING``; None stands for all
+        if no shard has anything.
     """
 
     start: datetime
     end: datetime
     state: CellState
-    missing: int = 0
+    lacking: frozenset[Shard | None] = frozenset()
+
+    @property
+    def missing(self) -> int:
+        """How many shards are not exported, or not wholly."""
+        return len(self.lacking)
 
 
 def make_calendar(
@@ -74,7 +80,7 @@ def make_calendar(
     """
     Say of each piece of a time whether it is exported.
 
-    :param length: of a piece; pieces begin at multiples of it since 1970 UTC.
+    :param length: of a piece; the first one begins with the time.
     :param shards: those to look at. One that is not among ``begins`` counts since its first unit, and without
         any only where no other has one either.
     :param begin: where the consumer's first window begins; None where it has not begun.
@@ -84,7 +90,7 @@ def make_calendar(
     :raises InvalidArgumentError: more than ``MOST_CELLS`` pieces.
     """
     step = length // timedelta(milliseconds=1)
-    start = to_milliseconds(wanted.start) // step * step
+    start = to_milliseconds(wanted.start)
     borders = range(start, to_milliseconds(wanted.end), step)
     if len(borders) > MOST_CELLS:
         raise InvalidArgumentError(
@@ -107,7 +113,7 @@ def make_calendar(
     return [
         _cell(
             (from_milliseconds(border), length),
-            len(missing[number]),
+            frozenset(missing[number]),
             is_bare=number in bare,
             is_full=number in full,
             begin=begin,
@@ -127,7 +133,7 @@ def _missed(wanted: UlidRange, units: Units, begins: Mapping[Shard, Ulid]) -> It
 
 def _cell(
     place: tuple[datetime, timedelta],
-    missing: int,
+    missing: frozenset[Shard | None],
     *,
     is_bare: bool,
     is_full: bool,
@@ -145,7 +151,7 @@ def _cell(
             state = CellState.BEFORE
         elif end > now:
             state = CellState.OPEN
-    return Cell(start, end, state, missing if state is CellState.MISSING else 0)
+    return Cell(start, end, state, missing if state is CellState.MISSING else frozenset())
 
 
 @dataclass(frozen=True)

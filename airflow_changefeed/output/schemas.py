@@ -9,7 +9,7 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import ICEBERG
+from airflow_changefeed.core.plan import ICEBERG, PARQUET
 from airflow_changefeed.exceptions import ColumnTypeError
 
 if TYPE_CHECKING:
@@ -63,24 +63,26 @@ def file_schema(schema: pa.Schema, table_format: str) -> pa.Schema:
     """
     Return the columns that the files of an export have in a format, for those of the feed.
 
-    Iceberg's reader in Spark refuses files with unsigned whole numbers, and takes milliseconds for
-    microseconds, so its files have the next wider types.
+    Times of both table formats are microseconds: Polars until 1.41 refuses milliseconds in a Delta table, and
+    Iceberg's reader in Spark takes them for microseconds. It refuses unsigned whole numbers, too, which get
+    the next wider type.
     """
     import pyarrow as pa
 
-    if table_format != ICEBERG:
+    if table_format == PARQUET:
         return schema
-    return pa.schema([(field.name, _iceberg_type(field.type)) for field in schema])
+    return pa.schema([(field.name, _table_type(field.type, table_format)) for field in schema])
 
 
-def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+def _table_type(kind: pa.DataType, table_format: str) -> pa.DataType:
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _iceberg_type(field.type)) for field in kind])
+        return pa.struct([(field.name, _table_type(field.type, table_format)) for field in kind])
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
-    return {pa.uint8(): pa.int16(), pa.uint16(): pa.int32()}.get(kind, kind)
+    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32()} if table_format == ICEBERG else {}
+    return wider.get(kind, kind)
 
 
 def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> pa.Schema:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_changefeed.assets.changefeed import emit, export_alias
+from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -30,6 +30,7 @@ from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, r
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
@@ -88,6 +89,9 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         "options",
     )
     mode = "window"
+    operator_extra_links = WINDOW_LINKS
+    calendar_task_id: str | None = None
+    window_begin: datetime | None = None
 
     def __init__(
         self,
@@ -218,6 +222,8 @@ class ExportOperator(WaitsForWindow, BaseOperator):
                 "a CronDataIntervalTimetable. To export everything after the cursor, give a "
                 "ChangefeedToParquetOperator mode='batch', with a path and a consumer of its own"
             )
+        if self.feed:
+            self.window_begin = window.start
         # Before cutting into units: centuries of hours would not fit into memory.
         self._wait_until_ended(window, source)
         return window.cut(parse_unit(self.unit))
@@ -274,7 +280,9 @@ def conclude(
     forget(store, {plan.attempt, *attempts_of(result)})
     for line in waiting(rows):
         task.log.warning(line)
-    emit(context, task.outlets, completed_export(plan, store, result, earlier))
+    completed = completed_export(plan, store, result, earlier)
+    emit(context, task.outlets, completed)
+    emit_windows(context, task, plan, completed)
     metrics.exported(plan.feed, plan.consumer, result.rows, result.size, complete_until(plan, rows))
     task.keep_lineage(lambda: _lineage(source, store, plan, result, rows))
     shards = {manifest.unit.shard for manifest in earlier}.union(done)
@@ -296,7 +304,7 @@ def _lineage(
     captured = [table_dataset(source.describe(), table) for table in tables]
     manifest = store.read(plan.units[0].unit) if plan.units else None
     columns = manifest.columns if manifest is not None else {}
-    windows = [planned.unit.window for planned in plan.units if planned.unit.window is not None]
+    windows = plan.windows
     frontier = complete_until(plan, rows)
     return Lineage(
         tuple({(each.namespace, each.name): each for each in (feed, *captured)}.values()),
@@ -308,8 +316,8 @@ def _lineage(
         window={
             "feed": plan.feed,
             "consumer": plan.consumer,
-            "windowStart": format_time(min(window.start for window in windows)) if windows else None,
-            "windowEnd": format_time(max(window.end for window in windows)) if windows else None,
+            "windowStart": format_time(windows[0].start) if windows else None,
+            "windowEnd": format_time(windows[-1].end) if windows else None,
             "sealedUntil": format_time(min(plan.seals.values())) if plan.seals else None,
             "frontier": format_time(frontier) if frontier else None,
         },
@@ -322,7 +330,7 @@ def complete_until(plan: Plan, rows: Sequence[CursorRow]) -> datetime | None:
 
     :param rows: its cursors after the export. A batch has read everything that was sealed.
     """
-    if any(planned.unit.window is not None for planned in plan.units):
+    if plan.windows:
         return min((row.ulid.next().time for row in rows), default=None)
     return min(plan.seals.values(), default=None)
 

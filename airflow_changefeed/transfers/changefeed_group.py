@@ -26,6 +26,7 @@ from airflow_changefeed.hooks.changefeed_context import airflow_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import ReportsLineage
 from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
@@ -37,6 +38,8 @@ from airflow_changefeed.version_compat import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import Context
 
     from airflow_changefeed.core.plan import Plan
@@ -234,6 +237,9 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     """
 
+    operator_extra_links = WINDOW_LINKS
+    window_begin: datetime | None = None
+
     def __init__(
         self,
         *,
@@ -256,6 +262,11 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         self.catalog_conn_id = catalog_conn_id
         self.lock_timeout = lock_timeout
 
+    @property
+    def calendar_task_id(self) -> str:
+        """The task whose calendar the page has."""
+        return self.plan_task_id
+
     @airflow_errors()
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
@@ -268,6 +279,7 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         source, variables = hook.source(), hook.variables()
         options = storage_options(parse_spec(uri)[0], self.path_conn_id)
         store, plan = read_spec(uri, options)
+        self.window_begin = plan.windows[0].start if plan.windows else None
         check_database(source, plan.feed, plan.database)
         result = self._succeeded(uri, plan, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)

@@ -177,6 +177,20 @@ def test_a_consumer_is_as_old_as_the_first_event_that_it_has_not_read(shop: Shop
     assert shop.only(30 * MINUTE).is_fresh is False
 
 
+def test_a_lost_consumer_is_as_old_as_its_cursor(shop: Shop) -> None:
+    """Also if nothing is left of what it has not read: nobody knows how much that was."""
+    shop.consumer()
+    shop.write(1, 9 * HOUR)
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, at_head=True)
+    shop.write(2, 3 * HOUR)
+    shop.source.set_up_feed(FEED, max_hold=HOUR)
+    shop.source.seal(FEED, shop.source.now())
+    shop.source.purge(FEED, shop.source.now())
+    found = shop.only(30 * MINUTE)
+    assert (found.is_fresh, found.age >= 9 * HOUR) == (False, True)
+    assert "consumer-lost" in [fault.kind.code for fault in found.reasons]
+
+
 def test_a_consumer_without_a_cursor_has_read_nothing(shop: Shop) -> None:
     """Its shards begin where it does."""
     shop.consumer()
@@ -678,7 +692,7 @@ def test_what_is_no_duration_is_refused(commands: Commands, text: str) -> None:
 # ---- the page
 
 
-@since("3.1", "deadlines")
+@since("3.2", "the deadlines of the page")
 @pytest.mark.usefixtures("server")
 def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks find what is there; the mail has the text."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import fields
 from datetime import timedelta
@@ -23,7 +24,6 @@ import yaml
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, feed_counts
-from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
@@ -112,9 +112,12 @@ def test_a_watch_sends_what_it_has_read(database: str, tmp_path: Path, stats: Re
     export(tmp_path).execute(context(START + 2 * HOUR, START + 3 * HOUR))
     with closing(SqliteFeedSource(database)) as source:
         create_consumer(source, ConsumerSpec("billing", FEED), "earliest", by="tests")
+    hint = int((time.time() - 7200) * 1000)
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("insert into \"nyc.Flight\" values (100, 'JFK')")
-        connection.execute('insert into "changefeed.outbox:nyc.Flight" (shard_id, id) values (0, 100)')
+        connection.execute(
+            'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (0, ?, 100)', [hint]
+        )
         connection.commit()
     stats.sent.clear()
     task = ChangefeedFreshnessOperator(task_id="watch", max_age=HOUR)
@@ -127,14 +130,18 @@ def test_a_watch_sends_what_it_has_read(database: str, tmp_path: Path, stats: Re
     assert sent["changefeed.consumer.windows_missing", CONSUMER] == 2
     assert sent["changefeed.consumer.leases_held", CONSUMER] == 0
     assert sent["changefeed.consumer.dead_letters", "billing"] == 0
-    assert sent["changefeed.feed.outbox_shards", None] == 1
+    assert sent["changefeed.consumer.events_behind", CONSUMER] == 30
+    assert sent["changefeed.consumer.events_behind", "billing"] == 36
+    assert sent["changefeed.feed.outbox_rows", None] == 1
+    assert 7200 <= sent["changefeed.feed.outbox_age", None] < 7300
     assert ("changefeed.feed.gaps_open", None) not in sent
 
 
 def test_the_open_gaps_of_a_capture_are_counted(tmp_path: Path) -> None:
     """Feeds that are no captures have none to count."""
     stock = Stock.create(tmp_path, rows=1)
-    assert feed_counts(stock.source, FeedState(CAPTURE, stock.source.now())) == FeedCounts(0, 0)
+    (overview,) = stock.source.overview([CAPTURE])
+    assert feed_counts(stock.source, overview, stock.source.now()) == FeedCounts(0, 0.0, 0)
 
 
 def test_stats_that_fail_are_a_warning(
@@ -169,6 +176,7 @@ NAMES = {
     metrics.EXPORTED_ROWS,
     metrics.EXPORTED_BYTES,
     metrics.SEAL_DURATION,
+    metrics.DRAIN_DURATION,
     metrics.SUPERSEDED,
     *(metrics.CONSUMER + field.name for field in fields(ConsumerCounts)),
     *(metrics.FEED + field.name for field in fields(FeedCounts)),

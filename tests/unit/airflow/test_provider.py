@@ -49,6 +49,9 @@ def test_every_module_of_the_provider_info_exists() -> None:
     modules += [entry["python-module"] for entry in info["transfers"]]
     for name in modules:
         importlib.import_module(name)
+    for name in (*info["extra-links"], *info["notifications"]):
+        module, _, face = name.rpartition(".")
+        assert getattr(importlib.import_module(module), face)
 
 
 @pytest.mark.parametrize("name", airflow_changefeed.__all__)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
+from tests.system.example_dags import copy_dags
 from tests.unit.airflow.fakes import LocalSpark, context
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
@@ -164,6 +166,31 @@ def test_a_snapshot_that_is_there_is_the_result(stock: Stock) -> None:
     first = operator(stock, only_if_missing=True).execute(context())
     assert operator(stock, only_if_missing=True).execute(context()) == first
     assert len(SubmitHook.jobs) == 1
+
+
+def test_maintenance_takes_a_snapshot_when_the_newest_is_old(stock: Stock, tmp_path: Path) -> None:
+    """As the example DAG does each night, of the captures that it names."""
+
+    def run(age: timedelta) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        given = {"CAPTURES": (CAPTURE,), "FOLD_PATH": stock.lake, "SNAPSHOT_AGE": age}
+        folder = copy_dags(tmp_path / "dags", **given)
+        run_example((folder / "changefeed_maintain.py").read_text(encoding="utf-8"), names)
+        task = names["dag"].get_task(f"snapshot_{CAPTURE}")
+        result: dict[str, Any] = task.execute(context())
+        return result
+
+    first = run(timedelta(days=30))
+    assert first["rows"] == 50
+    assert run(timedelta(days=30)) == first
+    assert run(timedelta(microseconds=1))["begin"] > first["begin"]
+
+
+@pytest.mark.parametrize("age", [0, timedelta(days=-1), "30 days"])
+def test_an_age_that_is_none_is_refused(stock: Stock, age: Any) -> None:
+    """With what it may be."""
+    with pytest.raises(InvalidArgumentError, match="max_age must be a timedelta, or seconds, above 0"):
+        operator(stock, max_age=age)
 
 
 def test_a_gap_is_named_as_transient_once_it_is_resolved(stock: Stock) -> None:

@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from airflow_changefeed.core.cursor import variable_key
-from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed_lake import catalog_properties
-from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
+from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
@@ -177,7 +177,7 @@ def test_a_table_is_made_of_an_export_that_is_there(commands: Commands, path: st
     operator(path, local_below=1000).execute(context(START, START + HOUR))
     arguments = ("--path", path, "--feed", FEED)
     assert commands.run_bare("output publish", *arguments) == 2
-    assert "has no table, it was exported as Parquet: name one with --table-format" in commands.err
+    assert "output publish --table-format" in commands.err
     assert commands.run_bare("output publish", *arguments, "--table-format", "delta") == 0
     assert f"Delta table {path}/{FEED} now holds all that is committed" in commands.err
     assert commands.run_bare("output publish", *arguments) == 0
@@ -198,6 +198,28 @@ def test_a_clean_up_removes_what_was_replaced(commands: Commands, path: str) -> 
     assert commands.run_bare("output clean", *arguments, "--older-than", "0") == 0
     assert "Files removed: 2" in commands.err
     assert delta_ids(path) == exported(path) == list(range(6))
+
+
+def test_a_task_cleans_up_as_the_command_does(database: str, path: str) -> None:
+    """A plain export has nothing to clean."""
+    given: dict[str, Any] = {"task_id": "clean", "feed": FEED, "path": path}
+    operator(path, local_below=1000).execute(context(START, START + HOUR))
+    with pytest.raises(AirflowFailException, match=r"has no table, it was exported as Parquet: make one by"):
+        ChangefeedCleanOperator(**given).execute(context())
+    given["path"] = table = f"{path}-table"
+    for _ in range(2):
+        operator(table, local_below=1000, **DELTA).execute(context(START, START + HOUR))
+    assert ChangefeedCleanOperator(**given).execute(context())["removed"] == 0
+    done = ChangefeedCleanOperator(**given, kept_hours=0).execute(context())
+    assert done == {"feed": FEED, "path": table, "removed": 2}
+    assert delta_ids(table) == list(range(6))
+
+
+@pytest.mark.parametrize("hours", [-1, float("nan"), 1e12, "a week", True])
+def test_a_task_refuses_what_is_no_number_of_hours(hours: Any) -> None:
+    """When the DAG is read."""
+    with pytest.raises(InvalidArgumentError, match="kept_hours must be 0 to 876,600 hours, not"):
+        ChangefeedCleanOperator(task_id="clean", feed=FEED, path="/x", kept_hours=hours)
 
 
 @pytest.mark.parametrize("hours", ["-1", "nan", "inf", "1e12", "a week"])

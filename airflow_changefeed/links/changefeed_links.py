@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The buttons of an export's task that lead to its window on the page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from airflow.sdk import BaseOperatorLink
+
+from airflow_changefeed.links.changefeed_page import window_url
+from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS, conf
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class ExportsWindow(Protocol):
+    """
+    A task with a window on the page.
+
+    :ivar changefeed_conn_id: connection of the feed.
+    :ivar calendar_task_id: the task whose calendar it is, with the ids of its groups; None for itself.
+    :ivar window_begin: start of the window that this run is about; None if it has none, or is not known yet.
+    """
+
+    changefeed_conn_id: str
+    calendar_task_id: str | None
+    window_begin: datetime | None
+
+
+class CalendarLink(BaseOperatorLink):
+    """Leads to the calendar of the export, at the run's window."""
+
+    name = "Changefeed calendar"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return an address; empty for a run without a window, and for a mapped task."""
+        return _link(operator, ti_key, show_window=False)
+
+
+class WindowLink(BaseOperatorLink):
+    """Leads to the first unit of the run's window: its shards, rows and manifests."""
+
+    name = "Changefeed window and manifests"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return an address; empty where :class:`CalendarLink` has none."""
+        return _link(operator, ti_key, show_window=True)
+
+
+#: Of a task that exports windows. Airflow 3.0 has no page.
+WINDOW_LINKS: Collection[BaseOperatorLink] = (CalendarLink(), WindowLink()) if AIRFLOW_V_3_1_PLUS else ()
+
+
+def _link(operator: BaseOperator, ti_key: Any, *, show_window: bool) -> str:
+    task = cast("ExportsWindow", operator)
+    if task.window_begin is None or ti_key.map_index >= 0:
+        return ""
+    return window_url(
+        task.changefeed_conn_id,
+        ti_key.dag_id,
+        task.calendar_task_id or ti_key.task_id,
+        task.window_begin,
+        base_url=conf.get("api", "base_url", fallback="/") or "/",
+        show_window=show_window,
+    )
