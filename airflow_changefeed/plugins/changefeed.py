@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_changefeed.links.changefeed_page import PAGE_PATH
 from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Send
 
-#: Path of the page, relative to Airflow's UI.
-URL_PREFIX = "/changefeed"
+#: Where Airflow mounts the page, relative to its UI.
+URL_PREFIX = f"/{PAGE_PATH.rstrip('/')}"
 
 
 class LazyPage:
@@ -51,11 +52,11 @@ class ChangefeedPlugin(AirflowPlugin):
             {
                 "name": "Changefeed",
                 # Relative, because Airflow may be served below a path.
-                "href": f"{URL_PREFIX[1:]}/",
+                "href": PAGE_PATH,
                 "destination": "nav",
                 "category": "browse",
                 "url_route": "changefeed",
-                "icon": f"{URL_PREFIX[1:]}/static/icon.svg",
-                "icon_dark_mode": f"{URL_PREFIX[1:]}/static/icon-dark.svg",
+                "icon": f"{PAGE_PATH}static/icon.svg",
+                "icon_dark_mode": f"{PAGE_PATH}static/icon-dark.svg",
             }
         ]

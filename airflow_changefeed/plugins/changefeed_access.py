@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -39,6 +39,11 @@ def may_backfill(user: Any, dag_id: str) -> bool:
     )
 
 
+def may_pause(user: Any, dag_id: str) -> bool:
+    """Whether a user may pause a DAG."""
+    return get_auth_manager().is_authorized_dag(method="PUT", details=_dag(dag_id), user=user)
+
+
 def may_see_runs(user: Any, dag_id: str) -> bool:
     """Whether a user may see the runs of a DAG."""
     return get_auth_manager().is_authorized_dag(
@@ -63,11 +68,25 @@ def may_change(user: Any, database: str, consumer: str, feed: str) -> bool:
     )
 
 
+def may_change_variables(user: Any) -> bool:
+    """Whether a user may change Variables, and so create consumers; each is asked about by its own name."""
+    return get_auth_manager().is_authorized_variable(method="PUT", user=user)
+
+
 def may_see_connection(user: Any, conn_id: str) -> bool:
     """Whether a user may see a connection, and so the address and the errors of its database."""
+    return _may_connection("GET", user, conn_id)
+
+
+def may_edit_connection(user: Any, conn_id: str) -> bool:
+    """Whether a user may edit a connection, and so change the captures of its database."""
+    return _may_connection("PUT", user, conn_id)
+
+
+def _may_connection(method: Literal["GET", "PUT"], user: Any, conn_id: str) -> bool:
     team = Connection.get_team_name(conn_id) if _has_teams() else None
     return get_auth_manager().is_authorized_connection(
-        method="GET", details=ConnectionDetails(conn_id=conn_id, team_name=team), user=user
+        method=method, details=ConnectionDetails(conn_id=conn_id, team_name=team), user=user
     )
 
 

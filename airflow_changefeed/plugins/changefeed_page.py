@@ -21,6 +21,7 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.times import now
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import reading
+from airflow_changefeed.plugins.changefeed_actions import router as actions
 from airflow_changefeed.plugins.changefeed_api import router
 from airflow_changefeed.plugins.changefeed_rows import cursor_row
 
@@ -32,7 +33,19 @@ _TYPES = {
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
     **dict.fromkeys(
-        ("page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js", "troubles.js"),
+        (
+            "page.js",
+            "parts.js",
+            "server.js",
+            "feed.js",
+            "calendar.js",
+            "window.js",
+            "actions.js",
+            "strip.js",
+            "chart.js",
+            "dialogs.js",
+            "troubles.js",
+        ),
         "text/javascript",
     ),
 }
@@ -62,6 +75,7 @@ _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] =
             errors.FeedNotFoundError,
             errors.ShardNotFoundError,
             errors.ConsumerNotFoundError,
+            errors.CaptureNotFoundError,
         ),
         404,
     ),
@@ -97,6 +111,7 @@ def page() -> FastAPI:
         title="Changefeed", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(reading)]
     )
     app.include_router(router, prefix="/api")
+    app.include_router(actions, prefix="/api")
     app.add_api_route("/", _page, response_class=HTMLResponse)
     app.add_api_route("/static/{name}", _static, response_class=Response)
     app.add_exception_handler(errors.ChangefeedError, _refused)

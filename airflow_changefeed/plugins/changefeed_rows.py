@@ -9,21 +9,23 @@ from typing import Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
-from airflow_changefeed.core.cursor import CursorChange, CursorRow
-from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.cursor import CursorChange, CursorRow, lost_remedy
+from airflow_changefeed.core.feed import ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import PlannedMove
 
 Row = dict[str, Any]
 MayChange = Callable[[str, str], bool]
+Strip = Callable[[FeedOverview, str], Row]
 
 
-def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
+def feed_row(found: FeedOverview, may_change: MayChange, now: datetime, strip: Strip) -> Row:
     """
     Return a feed with the totals of the shards in the overview.
 
     :param may_change: takes consumer and feed; whether the user may move its cursors.
+    :param strip: takes the overview and a consumer; how it does at one look.
     """
     shards = found.shards
     heads = [one.status.head for one in shards if one.status.head is not None]
@@ -33,13 +35,16 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime) -> Row:
         "kind": found.info.kind.value,
         "resource_version": found.info.resource_version,
         "time_tolerance_seconds": found.info.time_tolerance.total_seconds(),
+        "max_hold": max_hold_text(found.info.max_hold),
         "shard_count": found.shard_count,
         "shards_counted": len(shards),
         "head": position(max(heads, default=None)),
         "sealed_until": format_known(found.info.sealed_until),
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
-        "consumers": [consumer_row(name, found, may_change, now) for name in _consumers(found)],
+        "consumers": [
+            {**consumer_row(name, found, may_change, now), **strip(found, name)} for name in _consumers(found)
+        ],
     }
 
 
@@ -67,6 +72,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
         # None: a cursor is at the start of a shard that has events.
         "lag_seconds": None if None in lags else max((seconds for seconds in lags if seconds), default=0.0),
         "held": sum(position.row.is_held(now) for _, position in own),
+        "lost": len(found.lost_shards(name)),
         "may_change": may_change(name, found.info.name),
     }
 
@@ -82,16 +88,20 @@ def shard_row(found: ShardOverview, now: datetime) -> Row:
         "purged_upto": position(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
-        "cursors": [_position_row(position, status.head, now) for position in found.consumers],
+        "cursors": [_position_row(position, status, now) for position in found.consumers],
     }
 
 
-def _position_row(position: ConsumerPosition, head: Ulid | None, now: datetime) -> Row:
+def _position_row(position: ConsumerPosition, status: ShardStatus, now: datetime) -> Row:
+    row = position.row
+    is_lost = row.is_lost(status.purged_upto)
     return {
-        **cursor_row(position.row, now),
+        **cursor_row(row, now),
+        "is_lost": is_lost,
+        "remedy": lost_remedy(row.consumer, row.feed, row.shard) if is_lost else None,
         "behind": position.behind,
         "behind_or_more": position.behind >= COUNTED,
-        "lag_seconds": position.row.lag(head),
+        "lag_seconds": row.lag(status.head),
     }
 
 

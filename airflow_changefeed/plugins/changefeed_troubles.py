@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody must resolve: gaps of a feed's capture, and dead letters of its consumers."""
+"""What somebody must resolve, and its resolution: gaps of a feed's capture, dead letters of its consumers."""
 
 from __future__ import annotations
 
@@ -7,36 +7,43 @@ import shlex
 from itertools import groupby
 from operator import attrgetter
 
-from airflow_changefeed.core.capture import CaptureGap
-from airflow_changefeed.core.consumer import DeadLetter
+from fastapi import HTTPException
+
+from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
+from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
+from airflow_changefeed.core.cursor import CONN_ID, shell
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_known, format_time
-from airflow_changefeed.cursors.cursors import CONN_ID, shell
-from airflow_changefeed.exceptions import CaptureNotFoundError
+from airflow_changefeed.exceptions import CaptureNotFoundError, StaleVersionError
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_versions import stale
 
 #: Maximum number of gaps and dead letters to list; the others are only counted.
 _SHOWN = 5
 _REASON = 300
 
 
-def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
+def troubles_of(source: FeedSource, feed: str, may_change: MayChange, *, may_change_capture: bool) -> Row:
     """
-    Return a feed's open gaps, which stop its seal, and its open dead letters, which hold their windows open.
+    Return a feed's capture and open gaps, which stop its seal, and its open dead letters, which hold their
+    windows open.
 
+    :param may_change_capture: whether the user may refresh the capture and resolve its gaps.
     :param may_change: takes consumer and feed. Only users who may move its cursors see why events failed,
         because the reason may contain data of the events.
     :raises FeedNotFoundError: the feed does not exist; terminal.
     """
     source.feed(feed)
-    gaps = _open_gaps(source, feed)
+    capture = _capture(source, feed)
+    gaps = capture.gaps if capture is not None else ()
     by_consumer = groupby(
         sorted(source.dead_letters(feed), key=attrgetter("consumer", "number")), key=attrgetter("consumer")
     )
     dead_letters = {consumer: list(found) for consumer, found in by_consumer}
     return {
+        "capture": capture and _capture_row(capture, feed, may_change=may_change_capture),
         "gaps": {
             "count": len(gaps),
             "first": [_gap_row(gap) for gap in gaps[:_SHOWN]],
@@ -55,11 +62,85 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange) -> Row:
     }
 
 
-def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap]:
+def _capture_row(capture: CaptureInfo, feed: str, *, may_change: bool) -> Row:
+    return {
+        "is_enabled": capture.is_enabled,
+        "tables": [table.table for table in capture.spec.tables],
+        "on_ddl": capture.spec.on_ddl.value,
+        "drift": list(capture.drift),
+        "resource_version": capture.resource_version,
+        "may_change": may_change,
+        "command": f"airflow-changefeed {shlex.join(('capture', 'refresh', feed))} {CONN_ID}",
+    }
+
+
+def refresh(source: FeedSource, feed: str, version: int) -> Row:
+    """
+    Capture the present columns of a capture's tables.
+
+    :param version: resource version of the capture that the user saw.
+    :raises StaleVersionError: the capture, or a captured table, has changed since; terminal.
+    :raises CaptureNotFoundError: the feed has no capture; terminal.
+    :raises FeedSetupError: a column cannot be captured as it is now; terminal.
+    """
+    info = source.refresh_capture(feed, resource_version=version)
+    return _capture_row(info, feed, may_change=True)
+
+
+def _capture(source: FeedSource, feed: str) -> CaptureInfo | None:
     try:
-        return [gap for gap in source.capture_gaps(feed) if gap.resolved_at is None]
+        return source.capture(feed)
     except CaptureNotFoundError:
-        return []
+        return None
+
+
+def resolve_gaps(source: FeedSource, feed: str, version: int, *, by: str, note: str) -> Row:
+    """
+    Resolve the open gaps of a feed's capture.
+
+    :param version: resource version of the capture that the user saw.
+    :raises StaleVersionError: the capture has changed since, for example by another gap; terminal.
+    :raises CaptureNotFoundError: the feed has no capture; terminal.
+    """
+    info = source.resolve_capture(feed, note=note, by=by, resource_version=version)
+    return {"open_gaps": len(info.gaps), "resource_version": info.resource_version}
+
+
+def resolve_dead_letter(
+    source: FeedSource,
+    consumer: str,
+    feed: str,
+    number: int,
+    state: DeadLetterState,
+    version: int,
+    *,
+    by: str,
+    note: str | None,
+) -> Row:
+    """
+    Retry or drop a dead letter of a consumer.
+
+    :param version: resource version of the dead letter that the user saw.
+    :raises StaleVersionError: it has changed since; nothing was changed; terminal.
+    :raises HTTPException: 404: the consumer has no such dead letter.
+    """
+    known = {one.number: one for one in source.dead_letters(feed, consumer, is_open=False)}
+    if number not in known:
+        raise HTTPException(404, f"Consumer {consumer!r} of feed {feed!r} has no dead letter {number}")
+    if not known[number].state.is_open:
+        raise _resolved(known[number], version)
+    found = source.resolve_dead_letter(number, state, by=by, note=note, resource_version=version)
+    return _dead_letter_row(found, with_reason=True)
+
+
+def _resolved(dead_letter: DeadLetter, version: int) -> StaleVersionError:
+    """Return the error for one that somebody else has resolved: what the user saw is not current."""
+    return stale(
+        f"dead letter {dead_letter.number} of consumer {dead_letter.consumer!r}, feed {dead_letter.feed!r}",
+        version,
+        dead_letter.resource_version,
+        f"{dead_letter.state.value} by {dead_letter.resolved_by}",
+    )
 
 
 def _gap_row(gap: CaptureGap) -> Row:
@@ -75,6 +156,7 @@ def _gap_row(gap: CaptureGap) -> Row:
 def _dead_letter_row(dead_letter: DeadLetter, *, with_reason: bool) -> Row:
     return {
         "number": dead_letter.number,
+        "resource_version": dead_letter.resource_version,
         "shard": shard_text(dead_letter.shard),
         "event": position(dead_letter.ulid),
         "state": dead_letter.state.value,

@@ -63,12 +63,14 @@ class Use:
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, without secrets in addresses."""
         return {
+            "conn_id": self.conn_id,
             "dag_id": self.dag_id,
             "task_id": self.task_id,
             "kind": self.kind,
             "feed": self.feed,
             "consumer": self.consumer,
             "path": self.path and without_secrets(self.path),
+            "unit_seconds": self.unit and self.unit.total_seconds(),
             "has_windows": self.has_windows,
             "templates": list(self.templates),
         }

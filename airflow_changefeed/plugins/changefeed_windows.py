@@ -3,100 +3,305 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import islice, pairwise
-from typing import Any
+from functools import cached_property
 
-from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
-from airflow.models.serialized_dag import SerializedDagModel
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from fastapi import HTTPException
-from sqlalchemy import select
-
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
+from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.output.calendar import Cell, begin_of, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
+from airflow_changefeed.output.calendar import (
+    Cell,
+    CellState,
+    begin_of,
+    length_of_units,
+    make_calendar,
+    missing_ranges,
+)
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_rows import Row
+from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, running, scheduled_window
 from airflow_changefeed.plugins.changefeed_uses import Use
-from airflow_changefeed.sources.base import FeedReader, FeedSource
-from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_PLUS, coerce_datetime
+from airflow_changefeed.sources.base import FeedSource
 
-#: Maximum number of shards in a calendar.
-MOST_SHARDS = 50
+#: Maximum number of shards in a calendar, and of files listed for a unit.
+MOST_SHARDS, MOST_FILES = 50, 100
 _HOUR, _DAY, _WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 #: Days in a calendar of hours, and weeks in a calendar of days.
 _DAYS, _WEEKS = 7, 8
-_MOST_RUNS = 2_000
-_LAST_YEAR = 9000
-#: Maximum length of a backfill.
-_LONGEST = 366 * _DAY
-# How far before a time its partition may begin; the first sufficient margin is used.
-_MARGINS = (2 * _DAY, 62 * _DAY, 800 * _DAY)
-_RUNNING = (DagRunState.RUNNING, DagRunState.QUEUED)
+#: Cells of a chart, and manifests that are opened for it.
+MOST_CELLS, MOST_MANIFESTS = 400, 2_000
+_MOMENT = timedelta(milliseconds=1)
+# Object stores answer each read late, and many at a time.
+_THREADS = 8
 
 
-def windows_of(source: FeedSource, use: Use, end: datetime | None, *, with_runs: bool) -> Row:
+@dataclass(frozen=True)
+class Export:
+    """
+    What a task exports.
+
+    :param use: a task of which feed, consumer and path are known.
+    """
+
+    source: FeedSource
+    use: Use
+
+    @cached_property
+    def store(self) -> ExportStore:
+        """
+        Its output.
+
+        :raises OutputError: it is another database's export; terminal.
+        """
+        path, feed = str(self.use.path), str(self.use.feed)
+        store = ExportStore(path, feed, storage_options(path, self.use.path_conn_id))
+        check_same(path, store.database(), self.source.identity().id, feed)
+        return store
+
+    @cached_property
+    def rows(self) -> list[CursorRow]:
+        """The cursors of its consumer."""
+        return self.source.cursors(str(self.use.feed), str(self.use.consumer))
+
+    @cached_property
+    def all_shards(self) -> list[Shard]:
+        """Its shards, in order."""
+        if self.use.shards is not None:
+            return list(self.use.shards)
+        statuses = self.source.shards(str(self.use.feed))
+        known = {*self.store.shards(), *(status.shard for status in statuses)}
+        return sorted(
+            known,
+            key=lambda shard: (isinstance(shard, int), shard if isinstance(shard, int) else 0, str(shard)),
+        )
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards that are looked at."""
+        return self.all_shards[:MOST_SHARDS]
+
+    @cached_property
+    def newest(self) -> list[ExportUnit]:
+        """The newest units of its first shard."""
+        return [unit for shard in self.shards[:1] for unit in self.store.newest(shard)]
+
+    @cached_property
+    def unit(self) -> timedelta:
+        """Length of a unit."""
+        return self.use.unit or length_of_units(self.newest) or interval_of(self.use.dag_id) or _HOUR
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's clock."""
+        return self.source.now()
+
+    def cells(self, wanted: Window, length: timedelta) -> list[Cell]:
+        """Return the calendar of a time, in cells of a length."""
+        return make_calendar(
+            self.store,
+            wanted,
+            length,
+            shards=self.shards,
+            begin=begin_of(row.frontier.start for row in self.rows),
+            now=self.now,
+            begins={row.shard: row.frontier.start for row in self.rows},
+        )
+
+    def to_dict(self) -> Row:
+        """Return what every answer about it has."""
+        return {
+            "dag_id": self.use.dag_id,
+            "task_id": self.use.task_id,
+            "feed": self.use.feed,
+            "consumer": self.use.consumer,
+            "unit_seconds": self.unit.total_seconds(),
+            "shards_total": len(self.all_shards),
+            "now": format_time(self.now),
+        }
+
+
+def windows_of(
+    source: FeedSource, use: Use, end: datetime | None, at: datetime | None, *, with_runs: bool
+) -> Row:
     """
     Return the calendar of a task.
 
     :param end: exclusive end of the calendar, rounded up to a whole day; None for today, or for the day that
         the consumer has reached.
+    :param at: a time that the calendar contains, whatever ``end`` says; None for any.
     :param with_runs: whether the user may see the DAG's runs.
     """
-    # Callers check has_windows, so these are never None.
-    feed, consumer, path = str(use.feed), str(use.consumer), str(use.path)
-    store = ExportStore(path, feed, storage_options(path, use.path_conn_id))
-    check_same(path, store.database(), source.identity().id, feed)
-    rows = source.cursors(feed, consumer)
-    shards = _shards(source, store, use)
-    units = [unit for shard in shards[:1] for unit in store.newest(shard)]
-    unit = use.unit or length_of_units(units) or _interval(use.dag_id) or _HOUR
-    length = _cell_length(unit)
-    now = source.now()
-    last = end or _present(now, [row.ulid.time for row in rows], [one.range.upto.time for one in units[-1:]])
-    wanted = _span(last, length)
-    cells = make_calendar(
-        store,
-        wanted,
-        length,
-        shards=shards[:MOST_SHARDS],
-        begin=begin_of(row.frontier.start for row in rows),
-        now=now,
-        begins={row.shard: row.frontier.start for row in rows},
-    )
-    runs = _runs(use.dag_id, Window(cells[0].start, cells[-1].end)) if with_runs else []
+    export = Export(source, use)
+    length = _cell_length(export.unit)
+    cursors = [row.ulid.time for row in export.rows]
+    exported = [one.range.upto.time for one in export.newest[-1:]]
+    wanted = _span(end or _present(export.now, cursors, exported), length)
+    if at is not None:
+        check_time("at", at)
+        if not wanted.start <= at < wanted.end:
+            wanted = _span(at + _MOMENT, length)
+    cells = export.cells(wanted, length)
+    runs = running(use.dag_id, wanted) if with_runs else []
     return {
-        "dag_id": use.dag_id,
-        "task_id": use.task_id,
-        "feed": feed,
-        "consumer": consumer,
-        "unit_seconds": unit.total_seconds(),
+        **export.to_dict(),
         "cell_seconds": length.total_seconds(),
-        "shards": len(shards),
-        "shards_shown": min(len(shards), MOST_SHARDS),
-        "start": format_time(cells[0].start),
-        "end": format_time(cells[-1].end),
-        "now": format_time(now),
+        "shards_shown": len(export.shards),
+        "start": format_time(wanted.start),
+        "end": format_time(wanted.end),
         "sees_runs": with_runs,
         "cells": [_cell_row(cell, runs) for cell in cells],
         "missing": [_range_row(one) for one in missing_ranges(cells)],
     }
 
 
-def _shards(source: FeedReader, store: ExportStore, use: Use) -> list[Shard]:
-    if use.shards is not None:
-        return list(use.shards)
-    known = {*store.shards(), *(status.shard for status in source.shards(str(use.feed)))}
-    return sorted(
-        known, key=lambda shard: (isinstance(shard, int), shard if isinstance(shard, int) else 0, str(shard))
-    )
+def window_of(source: FeedSource, use: Use, at: datetime, *, with_runs: bool) -> Row:
+    """
+    Return a window of a task, and what its manifests say.
+
+    :param at: a time in the window.
+    :param with_runs: whether the user may see the DAG's runs.
+    :raises ManifestError: a manifest is damaged; terminal.
+    """
+    check_time("at", at)
+    export = Export(source, use)
+    at = floor_to_millisecond(at)
+    units = _units_at(export, Window(at, at + _MOMENT))
+    window = _window_at(export, units, at)
+    units = _units_at(export, window)
+    (cell,) = export.cells(window, window.length)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        read = threads.map(export.store.read, [unit for own in units.values() for unit in own])
+        manifests = {manifest.unit: manifest for manifest in read if manifest is not None}
+    runs = running(use.dag_id, window) if with_runs else []
+    return {
+        **export.to_dict(),
+        **_cell_row(cell, runs),
+        "end": format_time(window.end),
+        "sees_runs": with_runs,
+        "rows": sum(manifest.rows for manifest in manifests.values()),
+        "size": sum(manifest.size for manifest in manifests.values()),
+        "shards": [
+            {
+                "shard": shard_text(shard),
+                "state": _shard_state(
+                    cell, shard, [manifests[unit] for unit in own if unit in manifests]
+                ).value,
+                "manifests": [
+                    _manifest_row(export.store, manifests[unit], with_runs=with_runs)
+                    for unit in own
+                    if unit in manifests
+                ],
+            }
+            for shard, own in units.items()
+        ],
+    }
+
+
+def chart_of(source: FeedSource, use: Use, start: datetime, end: datetime) -> Row:
+    """
+    Return rows and lag of a task's windows, by the cells of its calendar; opens their manifests.
+
+    The lag is the time from the end of a window until its manifest was made, of its last shard.
+
+    :param start: inclusive; of a cell.
+    :param end: exclusive.
+    :raises InvalidWindowError: the times are not a valid window, or it has too many cells; terminal.
+    :raises ManifestError: a manifest is damaged; terminal.
+    """
+    check_time("start", start)
+    check_time("end", end)
+    window, export = Window(start, end), Export(source, use)
+    length = _cell_length(export.unit)
+    count = -(-window.length // length)
+    if count > MOST_CELLS:
+        raise InvalidWindowError(f"{window} has {count} cells of {length}; choose at most {MOST_CELLS}")
+    # A cell has one unit of a shard, or several shorter ones.
+    each = max(int(length / export.unit), 1)
+    shards = export.shards[: max(MOST_MANIFESTS // (count * each), 1)]
+    units = [unit for own in _units_at(export, window, shards).values() for unit in own]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        manifests = [one for one in threads.map(export.store.read, units[:MOST_MANIFESTS]) if one is not None]
+    rows: dict[int, int] = {}
+    lags: dict[int, float] = {}
+    for manifest in manifests:
+        last = manifest.unit.range.upto.next().time
+        begin = manifest.unit.window.start if manifest.unit.window is not None else last
+        number = min(max((begin - window.start) // length, 0), count - 1)
+        rows[number] = rows.get(number, 0) + manifest.rows
+        lags[number] = max(lags.get(number, 0.0), (manifest.made_at - last).total_seconds())
+    return {
+        **export.to_dict(),
+        "shards_shown": len(shards),
+        "cell_seconds": length.total_seconds(),
+        "points": [
+            {
+                "start": format_time(window.start + number * length),
+                "rows": rows.get(number),
+                "lag_seconds": lags.get(number),
+            }
+            for number in range(count)
+        ],
+    }
+
+
+def _units_at(
+    export: Export, window: Window, shards: Sequence[Shard] | None = None
+) -> dict[Shard, list[ExportUnit]]:
+    chosen = export.shards if shards is None else shards
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = threads.map(lambda shard: list(export.store.overlapping(shard, window.range)), chosen)
+        return dict(zip(chosen, found, strict=True))
+
+
+def _window_at(export: Export, units: dict[Shard, list[ExportUnit]], at: datetime) -> Window:
+    """Return the window that a time is in: as it was exported, else as it would be."""
+    exported = [unit.window for own in units.values() for unit in own if unit.window is not None]
+    if exported:
+        return exported[0]
+    scheduled = None if export.use.unit else scheduled_window(export.use.dag_id, at)
+    return scheduled or Window.containing(at, export.unit)
+
+
+def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> CellState:
+    if cell.state is CellState.MISSING and {shard, None} & cell.lacking:
+        return CellState.MISSING
+    if not manifests:
+        return CellState.OPEN if cell.state is CellState.OPEN else CellState.BEFORE
+    return CellState.COMPLETE if any(one.files for one in manifests) else CellState.EMPTY
+
+
+def _manifest_row(store: ExportStore, manifest: Manifest, *, with_runs: bool) -> Row:
+    """
+    Return a manifest and where it is.
+
+    :param with_runs: whether the user may see which run wrote it.
+    """
+    content = encode(manifest)
+    # Arrow's serialized schema; ``columns`` says the same to people.
+    del content["schema"]
+    if not with_runs:
+        del content["run"]
+    content["files"] = content["files"][:MOST_FILES]
+    return {
+        "path": without_secrets(store.layout.manifest(manifest.unit, manifest.attempt)),
+        "attempt": manifest.attempt,
+        "made_at": format_time(manifest.made_at),
+        "rows": manifest.rows,
+        "size": manifest.size,
+        "files": len(manifest.files),
+        "content": content,
+    }
 
 
 def _cell_length(unit: timedelta) -> timedelta:
@@ -114,7 +319,7 @@ def _present(now: datetime, cursors: list[datetime], exported: list[datetime]) -
 
 def _span(last: datetime, length: timedelta) -> Window:
     """Return whole days, or whole weeks from Monday on, that end with the day or week of a time."""
-    _check_time("end", last)
+    check_time("end", last)
     day = floor_to_millisecond(last.astimezone(timezone.utc)).replace(
         hour=0, minute=0, second=0, microsecond=0
     )
@@ -123,14 +328,6 @@ def _span(last: datetime, length: timedelta) -> Window:
         return Window(end - _DAYS * _DAY, end)
     end = day - day.weekday() * _DAY + _WEEK
     return Window(end - _WEEKS * _WEEK, end)
-
-
-def _check_time(name: str, time: datetime) -> None:
-    if time.tzinfo is None or not 1970 <= time.year < _LAST_YEAR:
-        raise InvalidWindowError(
-            f"{name}: {time.isoformat()} is not valid; expected a time with a zone, such as "
-            f"2026-03-01T00:00:00Z, from 1970 to {_LAST_YEAR}"
-        )
 
 
 def _cell_row(cell: Cell, runs: list[tuple[datetime, datetime]]) -> Row:
@@ -144,139 +341,3 @@ def _cell_row(cell: Cell, runs: list[tuple[datetime, datetime]]) -> Row:
 
 def _range_row(window: Window) -> Row:
     return {"start": format_time(window.start), "end": format_time(window.end)}
-
-
-def _runs(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
-    """Return the intervals of the queued and running runs in a window."""
-    of_dag = (DagRun.dag_id == dag_id, DagRun.state.in_(_RUNNING))
-    with create_session() as session:
-        found = session.execute(
-            select(DagRun.data_interval_start, DagRun.data_interval_end)
-            .where(*of_dag, DagRun.data_interval_start < window.end, DagRun.data_interval_end > window.start)
-            .limit(_MOST_RUNS)
-        )
-        intervals = [(start, end) for start, end in found if start is not None and end is not None]
-        if not AIRFLOW_V_3_2_PLUS:
-            return intervals
-        # Runs of partitions have no intervals.
-        dates = session.scalars(
-            select(DagRun.partition_date)
-            .where(*of_dag, DagRun.data_interval_start.is_(None), DagRun.partition_date < window.end)
-            .order_by(DagRun.partition_date.desc())
-            .limit(_MOST_RUNS)
-        )
-        partitions = set(dates)
-    if partitions and _is_partitioned(dag := _dag(dag_id)):
-        intervals += [one for one in _partitions(dag, window) if one[0] in partitions]
-    return intervals
-
-
-def _partitions(dag: Any, window: Window) -> list[tuple[datetime, datetime]]:
-    """Return the partitions of a DAG in a window, each from its date to the next one's."""
-    latest = _wall(dag, window.end)
-    found: list[datetime] = []
-    for margin in _MARGINS:
-        infos = dag.iter_dagrun_infos_between(_wall(dag, window.start) - margin, latest + margin)
-        found = []
-        for date in (info.partition_date for info in infos):
-            found.append(date)
-            if date >= window.end:
-                break
-        if found and found[0] <= window.start and found[-1] >= window.end:
-            break
-    return [(date, end) for date, end in pairwise(found) if date < window.end and end > window.start]
-
-
-def _wall(dag: Any, time: datetime) -> datetime:
-    """Return the wall time of the schedule at a time, labelled as UTC: what Airflow expects from 3.3 on."""
-    wall = time
-    if not AIRFLOW_V_3_3_PLUS:
-        return wall
-    for _ in range(2):
-        # The first guess may be on the other side of a daylight saving change.
-        wall = time + (wall - dag.timetable.localize_partition_datetime(wall))
-    return wall
-
-
-def _is_partitioned(dag: Any) -> bool:
-    return AIRFLOW_V_3_2_PLUS and bool(dag.timetable.partitioned)
-
-
-def _dag(dag_id: str) -> Any:
-    dag = SerializedDagModel.get_dag(dag_id)
-    if dag is None:
-        raise HTTPException(404, f"DAG {dag_id!r} no longer exists in Airflow")
-    return dag
-
-
-def _interval(dag_id: str) -> timedelta | None:
-    """Return the length of the interval of a DAG's runs; None if they have none."""
-    dag = _dag(dag_id)
-    timetable = dag.timetable
-    if not timetable.periodic or _is_partitioned(dag):
-        return None
-    import pendulum
-
-    found = timetable.infer_manual_data_interval(run_after=pendulum.now("UTC"))
-    length = found.end - found.start
-    # A plain timedelta, not pendulum's.
-    return timedelta(seconds=length.total_seconds()) if length else None
-
-
-def backfill_dates(dag_id: str, start: datetime, end: datetime) -> Row:
-    """
-    Return the logical dates of the runs whose intervals overlap a window.
-
-    :param start: inclusive.
-    :param end: exclusive.
-    :raises InvalidWindowError: the times are not a valid window; terminal.
-    :raises HTTPException: 409 for a DAG whose runs have no intervals, or no runs in the window.
-    """
-    _check_time("start", start)
-    _check_time("end", end)
-    window = Window(start, end)
-    if window.length > _LONGEST:
-        raise InvalidWindowError(f"{window} is too long; choose at most {_LONGEST.days} days")
-    dag = _dag(dag_id)
-    if _is_partitioned(dag):
-        dates = [_wall(dag, date) for date, _ in _partitions(dag, window)]
-        return _dates(dag_id, window, dates, are_partitions=True)
-    length = _interval(dag_id)
-    if length is None:
-        raise HTTPException(
-            409,
-            f"DAG {dag_id!r} cannot be backfilled for this time: its schedule has no data intervals. Use a "
-            "timetable such as CronDataIntervalTimetable",
-        )
-    # The interval that contains the start follows the last one that ended before it, however long it is.
-    before = dag.timetable.infer_manual_data_interval(run_after=coerce_datetime(window.start))
-    infos = dag.iter_dagrun_infos_between(min(before.start, window.start - 2 * length), window.end)
-    dates = [
-        info.logical_date
-        for info in islice(infos, 100_000)
-        if info.data_interval
-        and info.data_interval.start < window.end
-        and info.data_interval.end > window.start
-    ]
-    return _dates(dag_id, window, dates)
-
-
-def _dates(dag_id: str, window: Window, dates: list[datetime], *, are_partitions: bool = False) -> Row:
-    if not dates:
-        raise HTTPException(409, f"DAG {dag_id!r} has no runs between {window.start} and {window.end}")
-    with create_session() as session:
-        is_paused = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id))
-    return {
-        "from_date": _iso(dates[0]),
-        "to_date": _iso(dates[-1]),
-        "runs": len(dates),
-        "is_paused": bool(is_paused),
-        "are_partitions": are_partitions,
-    }
-
-
-def _iso(date: datetime) -> str:
-    try:
-        return format_time(date)
-    except InvalidWindowError:
-        return date.isoformat()

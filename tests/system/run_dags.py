@@ -5,7 +5,8 @@ Run DAGs, those of Airflow's DAG folder, with the metadata database of Airflow's
 ``python -m tests.system.run_dags '[["changefeed_hourly", "2013-01-01T01:00:00+00:00", null]]'``: DAG, what
 its run is about, and run configuration of each. A logical date is run by ``dag.test()``; ``"partition:KEY"``
 is triggered as from the UI; ``"assets"`` is the run that Airflow's scheduler makes when assets have changed;
-``"no date"`` has no logical date.
+``"partitions"`` the one that it makes when all partitions that a DAG waits for are there; ``"no date"`` has
+no logical date.
 The last line of the output is JSON: the states, the tasks' results, and the Variables by key.
 """
 
@@ -58,6 +59,8 @@ def run(runs: list[tuple[str, str, dict[str, Any] | None]]) -> None:
 
 
 def _run(dag: DAG, about: str, conf: dict[str, Any] | None) -> DagRun:
+    if about == "partitions":
+        return _run_tasks(dag, _rolled_up(dag))
     if about == "assets":
         return _run_tasks(dag, _due(dag))
     if about == "no date":
@@ -103,6 +106,20 @@ def _due(dag: DAG) -> str:
         )
         run = session.query(DagRun).filter_by(dag_id=dag.dag_id).order_by(DagRun.id.desc()).first()
         assert run is not None, f"no asset has asked for a run of {dag.dag_id}"
+        return str(run.run_id)
+
+
+def _rolled_up(dag: DAG) -> str:
+    """Let Airflow's scheduler make the run of a partition whose parts are there, and return its id."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        SchedulerJobRunner(Job())._create_dagruns_for_partitioned_asset_dags(session)
+        run = session.query(DagRun).filter_by(dag_id=dag.dag_id).one_or_none()
+        assert run is not None, f"no partition that {dag.dag_id} waits for is whole"
         return str(run.run_id)
 
 

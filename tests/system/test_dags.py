@@ -19,7 +19,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.minors import DAGBAG
+from tests.minors import DAGBAG, HAS_ROLLUPS
 from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.demo.board import Board
 from tests.system.demo.captured import check, take_base, whole
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
-DAY = timedelta(days=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 #: The unit of the capture's export.
 SECOND = timedelta(seconds=1)
-NAMES = sorted(path.stem for path in DAGS.glob("*.py"))
+#: Needs Airflow 3.3, and is in the file of another one.
+FOLLOW_DAYS = "changefeed_follow_days"
+NAMES = sorted([path.stem for path in DAGS.glob("*.py")] + [FOLLOW_DAYS] * HAS_ROLLUPS)
 
 pytestmark = [pytest.mark.airflow]
 
@@ -81,7 +83,7 @@ def bag(feed: SqliteFeedSource) -> DagBag:
 
 
 def test_every_dag_is_imported_without_an_error(bag: DagBag) -> None:
-    """One DAG for each file, named as the file."""
+    """One DAG for each file, named as the file; and one that follows days."""
     assert bag.import_errors == {}
     assert sorted(bag.dags) == NAMES
 
@@ -110,15 +112,21 @@ def places(feed: SqliteFeedSource) -> set[Ulid]:
 
 def run(
     runner: DagRunner,
-    *runs: tuple[str, datetime | None, dict[str, str] | None],
+    *runs: tuple[str, datetime | str | None, dict[str, str] | None],
     shown: str = "changefeed progress:",
 ) -> DagRuns:
     """
-    Run DAGs; None lets assets ask for it. Return what became of them.
+    Run DAGs; None lets assets ask for it, and texts are those of ``tests.system.run_dags``. Return what
+    became of them.
 
     :param shown: what the tasks' logs show.
     """
-    done = runner.run(*((name, date.isoformat() if date else "assets", conf) for name, date, conf in runs))
+    done = runner.run(
+        *(
+            (name, date.isoformat() if isinstance(date, datetime) else date or "assets", conf)
+            for name, date, conf in runs
+        )
+    )
     assert done.states == ["success"] * len(runs), done.output[-5000:]
     assert shown in done.output
     return done
@@ -149,6 +157,30 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
     (followed,) = result.results[1]
     assert [read["rows"] for read in followed] == [read["expected"] for read in followed] == [60] * 24
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
+
+
+@pytest.mark.skipif(not HAS_ROLLUPS, reason="no DAG waits for all partitions of a day before Airflow 3.3")
+def test_a_day_is_followed_when_its_hours_are_there(
+    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
+) -> None:
+    """Not before its last one: neither an hour of another day nor one exported again counts for it."""
+    first, third, rest, next_day = (
+        (
+            "changefeed_hourly",
+            START + end * HOUR,
+            {
+                "window_start": format_time(START + start * HOUR),
+                "window_end": format_time(START + end * HOUR),
+            },
+        )
+        for start, end in ((0, 1), (2, 3), (1, 24), (24, 25))
+    )
+    hours = [rest, third, next_day]
+    follow = (FOLLOW_DAYS, "partitions", None)
+    with pytest.raises(AssertionError, match=f"no partition that {FOLLOW_DAYS} waits for is whole"):
+        run(runner, *hours, follow)
+    result = run(runner, *hours, first, follow)
+    assert result.results[-1] == [{"day": "2013-01-01", "rows": 24 * 60}]
 
 
 @pytest.mark.spark

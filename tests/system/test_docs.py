@@ -19,6 +19,10 @@ from tests.system.walked import walk
 pytestmark = [pytest.mark.airflow]
 
 
+#: A reader waits for the end of a minute, and the tests for that of a second.
+SECONDS = {"sleep 60": "sleep 2", "%H:%M:00Z": "%H:%M:%SZ", "timedelta(minutes=1)": "timedelta(seconds=1)"}
+
+
 def test_the_tutorial_runs(
     runner: DagRunner,
     tmp_path: Path,
@@ -50,9 +54,7 @@ def test_the_tutorial_runs(
 @pytest.mark.timeout(600)
 def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
     """From an empty folder to the table of its events, by the page's own commands and files."""
-    # To the end of the minute only.
-    waiting = {"sleep 60": "sleep $((61 - $(date +%-S)))"}
-    printed = walk("tutorial/capture-and-fold.md", tmp_path, waiting)
+    printed = walk("tutorial/capture-and-fold.md", tmp_path, SECONDS)
     (expected,) = examples("tutorial/capture-and-fold.md", {}, "text")
     assert printed.endswith(expected)
 
@@ -60,9 +62,7 @@ def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_the_tutorial_of_a_live_copy_is_walked(tmp_path: Path) -> None:
     """From an empty folder to DuckDB's answer from a Delta table that two runs have made."""
-    # To the end of the minute only.
-    waiting = {"sleep 60": "sleep $((61 - $(date +%-S)))"}
-    printed = walk("tutorial/live-copy.md", tmp_path, waiting)
+    printed = walk("tutorial/live-copy.md", tmp_path, SECONDS)
     assert "[(991, 10, 1001)]\n" in printed
     (expected,) = examples("tutorial/live-copy.md", {}, "text")
     assert printed.endswith(expected)

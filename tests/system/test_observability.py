@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, and metrics that
-Airflow's client of StatsD sends to a socket.
+Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, metrics that
+Airflow's client of StatsD sends to a socket, and what Prometheus makes of the alert rules and the dashboard.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import subprocess
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -26,6 +28,9 @@ pytestmark = [pytest.mark.observability, pytest.mark.airflow]
 FEED, KEY = "shop.Order", "storage-Key-9"
 HOUR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ABOUT = HOUR.isoformat()
+MONITORING = PROJECT / "docs/reference/monitoring"
+RULES = MONITORING / "prometheus-rules.yml"
+ALERTS = PROJECT / "tests/system/observability/alerts.yml"
 
 
 @pytest.fixture
@@ -120,9 +125,43 @@ def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch)
         f"airflow.changefeed.export.rows,{tags}:3|c",
         f"airflow.changefeed.export.bytes,{tags}:1575|c",
         f"airflow.changefeed.frontier,{tags}:{HOUR.timestamp()}|g",
-        f"airflow.changefeed.export.seal_duration,{tags}:250.000000|ms",
+        f"airflow.changefeed.seal_duration,{tags}:250.000000|ms",
     ]
     # Nobody listens any more.
     metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
     backend: Any = singleton._get_backend()
     backend.statsd.close()
+
+
+def promtool(*arguments: object) -> str:
+    """Run the checker of Prometheus, and return what it said."""
+    try:
+        done = subprocess.run(
+            ["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        )
+    except FileNotFoundError:
+        pytest.fail("promtool is not on PATH; on Debian and Ubuntu: apt-get install prometheus")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_alert_is_raised_when_it_should() -> None:
+    """By Prometheus, over series of three hours; none for a consumer that is well."""
+    (rules,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    tried = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["tests"]
+    raised = {each["alertname"] for test in tried for each in test["alert_rule_test"] if each["exp_alerts"]}
+    assert raised == {rule["alert"] for rule in rules["rules"]}
+    promtool("test", "rules", ALERTS)
+
+
+def test_prometheus_takes_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    """With all feeds chosen; recording rules stand for the panels."""
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    records = [
+        {"record": f"panel:query_{number}", "expr": query.replace("$feed", ".*")}
+        for number, query in enumerate(queries)
+    ]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}), encoding="utf-8")
+    assert f"{len(queries)} rules found" in promtool("check", "rules", file)

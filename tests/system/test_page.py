@@ -9,18 +9,22 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.links.changefeed_page import window_url
 from airflow_changefeed.sources.base import FeedSource
 from tests.integration.contract.bench import set_up
 from tests.integration.contract.engines import Table, expected_engines, open_engine
 from tests.system.page.browser import PHONE, Browser
-from tests.system.page.world import CAPTURE, CONSUMER, DAG_ID, MAILER, SHARDS, World
+from tests.system.page.shop import CAPTURE, MAILER
+from tests.system.page.world import CONSUMER, DAG_ID, ON_DEMAND, SHARDS, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
@@ -147,6 +151,25 @@ def test_the_page_is_in_airflows_navigation_and_pages_through_feeds_and_shards(
     ann.see("Shards 51 to 60 of 60")
 
 
+def test_one_look_says_how_each_consumer_does(person: Open, world: World) -> None:
+    """Its last windows in the calendar's colours, heard as numbers, and how old its frontier is."""
+    ann = person("ann")
+    ann.open()
+    ann.see("shop.Order_changes")
+    strip = ann.all(f"{FLIGHTS} .strip")[1]
+    assert ann.all(f"{FLIGHTS} .consumers strong")[1].text == CONSUMER
+    states = (strip.get_attribute("data-states") or "").split()
+    assert (len(states), len(strip.find_elements("css selector", "i"))) == (48, 48)
+    counts = {state: states.count(state) for state in ("before", "complete", "missing")}
+    assert counts == {"before": 13, "complete": 28, "missing": 7}
+    heard = strip.accessible_name
+    assert "28 complete, 7 missing, 13 before the consumer began" in heard
+    age = ann.all(f"{FLIGHTS} .consumers time")[1]
+    assert age.text.startswith("complete until ")
+    assert age.get_attribute("datetime").startswith("2013-01-0")  # type: ignore[union-attr] # it has one
+    ann.picture("strips", "section[aria-label='Connection flights']")
+
+
 def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
     """Escape leaves it as it was and gives the focus back; the way to the end is Tab and Enter."""
     before = cursor(world)
@@ -262,6 +285,10 @@ def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, worl
     assert {states[at(hour)] for hour in (2, 3, 4, 26, 27)} == {"empty"}
     assert {states[at(hour)] for hour in (10, 11, 30)} == {"missing"}
     assert states[at(-1)] == "before"
+    ann.press(f"chart {DAG_ID} export")
+    ann.wait("two charts", lambda: len(ann.all(".chart svg")) == 2)
+    assert "Rows per window: 0 to " in ann.all(".chart svg")[0].accessible_name
+    assert len(ann.all(".chart .rows")) == len(ann.all(".chart .lag")) == 28
     ann.picture("windows", FLIGHTS)
     for browser in (ann, other):
         browser.press(f"backfill {at(10)}")
@@ -285,6 +312,88 @@ def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, worl
     assert (format_time(backfill.from_date), format_time(backfill.to_date)) == (at(10), at(11))
     runs = [run for run in world.home.api.runs(DAG_ID) if run.run_type == "backfill"]
     assert len(runs) == 2
+    _follow_the_links(ann, world, min(runs, key=lambda run: run.run_id).run_id)
+
+
+def _follow_the_links(browser: Browser, world: World, run_id: str) -> None:
+    """From the task in Airflow's UI to its window, in the calendar and with its manifests."""
+    task = f"{world.home.url}/dags/{DAG_ID}/runs/{quote(run_id, safe='')}/tasks/export/details"
+    for name, seen in (
+        ("Changefeed calendar", f"Windows that {DAG_ID} exports for {CONSUMER}"),
+        ("Changefeed window and manifests", "2013-01-01 10:00:00 to 2013-01-01 11:00:00 UTC"),
+    ):
+        browser.driver.get(task)
+        browser.see(name)
+        (link,) = [each for each in browser.all("a") if each.text == name]
+        browser.driver.get(link.get_attribute("href"))
+        browser.see(seen)
+        (marked,) = browser.all("td.marked")
+        assert marked.get_attribute("data-start") == at(10)
+
+
+def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(person: Open, world: World) -> None:
+    """As the user; who presses the same button meanwhile is refused by Airflow."""
+    ann, other = person("ann"), person("ann")
+    for browser in (ann, other):
+        opened(browser)
+        browser.press(f"windows {ON_DEMAND} export")
+        browser.see("2013-01-01 02:00:00 to 2013-01-01 03:00:00 UTC")
+        browser.driver.execute_script("arguments[0].focus()", browser.key(f"backfill {at(2)}"))
+        browser.keys(Keys.ENTER)
+        browser.see("1 run with params window_start and window_end")
+    ann.picture("trigger")
+    ann.choose("Start 1 run")
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    other.choose("Start 1 run")
+    other.see("Airflow has such a run already: somebody else started it")
+    ann.wait("a complete window", lambda: _again(ann).get(at(2)) in ("complete", "empty"), timeout=120)
+    (run,) = world.home.api.runs(ON_DEMAND)
+    assert (run.run_type, run.run_id) == ("manual", f"changefeed_page__{at(2)}__{at(3)}__1__1")
+
+
+def test_a_link_opens_a_window_and_keys_go_on_from_there(person: Open, world: World) -> None:
+    """The calendar is marked there; with ``show=window`` its manifests are shown; arrows reach the others."""
+    ann = person("ann")
+    ann.driver.get(window_url("flights", DAG_ID, "export", START + 29 * HOUR, base_url=world.home.url))
+    ann.see(f"Windows that {DAG_ID} exports for {CONSUMER}")
+    (marked,) = ann.all("td.marked")
+    assert marked.get_attribute("data-start") == at(29)
+    url = window_url(
+        "flights", DAG_ID, "export", START + 29 * HOUR, base_url=world.home.url, show_window=True
+    )
+    ann.driver.get(url)
+    text = ann.see("2013-01-02 05:00:00 to 2013-01-02 06:00:00 UTC")
+    manifests = [
+        one for shard in SHARDS for one in world.store.list(shard, START + 29 * HOUR, START + 30 * HOUR)
+    ]
+    assert f"Rows\n{sum(manifest.rows for manifest in manifests)}" in text
+    ann.picture("window")
+    ann.all("summary")[0].click()
+    assert manifests[0].files[0].name in ann.see('"checksum"')
+    ann.press("previous window")
+    ann.see("2013-01-02 04:00:00 to 2013-01-02 05:00:00 UTC")
+    link = ann.all("dialog a")[0].get_attribute("href")
+    assert link == window_url(
+        "flights", DAG_ID, "export", START + 28 * HOUR, base_url=world.home.url, show_window=True
+    )
+    ann.keys(Keys.ESCAPE)
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    ann.driver.execute_script("arguments[0].focus()", ann.key(f"window {at(29)}"))
+    ann.keys(Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert ann.focused() == f"window {at(30)}"
+    ann.keys(Keys.ENTER)
+    assert "missing" in ann.see("This window has no manifests.")
+    ann.keys(Keys.ESCAPE)
+    ann.wait("the focus", lambda: ann.focused() == f"window {at(30)}")
+
+
+def test_a_link_to_what_is_not_there_is_explained(person: Open, world: World) -> None:
+    """A task that nobody has, and a time that is none."""
+    ann = person("ann")
+    ann.driver.get(window_url("flights", DAG_ID, "gone", START, base_url=world.home.url))
+    ann.see("The page has no windows of it")
+    ann.driver.get(f"{world.home.url}/changefeed/?conn_id=flights&dag_id={DAG_ID}&task_id=export&at=noon")
+    ann.see("at: ")
 
 
 def _again(browser: Browser) -> dict[str, str]:
@@ -331,6 +440,138 @@ def test_what_people_have_to_resolve_is_told(person: Open) -> None:
     ann.picture("troubles", f'article:has([data-key="feed {CAPTURE}"])')
 
 
+def test_of_two_who_resolve_the_same_gap_the_second_is_told(person: Open, world: World) -> None:
+    """Seed 004: what ann has resolved is not resolved again by ben, whose page did not know of it."""
+    ann, ben = person("ann"), person("ben")
+    for browser in (ann, ben):
+        browser.open()
+        browser.press(f"feed {CAPTURE}")
+        browser.press("resolve gaps")
+        browser.see("What was done about them")
+        assert "What was done about them" in browser.focused()
+        browser.keys(f"{browser.user} loaded it by hand")
+    ann.keys(Keys.ENTER)
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    ann.wait("no gap", lambda: ann.is_quiet() and "open gap" not in ann.text())
+    ben.keys(Keys.ENTER)
+    told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
+    assert "1 open gap" in told
+    assert "enabled, tables: shop.Order" in told
+    ben.choose("Reload")
+    ben.wait("no gap", lambda: ben.is_quiet() and "open gap" not in ben.text())
+    (gap,) = world.shop.capture_gaps(CAPTURE)
+    assert (gap.resolved_by, gap.note) == ("ann", "ann loaded it by hand")
+
+
+def test_of_two_who_refresh_the_same_capture_the_second_is_told(person: Open, world: World) -> None:
+    """Seed 004: by then a column is there that ben has not seen."""
+    world.alter_shop("add column coupon text")
+    ann, ben = person("ann"), person("ben")
+    for browser in (ann, ben):
+        browser.open()
+        browser.press(f"feed {CAPTURE}")
+        browser.see("The tables differ from what is captured of them:")
+    ann.picture("drift", f'article:has([data-key="feed {CAPTURE}"])')
+    for browser in (ann, ben):
+        browser.press("refresh capture")
+        browser.see("From now on the present columns are recorded.")
+    ann.choose("Refresh the capture")
+    ann.see("It records the tables as they are.")
+    ben.choose("Refresh the capture")
+    ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
+    ben.choose("Reload")
+    ben.see("It records the tables as they are.")
+    assert world.shop.capture(CAPTURE).drift == ()
+
+
+def test_of_two_who_decide_on_a_dead_letter_the_first_decides(person: Open, world: World) -> None:
+    """Seed 004: ann wants it retried, ben wanted to drop it; then he drops the other one by keys alone."""
+    first, second = (one.number for one in world.shop.dead_letters(CAPTURE, MAILER))
+    ann, ben = person("ann"), person("ben")
+    for browser, to in ((ann, "retry"), (ben, "drop")):
+        browser.open()
+        browser.press(f"feed {CAPTURE}")
+        browser.press(f"{to} {MAILER} {first}")
+        browser.see(f"dead letter {first} of {MAILER}")
+    ann.choose("Retry the event")
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    ann.see("will be retried")
+    ben.keys("never needed", Keys.ENTER)
+    told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
+    assert "parked, attempts: 1 (version 1)" in told
+    assert "retry, attempts: 1 (version 2)" in told
+    ben.picture("stale-dead-letter")
+    ben.choose("Reload")
+    ben.see("will be retried")
+    ben.driver.execute_script("arguments[0].focus()", ben.key(f"drop {MAILER} {second}"))
+    ben.keys(Keys.ENTER)
+    ben.see("Why it is not needed")
+    ben.keys("a test order", Keys.ENTER)
+    ben.wait("a closed dialog", lambda: not ben.all("dialog"))
+    ben.wait("one left", lambda: ben.is_quiet() and "1 dead letter:" in ben.text())
+    states = {one.number: one for one in world.shop.dead_letters(CAPTURE, MAILER, is_open=False)}
+    assert states[first].state is DeadLetterState.RETRY
+    dropped = states[second]
+    assert (dropped.state, dropped.resolved_by, dropped.note) == (
+        DeadLetterState.DROPPED,
+        "ben",
+        "a test order",
+    )
+
+
+def test_a_consumer_is_created_and_dropped_by_two_people(person: Open, world: World) -> None:
+    """Seed 004: who wants to create what is there, or to drop what is gone, is told and does no harm."""
+    ann, ben = person("ann"), person("ben")
+    for browser in (ann, ben):
+        opened(browser)
+        browser.driver.execute_script("arguments[0].focus()", browser.key("create consumer"))
+        browser.keys(Keys.ENTER)
+        browser.see("New consumer of")
+        browser.see("or the event is older than the feed's max_hold")
+        browser.keys("audit", Keys.TAB, Keys.BACKSPACE, "earliest")
+    ann.picture("create-consumer")
+    ann.keys(Keys.ENTER)
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    ann.see("Cursors of audit")
+    ben.keys(Keys.ENTER)
+    assert "created by ann (version 1)" in ben.see("Nothing was changed. Somebody else changed it")
+    ben.choose("Reload")
+    ben.see("Cursors of audit")
+    for browser in (ann, ben):
+        browser.press("drop audit")
+        browser.see("Its cursors, its history, its dead letters and its log are deleted.")
+    ann.choose("Drop the consumer")
+    ann.wait("no consumer", lambda: not ann.all("dialog") and ann.is_quiet() and "audit" not in ann.text())
+    ben.choose("Drop the consumer")
+    ben.see("consumer 'audit'")
+    assert [info.spec.consumer for info in world.source.consumers(FEED)] == []
+
+
+def test_the_dag_of_an_export_is_paused_and_resumed(person: Open, world: World) -> None:
+    """By Airflow, as the user; whoever did not know of it is told."""
+    ann, ben = person("ann"), person("ben")
+    key = f"pause {ON_DEMAND}"
+    for browser in (ann, ben):
+        opened(browser)
+        browser.press(key)
+        browser.see("Airflow starts no more runs of it.")
+    ann.choose("Pause the DAG")
+    ann.see(f"{ON_DEMAND} is paused")
+    assert ann.focused() == key
+    ben.choose("Pause the DAG")
+    ben.see(f"Nothing was changed. Somebody else has paused {ON_DEMAND} after this page was loaded.")
+    ann.press(key)
+    ann.choose("Resume the DAG")
+    ann.wait("a DAG that goes on", lambda: ann.is_quiet() and f"Pause {ON_DEMAND}" in ann.text())
+    vera = person("vera")
+    opened(vera)
+    assert not vera.all(f'[data-key="{key}"]')
+    assert not vera.all('[data-key="create consumer"]')
+    assert vera.ask(f"../api/v2/dags/{ON_DEMAND}") == 200
+    names = f"conn_id=flights&feed={FEED}&consumer=audit"
+    assert vera.ask(f"api/create_consumer?{names}", {"start": "latest"}) == 403
+
+
 def test_the_page_fits_a_phone_and_the_dark(person: Open) -> None:
     """Nothing is wider than the screen: neither the list, nor a feed, its windows or a dialog."""
     ann = person("ann")
@@ -341,6 +582,8 @@ def test_the_page_fits_a_phone_and_the_dark(person: Open) -> None:
     opened(ann)
     ann.press(f"windows {DAG_ID} export")
     ann.see("Missing")
+    ann.press(f"chart {DAG_ID} export")
+    ann.wait("two charts", lambda: len(ann.all(".chart svg")) == 2)
     assert ann.overflow() == 0
     ann.picture("phone", FLIGHTS)
     ann.press(move_key(0))

@@ -149,8 +149,10 @@ def test_the_documented_dags_run(
         ("days", "partition:2013-03-31"),
         ("batches", "no date"),
         ("news", hours[1]),
+        ("days", "partition:2013-04-01"),
+        ("day_reader", "partitions"),
     )
-    small, reader, many, days, batches, news = result.results
+    small, reader, many, days, batches, news, _, (day,) = result.results
     assert [export["rows"] for export in small] == [6]
     assert reader == [{"[2013-03-30T00:00:00Z, 2013-03-30T01:00:00Z)": [6, 2]}]
     assert [export["rows"] for export in many[:2]] == [6, 6]
@@ -158,4 +160,5 @@ def test_the_documented_dags_run(
     assert [(export["rows"], export["units"], export["windows"]) for export in batches] == [
         (3 * 24 * 6, 2, [])
     ]
+    assert day == {"2013-03-31": 24 * 6}
     assert news == [], "the batch before has left no new events, so the export is skipped"

@@ -5,7 +5,7 @@ import { button, clock, exact, facts, h, number, position, problem, redraw, tabl
 import { airflow, get, post } from "./server.js";
 
 /** Open a dialog; the browser keeps the focus in it, and restores it at the end. */
-function open(title, ...content) {
+export function open(title, ...content) {
   const id = `title-${Date.now()}`;
   const dialog = h("dialog", { "aria-labelledby": id }, h("h2", { id }, title), ...content);
   dialog.addEventListener("close", () => dialog.remove());
@@ -14,9 +14,11 @@ function open(title, ...content) {
   return dialog;
 }
 
-const closer = (dialog, words = "Cancel") => button(words, () => dialog().close());
+/** A button that closes a dialog. */
+export const closer = (dialog, words = "Cancel") => button(words, () => dialog().close());
 
-function field(words, input, help) {
+/** A field of a form, with its name and a hint. */
+export function field(words, input, help) {
   const id = `field-${words.replace(/\W+/g, "-").toLowerCase()}`;
   input.id = id;
   if (help) input.setAttribute("aria-describedby", `${id}-help`);
@@ -24,7 +26,7 @@ function field(words, input, help) {
     help ? h("p", { class: "note", id: `${id}-help` }, help) : null);
 }
 
-// How a refusal shows the current state: of a cursor its position, of a lease its holder.
+// How a refusal shows the current state: of a cursor its position, of a lease its holder, of all else what the server says.
 const OF_CURSOR = {
   version: "version",
   now: ({ row, present }) => (row ? row.cursor ? exact(row.cursor.time) : "start" : present),
@@ -35,6 +37,7 @@ const OF_LEASE = {
   now: ({ row }) => `held by ${row?.lease_holder ?? "nobody"}`,
   by: () => null,
 };
+const OF_OTHERS = { version: "version", now: ({ present }) => present, by: () => null };
 
 /** Show that somebody else was faster: what the user saw and the current state. */
 function stale(error, seen, dialog, reload, kind) {
@@ -114,24 +117,36 @@ function meaning(found, verb, move) {
     button("Move the cursor", move, { class: "main" }));
 }
 
+/**
+ * Ask for a change: its form, and a button that makes it.
+ *
+ * `act` sends it; `seen` is what the user saw, for refusals of stale changes; `reload` follows a change.
+ */
+export function actionDialog(title, words, content, act, { seen, reload, careful = false, kind = OF_OTHERS }) {
+  const answer = h("div", { class: "answer", "aria-live": "polite" });
+  const form = h("form", { on: { submit: (event) => {
+    event.preventDefault();
+    once(form, async () => {
+      try {
+        await act();
+        dialog.close();
+        await reload();
+      } catch (error) { redraw(answer, refused(error, seen, dialog, reload, kind)); }
+    });
+  } } }, ...content.filter(Boolean), answer,
+  h("div", { class: "buttons" }, closer(() => dialog),
+    h("button", { type: "submit", class: careful ? "main careful" : "main" }, words)));
+  const dialog = open(title, form);
+  form.querySelector("input, select")?.focus();
+}
+
 /** Revoke a lease. */
 export function revokeDialog(view, cursor, key) {
-  const answer = h("div", { class: "answer", "aria-live": "polite" });
-  const reload = () => view.reload(key.replace("revoke", "move"));
-  const release = button("Revoke the lease", () => once(form, async () => {
-    try {
-      const names = view.names({ consumer: cursor.consumer, shard: cursor.shard });
-      await post("revoke", names, { fencing_token: cursor.fencing_token });
-      dialog.close();
-      await reload();
-    } catch (error) { redraw(answer, refused(error, `held by ${cursor.lease_holder}`, dialog, reload, OF_LEASE)); }
-  }), { class: "main careful" });
-  const form = h("div", {},
+  actionDialog(`Revoke the lease of ${cursor.consumer}, shard ${cursor.shard}`, "Revoke the lease", [
     facts([["Held by", cursor.lease_holder], [cursor.lease_is_held ? "Until" : "Expired", when(cursor.lease_expires)]]),
     h("p", {}, "The holder can no longer commit under this lease. Another process can take the shard at once."),
-    answer,
-    h("div", { class: "buttons" }, closer(() => dialog), release));
-  const dialog = open(`Revoke the lease of ${cursor.consumer}, shard ${cursor.shard}`, form);
+  ], () => post("revoke", view.names({ consumer: cursor.consumer, shard: cursor.shard }), { fencing_token: cursor.fencing_token }), {
+    careful: true, kind: OF_LEASE, seen: `held by ${cursor.lease_holder}`, reload: () => view.reload(key.replace("revoke", "move")) });
 }
 
 /** Show the changes of a consumer's cursors. */
@@ -149,12 +164,48 @@ export async function historyDialog(view, consumer) {
 }
 
 /** Start an Airflow backfill of a missing range, as the user. */
-export async function backfillDialog(use, range, done) {
+export async function backfillDialog(use, range, unit, done) {
+  // Without a unit of its own the task exports the window of its run as a whole.
+  const runs = { dag_id: use.dag_id, start: range.start, end: range.end, unit_seconds: use.unit_seconds ? null : unit };
+  let dates;
+  try {
+    dates = await get("backfill", runs);
+  } catch (error) {
+    const dialog = open(`Backfill ${use.dag_id}`, problem(error.message), h("div", { class: "buttons" }, closer(() => dialog, "Close")));
+    return;
+  }
+  if (dates.triggers) triggerDialog(use, range, dates, done);
+  else intervalDialog(use, range, dates, done);
+}
+
+const missing = (range) => h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`);
+
+const paused = (use, dates) => (dates.is_paused
+  ? h("p", { class: "late" }, `${use.dag_id} is paused: the runs will wait until it is unpaused.`) : null);
+
+/** Trigger runs of a DAG without intervals, each for a window that its params name. */
+function triggerDialog(use, range, { triggers, ...dates }, done) {
+  const last = triggers.at(-1).conf;
+  const words = `Start ${things(triggers.length, "run")}`;
+  actionDialog(`Run ${use.dag_id}`, words, [missing(range), paused(use, dates), h("div", { class: "meaning" },
+    h("p", {}, `${things(triggers.length, "run")} with params window_start and window_end: `
+      + `${clock(triggers[0].conf.window_start)} to ${clock(last.window_end)} UTC`))],
+  async () => {
+    try {
+      for (const trigger of triggers) await airflow(`dags/${encodeURIComponent(use.dag_id)}/dagRuns`, trigger);
+    } catch (error) {
+      // Airflow names the constraint that two runs with one id violate, but no more.
+      if (error.status === 409) throw new Error("Airflow has such a run already: somebody else started it after this page was loaded. Refresh the windows.");
+      throw error;
+    }
+  }, { seen: "", reload: done });
+}
+
+function intervalDialog(use, range, dates, done) {
   const from = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
   const upto = h("input", { type: "text", required: true, spellcheck: "false", autocomplete: "off" });
   const again = h("select", {}, [["completed", "Rerun all"], ["failed", "Rerun failed ones"], ["none", "Skip"]]
     .map(([value, words]) => h("option", { value }, words)));
-  const notes = h("div", { "aria-live": "polite" });
   const most = h("input", { type: "number", min: 1, max: 100, value: 2, required: true });
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const request = () => ({ dag_id: use.dag_id, from_date: from.value, to_date: upto.value,
@@ -173,23 +224,16 @@ export async function backfillDialog(use, range, done) {
       answer.querySelector("button")?.focus();
     } catch (error) { redraw(answer, problem(error.message)); }
   });
-  // Disabled until the dates are loaded.
-  const ask = h("button", { type: "submit", disabled: true }, "Show the runs");
+  const ask = h("button", { type: "submit" }, "Show the runs");
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); check(); } } },
-    h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`), notes,
+    missing(range),
+    dates.are_partitions ? h("p", { class: "note" }, "Partition dates are in the schedule's time zone.") : null, paused(use, dates),
     field("First run", from, "Logical dates: the start of the intervals."), field("Last run", upto),
     field("Existing runs", again), field("Concurrent runs", most), answer,
     h("div", { class: "buttons" }, closer(() => dialog), ask));
   for (const input of [from, upto, again, most]) input.addEventListener("input", () => redraw(answer));
+  [from.value, upto.value] = [dates.from_date, dates.to_date];
   const dialog = open(`Backfill ${use.dag_id}`, form);
-  try {
-    const dates = await get("backfill", { dag_id: use.dag_id, start: range.start, end: range.end });
-    [from.value, upto.value] = [dates.from_date, dates.to_date];
-    redraw(notes,
-      dates.are_partitions ? h("p", { class: "note" }, "Partition dates are in the schedule's time zone.") : null,
-      dates.is_paused ? h("p", { class: "late" }, `${use.dag_id} is paused: the runs will wait until it is unpaused.`) : null);
-  } catch (error) { redraw(answer, problem(error.message)); }
-  ask.disabled = false;
   ask.focus();
 }
 

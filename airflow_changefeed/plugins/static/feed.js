@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A feed: its totals, and when opened its shards, consumers, cursors and leases.
 
+import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions.js";
 import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
-import { deadLettersProblem, gapsProblem } from "./troubles.js";
-import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, when } from "./parts.js";
+import { age, strip } from "./strip.js";
+import { captureFacts, deadLettersProblem, gapsProblem, lostProblem } from "./troubles.js";
+import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
 import { get } from "./server.js";
 
 const SHARDS = 25; // of a page
@@ -31,11 +33,14 @@ function summed(feed) {
       ["Shards", number(feed.shard_count)],
       ["Head", position(feed.head, "no events yet")],
       ["Sealed until", feed.sealed_until ? when(feed.sealed_until) : "not sealed"],
+      ["Held for", feed.max_hold],
       ["Outbox", `${counted(feed.waiting, feed.waiting_or_more)}${rest}`],
       ["Resource version", number(feed.resource_version)],
     ]),
     h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", {},
-      h("strong", {}, consumer.consumer), " ", behind(consumer), isPart ? rest : null,
+      h("strong", {}, consumer.consumer), strip(consumer), h("span", {}, age(consumer)),
+      h("span", {}, behind(consumer), isPart ? rest : null),
+      consumer.lost ? h("span", { class: "late" }, `lost in ${things(consumer.lost, "shard")}`) : null,
       consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null))),
   ];
 }
@@ -69,10 +74,13 @@ class FeedView {
       if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
       if (found.shards_counted === found.shard_count) redraw(this.summary, summed(found));
       redraw(this.element,
-        gapsProblem(troubles),
+        gapsProblem(this),
+        captureFacts(this),
         this.shards(found),
         found.consumers.map((consumer) => this.consumer(consumer, found)),
         found.consumers.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
+        this.connection.may_create_consumers ? h("p", {}, button("New consumer", () => createConsumerDialog(this, "create consumer"), {
+          "data-key": "create consumer" })) : null,
         pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index)));
     } catch (error) {
       redraw(this.element, problem(error.message, button("Try again", () => this.show(), { "data-key": "again" })));
@@ -104,11 +112,15 @@ class FeedView {
         h("h4", {}, consumer.consumer),
         h("span", { class: "tag" }, consumer.is_of_events ? "consumer" : "export"),
         h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
-        calendars.map(([use, calendar]) => windowsButton(this, use, calendar, calendars)),
+        calendars.map(([use, calendar]) => windowsButton(use, calendar, calendars)),
+        pauseButtons(this, uses),
+        consumer.is_of_events && consumer.may_change ? button("Drop", () => dropConsumerDialog(this, consumer), {
+          "aria-label": `Drop ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null,
         button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
       waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
-      deadLettersProblem(consumer.consumer, this.troubles),
+      lostProblem(cursors),
+      deadLettersProblem(consumer, this),
       calendars.map(([, calendar]) => calendar),
       table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
         consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));
@@ -118,7 +130,7 @@ class FeedView {
     const cells = [
       cursor.shard,
       position(cursor.cursor),
-      h("span", {}, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete after a gap` : null),
+      h("span", {}, cursor.is_lost ? h("span", { class: "late" }, "lost, ") : null, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete after a gap` : null),
       number(cursor.resource_version),
       h("span", { class: "moved" }, when(cursor.moved_at), h("span", { class: "note" }, cursor.moved_by)),
       lease(cursor),
@@ -138,20 +150,33 @@ class FeedView {
   }
 }
 
+/** For each DAG that runs it: pause, or resume. */
+function pauseButtons(view, uses) {
+  const dags = new Map();
+  for (const use of uses.filter((one) => one.may_pause || one.is_paused)) dags.set(use.dag_id, [...(dags.get(use.dag_id) ?? []), use]);
+  return [...dags].flatMap(([dag_id, own]) => {
+    const key = `pause ${dag_id}`;
+    return [
+      own[0].is_paused ? h("span", { class: "late" }, `${dag_id} is paused`) : null,
+      own[0].may_pause ? button(`${own[0].is_paused ? "Resume" : "Pause"} ${dag_id}`, () => pauseDialog(view, own, key), { "data-key": key }) : null,
+    ];
+  });
+}
+
 function lease(cursor) {
   if (!cursor.lease_holder) return h("span", { class: "none" }, "free");
   return h("span", { class: "moved" }, cursor.lease_holder,
     h("span", { class: "note" }, cursor.lease_is_held ? "until " : "expired ", when(cursor.lease_expires)));
 }
 
-function windowsButton(view, use, element, all) {
+function windowsButton(use, element, all) {
   const isOne = all.filter(([other]) => other.dag_id === use.dag_id).length === 1;
   const words = `Windows of ${use.dag_id}${isOne ? "" : `, ${use.task_id}`}`;
   const toggle = button(words, () => {
     const isOpen = toggle.getAttribute("aria-expanded") === "true";
     toggle.setAttribute("aria-expanded", String(!isOpen));
     if (isOpen) closeWindows(element);
-    else windowsView(view, use, element);
+    else windowsView(use, element);
   }, { "aria-expanded": "false", "data-key": `windows ${use.dag_id} ${use.task_id}` });
   return toggle;
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: connections and their feeds, in pages.
+// The page: connections and their feeds, in pages; and the window that its address names.
 
+import { windowsView } from "./calendar.js";
 import { feedArticle } from "./feed.js";
 import { button, clock, h, pager, problem, redraw, things } from "./parts.js";
 import { get } from "./server.js";
+import { windowDialog } from "./window.js";
 
 const FEEDS = 25; // in a page
 const main = document.getElementById("main");
@@ -13,12 +15,37 @@ async function load() {
   status.textContent = "Loading";
   try {
     const found = await get("connections");
-    redraw(main, found.connections.length ? found.connections.map(section) : nothing());
+    const [linked, show] = target(found.connections);
+    const { may_create_consumers } = found;
+    redraw(main, linked, found.connections.length ? found.connections.map((one) => section({ ...one, may_create_consumers })) : nothing());
     status.textContent = `${found.user}`;
+    await show();
   } catch (error) {
     redraw(main, problem(error.message));
     status.textContent = "";
   }
+}
+
+/** The calendar that the page's address names, as links to windows do, and what shows it. */
+function target(connections) {
+  const { conn_id, dag_id, task_id, at, show } = Object.fromEntries(new URLSearchParams(location.search));
+  if (task_id === undefined) return [null, () => {}];
+  const uses = connections.find((one) => one.conn_id === conn_id)?.uses ?? [];
+  const use = uses.find((one) => one.dag_id === dag_id && one.task_id === task_id && one.has_windows);
+  if (!use) {
+    return [problem(`The link names task ${task_id} of DAG ${dag_id} with connection ${conn_id}. The page has no windows of it: `
+      + "it does not exist, you may not see it, or its feed, consumer or path is known only in runs."), () => {}];
+  }
+  const calendar = h("div", { class: "calendar" });
+  const close = h("a", { href: "./" }, "Close");
+  const article = h("section", { class: "linked", "aria-label": `Windows of ${dag_id}, ${task_id}` },
+    h("div", { class: "head" }, h("h2", {}, `${dag_id}, ${task_id}`),
+      h("p", { class: "note" }, `${use.feed}, ${use.consumer}, ${conn_id}`), close),
+    calendar);
+  return [article, async () => {
+    await windowsView(use, calendar, { at });
+    if (show === "window" && at) await windowDialog(use, at);
+  }];
 }
 
 function nothing() {

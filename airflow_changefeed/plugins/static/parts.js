@@ -23,6 +23,13 @@ export const problem = (words, ...more) => h("div", { class: "problem", role: "a
 
 export const number = (value) => value.toLocaleString("en");
 
+/** A size with its unit. */
+export function bytes(value) {
+  const names = ["B", "kB", "MB", "GB", "TB"];
+  const index = value < 1000 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), names.length - 1);
+  return `${number(Number((value / 1000 ** index).toPrecision(3)))} ${names[index]}`;
+}
+
 /** A number of things. */
 export const things = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
 

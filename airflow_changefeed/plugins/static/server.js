@@ -43,8 +43,8 @@ function query(values) {
   return new URLSearchParams(given).toString();
 }
 
-function json(body) {
-  return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+function json(body, method = "POST") {
+  return { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
 }
 
 /** Read from the page's own server. */
@@ -53,5 +53,5 @@ export const get = (path, values = {}) => call(`api/${path}?${query(values)}`);
 /** Change something on the page's own server. */
 export const post = (path, values, body) => call(`api/${path}?${query(values)}`, json(body));
 
-/** Call Airflow's public API. The page is one level below Airflow. */
-export const airflow = (path, body) => call(`../api/v2/${path}`, json(body));
+/** Call Airflow's public API: read, or send a body. The page is one level below Airflow. */
+export const airflow = (path, body, method) => call(`../api/v2/${path}`, body ? json(body, method) : {});

@@ -1,34 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody must resolve on the command line: gaps of a capture, and dead letters of consumers.
+// What somebody must resolve: gaps of a capture, lost consumers, and dead letters.
 
-import { h, number, position, problem, table, things, when } from "./parts.js";
+import { deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
+import { button, h, number, position, problem, table, things, when } from "./parts.js";
+
+/** How many of many lost shards are named. */
+const SHOWN = 5;
 
 const command = (found) => h("p", {}, h("code", {}, found.command));
 
 const more = (found) => (found.count > found.first.length
   ? h("p", { class: "note" }, `The first ${number(found.first.length)} of ${number(found.count)}.`) : null);
 
+/** What a capture records, and how its tables differ from that; null for a feed without a capture. */
+export function captureFacts(view) {
+  const { capture } = view.troubles;
+  if (!capture) return null;
+  const key = "refresh capture";
+  return [
+    h("p", { class: "note" }, `Capture of ${capture.tables.join(", ")}, ${capture.is_enabled ? "enabled" : "disabled"}. `
+      + `When columns change: ${capture.on_ddl}.${capture.drift.length ? "" : " It records the tables as they are."}`),
+    capture.drift.length ? h("div", { class: "meaning careful" },
+      h("p", {}, "The tables differ from what is captured of them:"),
+      h("ul", { class: "drift" }, capture.drift.map((one) => h("li", {}, one))),
+      command(capture),
+      capture.may_change ? button("Refresh the capture", () => refreshDialog(view, capture, key), { "data-key": key }) : null) : null,
+  ];
+}
+
 /** The open gaps, which stop the seal; null if there are none. */
-export function gapsProblem(troubles) {
+export function gapsProblem(view) {
+  const { troubles } = view;
   if (troubles.error) return problem(`Could not check for open gaps and dead letters: ${troubles.error}`);
   const found = troubles.gaps;
   if (!found.count) return null;
+  const key = "resolve gaps";
   return problem(
     `${things(found.count, "open gap")}: the capture has missed changes, or may have. The feed cannot be sealed until somebody resolves this:`,
     command(found),
     table("Open gaps", ["Gap", "Found", "Table", "Reason"], found.first.map((gap) => [
       number(gap.number), when(gap.found_at), gap.table, gap.reason])),
-    more(found));
+    more(found),
+    troubles.capture.may_change ? button("Resolve", () => resolveDialog(view, key), {
+      "aria-label": `Resolve the gaps of ${view.feed}`, "data-key": key }) : null);
+}
+
+/** Cursors after which events were purged before the consumer read them; null if there are none. */
+export function lostProblem(cursors) {
+  const lost = cursors.filter((cursor) => cursor.is_lost);
+  if (!lost.length) return null;
+  return problem(
+    `The consumer is lost in ${things(lost.length, "shard")}: events that it has not read were purged.`,
+    lost.slice(0, SHOWN).map((cursor) => h("p", {}, `Shard ${cursor.shard}: ${cursor.remedy}`)),
+    more({ count: lost.length, first: lost.slice(0, SHOWN) }));
 }
 
 /** A consumer's open dead letters; null if there are none. */
-export function deadLettersProblem(consumer, troubles) {
-  const found = troubles.dead_letters?.[consumer];
+export function deadLettersProblem(consumer, view) {
+  const found = view.troubles.dead_letters?.[consumer.consumer];
   if (!found) return null;
   return problem(
     `${things(found.count, "dead letter")}: events that the consumer parked. Its windows with them count as incomplete until each is retried or dropped:`,
     command(found),
-    table("Open dead letters", ["Number", "Shard", "Event", "Attempts", "Parked", "Reason"], found.first.map((one) => [
-      number(one.number), one.shard, position(one.event), number(one.attempts), when(one.parked_at), one.reason ?? "visible to users who may change the consumer"])),
+    table("Open dead letters", ["Number", "Shard", "Event", "Attempts", "Parked", "Reason"].concat(consumer.may_change ? ["Change"] : []),
+      found.first.map((one) => [
+        number(one.number), one.shard, position(one.event), `${number(one.attempts)}${one.state === "retry" ? ", will be retried" : ""}`,
+        when(one.parked_at), one.reason ?? "visible to users who may change the consumer",
+      ].concat(consumer.may_change ? [changes(view, consumer.consumer, one)] : []))),
     more(found));
+}
+
+function changes(view, consumer, letter) {
+  return h("span", { class: "actions" }, ["retry", "drop"].map((to) => {
+    const key = `${to} ${consumer} ${letter.number}`;
+    const words = to === "drop" ? "Drop" : "Retry";
+    return button(words, () => deadLetterDialog(view, consumer, letter, to, key), {
+      "aria-label": `${words} dead letter ${letter.number} of ${consumer}`, "data-key": key,
+      disabled: to === letter.state });
+  }));
 }

@@ -42,7 +42,7 @@ class Browser:
     """
 
     def __init__(self, url: str, user: str) -> None:
-        self.url = url
+        self.url, self.user = url, user
         options = webdriver.ChromeOptions()
         options.binary_location = _program("chromium", "chromium-browser", "google-chrome")
         # As root there is no sandbox, and containers have little shared memory.

@@ -5,38 +5,33 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
+from tests.system.page.shop import make_shop
 from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 
 CONSUMER, DAG_ID = "warehouse", "flights_hourly"
-CAPTURE, MAILER = "shop.Order_changes", "mailer"
+ARCHIVE, ON_DEMAND = "archive", "flights_on_demand"
 #: By name; the password is the name. ann may do all, ben edit Variables, vera only look.
 USERS = {"ann": "admin", "ben": "op", "vera": "viewer"}
 SHARDS = (0, 1, 2)
 MANY = 30
-#: Hours of the export that are there; between them is what a test backfills.
-DONE = ((0, 10), (12, 30))
+#: Hours of the exports that are there; between them is what a test backfills, or triggers.
+DONE, ARCHIVED = ((0, 10), (12, 30)), ((0, 2), (3, 30))
 HOURS = 40
 DAG_FILE = """
 from datetime import datetime, timedelta, timezone
@@ -44,7 +39,7 @@ from datetime import datetime, timedelta, timezone
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed import ChangefeedToParquetOperator, window_params
 
 with DAG(
     "{dag_id}",
@@ -61,6 +56,17 @@ with DAG(
         changefeed_conn_id="flights",
         conn_id="spark_default",
         unit=timedelta(hours=1),
+        local_below=1_000_000,
+    )
+
+with DAG("{on_demand}", schedule=None, params=window_params()):
+    ChangefeedToParquetOperator(
+        task_id="export",
+        feed="{feed}",
+        path="{path}-archive",
+        consumer="{archive}",
+        changefeed_conn_id="flights",
+        conn_id="spark_default",
         local_below=1_000_000,
     )
 """
@@ -106,7 +112,7 @@ class World:
         self.store = ExportStore(str(self.folder / "export"), FEED)
         self._fill()
         self._many()
-        self._shop()
+        make_shop(self.folder / "shop.db")
         self._write_dag()
         passwords = self.folder / "passwords.json"
         passwords.write_text(json.dumps({name: name for name in USERS}))
@@ -140,23 +146,39 @@ class World:
         """The feed of the flights."""
         return SqliteFeedSource(str(self.flights.path), lock_timeout=20.0)
 
+    @property
+    def shop(self) -> SqliteFeedSource:
+        """The capture of the shop."""
+        return SqliteFeedSource(str(self.folder / "shop.db"), lock_timeout=20.0)
+
+    def alter_shop(self, change: str) -> None:
+        """Change the shop's captured table, as its owner would."""
+        with closing(sqlite3.connect(self.folder / "shop.db", isolation_level=None)) as connection:
+            connection.execute(f'alter table "shop.Order" {change}')
+
     def _fill(self) -> None:
         """Write flights, with hours that none leave in, and export most of the hours."""
         for shard in SHARDS:
             for hour in range(HOURS):
                 if hour % 24 not in (2, 3, 4):
                     self.flights.add(3 + (hour * 7 + shard) % 11, hour, shard)
+        archive = ExportStore(f"{self.store.path}-archive", FEED)
+        self._export(self.store, CONSUMER, DONE, by="flights_hourly/first week")
+        self._export(archive, ARCHIVE, ARCHIVED, by="flights_on_demand/first week")
+
+    def _export(
+        self, store: ExportStore, consumer: str, hours_done: Sequence[tuple[int, int]], *, by: str
+    ) -> None:
+        """Export hours, each from the first (inclusive) to the last (exclusive), and move the cursors."""
         source = self.source
-        done = [UlidRange(*_ends(first, last)) for first, last in DONE]
-        for first, last in DONE:
-            request = ExportRequest(FEED, self.store.path, CONSUMER, "tests/run", hours(first, last))
-            plan = make_plan(source, self.store, request)
-            self.flights.run(self.store, plan)
+        done = [UlidRange(*_ends(first, last)) for first, last in hours_done]
+        for first, last in hours_done:
+            request = ExportRequest(FEED, store.path, consumer, "tests/run", hours(first, last))
+            plan = make_plan(source, store, request)
+            self.flights.run(store, plan)
         from airflow_changefeed.cursors.cursors import advance
 
-        advance(
-            source, _Nowhere(), CONSUMER, FEED, dict.fromkeys(SHARDS, done), by="flights_hourly/first week"
-        )
+        advance(source, _Nowhere(), consumer, FEED, dict.fromkeys(SHARDS, done), by=by)
 
     def _many(self) -> None:
         """Make feeds enough for two pages, one of them with shards enough for three."""
@@ -176,35 +198,12 @@ class World:
                 )
             connection.commit()
 
-    def _shop(self) -> None:
-        """Make a capture that a change has passed unseen, and a consumer that could not handle two events."""
-        path = self.folder / "shop.db"
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute('create table "shop.Order" (id integer primary key, status text)')
-            source = SqliteFeedSource(str(path))
-            source.enable_capture(CaptureSpec((TableCapture("shop.Order"),), name=CAPTURE))
-            for number in range(5):
-                connection.execute("insert into \"shop.Order\" values (?, 'paid')", (number,))
-            source.drain(CAPTURE)
-            spec = ConsumerSpec(MAILER, CAPTURE, max_attempts=1, on_poison=OnPoison.PARK)
-            create_consumer(source, spec, Beginning.EARLIEST, by="ann")
-            run_consumer(source, MAILER, CAPTURE, _refuse, max_events=2, backoff=Backoff(first=0, longest=0))
-            triggers = connection.execute("select name from sqlite_master where type = 'trigger'").fetchall()
-            for (name,) in triggers:
-                connection.execute(f'drop trigger "{name}"')
-            connection.execute("insert into \"shop.Order\" values (99, 'lost')")
-        with suppress(CaptureGapError):
-            source.seal(CAPTURE, source.now())
-
     def _write_dag(self) -> None:
         dags = self.folder / "dags"
         dags.mkdir()
-        text = DAG_FILE.format(dag_id=DAG_ID, feed=FEED, path=self.store.path, consumer=CONSUMER)
+        names = {"dag_id": DAG_ID, "consumer": CONSUMER, "on_demand": ON_DEMAND, "archive": ARCHIVE}
+        text = DAG_FILE.format(feed=FEED, path=self.store.path, **names)
         (dags / "flights.py").write_text(text)
-
-
-def _refuse(event: object, connection: object) -> None:
-    raise ValueError("the mail server knows no such address")
 
 
 class _Nowhere:

@@ -20,8 +20,10 @@ from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS
 from tests.system.demo.load import load
 from tests.system.demo.surroundings import DAILY, FOLLOW, HOURLY, Surroundings
+from tests.system.page.shop import make_shop
 from tests.system.processes import FileLock, HomeError, is_hung_up
 from tests.system.ui.port import check_free
+from tests.system.ui.telemetry import Telemetry
 
 FOLDER = PROJECT / ".airflow" / "ui"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -29,6 +31,8 @@ BEGIN = datetime(2013, 1, 1, tzinfo=timezone.utc)
 END = BEGIN + 7 * DAY
 WINDOWS = (END - BEGIN) // HOUR
 POLL_SECONDS = 3.0
+#: Connection of a database that needs somebody.
+SHOP = "shop"
 #: What Airflow reads in its home.
 HOME_FILES = {
     "config/airflow_local_settings.py": "from tests.system.ui.policy import dag_policy as dag_policy\n",
@@ -84,6 +88,7 @@ class Ui:
         # A pipe has no width of its own, and the default would break addresses.
         self.console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
         self.is_terminal = self.console.is_terminal  # asked now: a closed one denies it
+        self.telemetry = Telemetry(self.surroundings.folder)
         self.home = self._home()
         self._lock = FileLock(folder.with_name(f"{folder.name}.lock"), note=f"({self.home.url})")
 
@@ -101,6 +106,7 @@ class Ui:
             check_free(self.port)
             self._load_once()
             self._write_home_files()
+            self.telemetry.start()
             self.console.print("Starting Airflow")
             with self.home:
                 self._equip()
@@ -111,12 +117,14 @@ class Ui:
                     self.console.print("\nStopping Airflow")
             self.console.print("Stopped. make ui opens it again as you left it, make clean removes it.")
         finally:
+            self.telemetry.close()
             self._lock.release()
 
     # -- before Airflow runs -------------------------------------------------------------------------------
 
     def _home(self) -> AirflowHome:
-        return self.surroundings.home(fresh=False, port=self.port)
+        env = {"AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": SHOP, **self.telemetry.env}
+        return self.surroundings.home(fresh=False, port=self.port, env=env)
 
     def _lock_folder(self) -> None:
         try:
@@ -136,6 +144,7 @@ class Ui:
         self.console.print("Loading 336,776 flights into a feed (only the first time)")
         with unfinished.engine.made():
             loaded = load(unfinished.engine)
+        make_shop(unfinished.database.with_name(f"{SHOP}.db"))
         unfinished.database.parent.rename(data)
         unfinished.folder.rmdir()
         self.console.print(f"  {loaded.rows:,} events in {loaded.seconds:.1f} s")
@@ -151,7 +160,8 @@ class Ui:
 
     def _equip(self) -> None:
         """Add the connections and wait for the DAGs."""
-        for conn_id, connection in self.surroundings.connections.items():
+        shop = {"conn_type": "sqlite", "host": str(self.surroundings.database.with_name(f"{SHOP}.db"))}
+        for conn_id, connection in (self.surroundings.connections | {SHOP: shop}).items():
             self.home.api.add_connection(conn_id, connection)
         self.home.wait_for_dags(DAILY, HOURLY, FOLLOW)
 
@@ -194,6 +204,14 @@ class Ui:
             sys.exit(128 + signal.SIGHUP)
         time.sleep(POLL_SECONDS)
 
+    def _reported(self) -> str:
+        """Say what has been sent to others."""
+        files = {
+            self.telemetry.metrics: "metrics that a server of StatsD has received",
+            self.telemetry.lineage: "lineage, events of OpenLineage",
+        }
+        return "".join(f"  {path}\n      {what}\n" for path, what in files.items() if path.exists())
+
     def _show(self) -> None:
         dags, count = f"{self.home.url}/dags", self._complete()
         if count < WINDOWS:
@@ -209,9 +227,11 @@ class Ui:
       what runs because windows are complete
   {self.home.url}/variables
       where the cursors stand
+  {self.home.url}/plugin/changefeed
+      the feeds: the calendar of each export, and in the connection {SHOP} a gap and dead letters to resolve
   {self.surroundings.export}
       the files
-
+{self._reported()}
 To start a backfill of two days more: open {DAILY} (above),
 choose Trigger, Backfill, from {END:%Y/%m/%d} to {END + DAY:%Y/%m/%d}, and Run Backfill.
 

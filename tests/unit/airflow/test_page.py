@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins import changefeed_connections, changefeed_threads
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.plugins.changefeed_access import reading
-from airflow_changefeed.plugins.changefeed_page import page
+from airflow_changefeed.plugins.changefeed_page import _TYPES, page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
@@ -78,7 +79,7 @@ def test_the_page_and_its_files_are_served_and_take_nothing_from_elsewhere(viewe
     """All that the page names is there; browsers are told to load nothing else."""
     answer = viewer.client.get(f"{URL_PREFIX}/")
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
-    for name in ("page.css", "page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js"):
+    for name in _TYPES:
         file = viewer.client.get(f"{URL_PREFIX}/static/{name}")
         assert (file.status_code, "//cdn" in file.text) == (200, False)
     assert viewer.client.get(f"{URL_PREFIX}/static/..%2fchangefeed.py").status_code == 404
@@ -123,6 +124,27 @@ def test_feeds_are_summed_up(viewer: Visitor, source: SqliteFeedSource) -> None:
     assert (consumer["behind"], consumer["lag_seconds"]) == (17, 17 * 1200.0)
     assert consumer["held"] == 0
     assert consumer["may_change"] is False
+
+
+def test_a_lost_consumer_is_named(viewer: Visitor, source: SqliteFeedSource) -> None:
+    """In the sum of its feed, and at its cursor with what to do."""
+    source.seal(FEED, START + timedelta(hours=12))
+    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN, 1: Ulid.MIN}, by="test")
+    source.begin_consumer("quick", FEED, {0: Ulid.floor(START + timedelta(hours=12)).previous()}, by="test")
+    source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    source.purge(FEED, START + timedelta(hours=1))
+    (feed,) = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
+    assert feed["max_hold"] == "1h"
+    assert {one["consumer"]: one["lost"] for one in feed["consumers"]} == {CONSUMER: 2, "quick": 0}
+    shards = viewer.ask("feed", conn_id=CONN_ID, feed=FEED)["shards"]
+    cursors = {(one["consumer"], one["shard"]): one for shard in shards for one in shard["cursors"]}
+    assert {of: one["is_lost"] for of, one in cursors.items()} == {
+        (CONSUMER, "0"): True,
+        (CONSUMER, "1"): True,
+        ("quick", "0"): False,
+    }
+    assert f"cursor set {CONSUMER} --feed {FEED} --shard 1 --to earliest" in cursors[CONSUMER, "1"]["remedy"]
+    assert cursors["quick", "0"]["remedy"] is None
 
 
 def test_feeds_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, database: str) -> None:

@@ -21,7 +21,7 @@ from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete, update
 
-from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed import ChangefeedToParquetOperator, window_params
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.store import ExportStore
@@ -150,6 +150,14 @@ def test_other_weeks_are_shown_by_their_end() -> None:
     assert set(states(found).values()) == {"before"}
 
 
+def test_the_calendar_contains_the_time_of_a_link() -> None:
+    """Also at midnight, where a week ends that was asked for by its end."""
+    for time in ("2012-06-01T00:00:00Z", "2012-06-01T23:59:59.999Z"):
+        found = windows(at=time)
+        assert (found["start"], found["end"]) == ("2012-05-26T00:00:00Z", "2012-06-02T00:00:00Z")
+    assert windows(at=at(3))["cells"] == windows()["cells"]
+
+
 def test_what_is_queued_or_running_is_shown_to_who_may_see_runs() -> None:
     """What has ended is not running."""
     add_run(START + 2 * HOUR, DagRunState.RUNNING)
@@ -163,6 +171,174 @@ def test_a_task_whose_output_is_a_template_has_no_calendar() -> None:
     """Nobody knows it before a run; nor of a task that is not there."""
     Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=BATCHES, task_id="export")
     Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=HOURLY, task_id="none")
+
+
+def window(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
+    """Return a window that somebody sees."""
+    found: dict[str, Any] = Visitor(role).ask(
+        "window", conn_id=CONN_ID, dag_id=dag_id, task_id="export", **values
+    )
+    return found
+
+
+def test_a_window_is_shown_with_what_its_manifests_say(tmp_path: Path) -> None:
+    """Bounds, state, rows and each shard's manifest; any time in the window names it."""
+    found = window(at=format_time(START + HOUR / 2))
+    assert (found["start"], found["end"], found["state"]) == (at(0), at(1), "complete")
+    assert (found["rows"], found["feed"], found["consumer"]) == (4, FEED, CONSUMER)
+    (shard,) = found["shards"]
+    (manifest,) = shard["manifests"]
+    (unit,) = [
+        one for one in ExportStore(str(tmp_path / "out"), FEED).list(0) if one.unit.window == hours(0, 1)[0]
+    ]
+    assert (shard["shard"], shard["state"], manifest["rows"]) == ("0", "complete", 4)
+    assert (manifest["attempt"], manifest["size"], found["size"]) == (unit.attempt, unit.size, unit.size)
+    assert manifest["content"]["files"][0]["name"] == unit.files[0].name
+    assert manifest["content"]["run"] == unit.run
+    assert "schema" not in manifest["content"]
+    assert Path(manifest["path"]).is_file()
+
+
+def test_a_window_that_is_missing_open_or_before_says_so() -> None:
+    """Without manifests, and with the length that its neighbours have."""
+    found = window(at=at(2))
+    assert (found["start"], found["end"], found["state"], found["missing"]) == (at(2), at(3), "missing", 1)
+    assert [(one["state"], one["manifests"]) for one in found["shards"]] == [("missing", [])]
+    assert (found["rows"], found["size"]) == (0, 0)
+    assert window(at=at(-1))["state"] == "before"
+    assert window(at="2030-01-01T00:00:00Z")["state"] == "open"
+
+
+def test_a_window_without_rows_is_complete_and_empty(flights: Flights, tmp_path: Path) -> None:
+    """Its manifest names no file."""
+    flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(7, 8))
+    found = window(at=at(7))
+    assert (found["state"], found["shards"][0]["state"], found["shards"][0]["manifests"][0]["files"]) == (
+        "empty",
+        "empty",
+        0,
+    )
+
+
+def test_a_window_that_one_shard_lacks_names_the_shard(flights: Flights, tmp_path: Path) -> None:
+    """The other one's rows are shown."""
+    flights.add(2, 0, 1)
+    flights.source.drain(FEED)
+    flights.source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="test")
+    found = window(at=at(0))
+    assert (found["state"], found["missing"], found["rows"]) == ("missing", 1, 4)
+    assert [(one["shard"], one["state"]) for one in found["shards"]] == [("0", "complete"), ("1", "missing")]
+
+
+def test_a_window_of_a_schedule_is_its_interval(tmp_path: Path) -> None:
+    """Where a unit is as long as the run, also by the clock of another zone."""
+    with DAG(
+        "page_new_york",
+        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="America/New_York"),
+        start_date=START,
+        catchup=False,
+    ) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "days"), conn_id="spark"
+        )
+    store_dags(dag)
+    found = window(dag_id="page_new_york", at=at(24))
+    assert (found["start"], found["end"]) == (at(5), at(29))
+    assert found["state"] == "missing"
+
+
+def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others learn no run's name either."""
+    add_run(START, DagRunState.RUNNING)
+    assert window(at=at(0))["running"] is True
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda *_: False)
+    found = window(at=at(0))
+    assert (found["sees_runs"], found.get("running")) == (False, None)
+    assert "run" not in found["shards"][0]["manifests"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "words"),
+    [
+        ({"at": "noon"}, 422, "at: "),
+        ({}, 422, "at: "),
+        ({"at": "2013-01-01T00:00:00"}, 422, "expected a time with a zone"),
+        ({"at": "9999-12-31T23:00:00Z"}, 422, "from 1970 to 9000"),
+        ({"at": at(0), "task_id": "none"}, 404, "has no task 'none'"),
+        ({"at": at(0), "dag_id": BATCHES}, 404, "has no task 'export'"),
+        ({"at": at(0), "conn_id": "other"}, 404, "is not shown here"),
+    ],
+)
+def test_a_window_that_cannot_be_shown_is_refused(values: dict[str, str], status: int, words: str) -> None:
+    """No time, no task, no output that is known, a connection that nobody named."""
+    given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", **values}
+    assert words in Visitor("OP").ask("window", status, **given)["detail"]
+
+
+def chart(status: int = 200, **values: Any) -> dict[str, Any]:
+    """Return the chart of some hours."""
+    given = {
+        "conn_id": CONN_ID,
+        "dag_id": HOURLY,
+        "task_id": "export",
+        "start": at(-1),
+        "end": at(7),
+        **values,
+    }
+    found: dict[str, Any] = Visitor("VIEWER").ask("chart", status, **given)
+    return found
+
+
+def test_a_chart_has_rows_and_lag_of_each_window(flights: Flights, tmp_path: Path) -> None:
+    """Nothing of those that are missing; an empty one has no rows, and was exported all the same."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, hours(6, 7))
+    found = chart()
+    assert [point["start"] for point in found["points"]] == [at(hour) for hour in range(-1, 7)]
+    assert [point["rows"] for point in found["points"]] == [None, 4, 4, None, None, 4, None, 0]
+    (first,) = [one for one in store.list(0) if one.unit.window == hours(0, 1)[0]]
+    lag = (first.made_at - START - HOUR).total_seconds()
+    assert found["points"][1]["lag_seconds"] == lag
+    assert [point["lag_seconds"] is None for point in found["points"]] == [
+        point["rows"] is None for point in found["points"]
+    ]
+
+
+def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(
+    flights: Flights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest is opened for each, so there is a limit."""
+    flights.add(3, 8, 0)
+    flights.add(2, 8, 1)
+    flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(8, 9))
+    found = chart(start=at(8), end=at(9))
+    assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (5, 2, 2)
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_windows.MOST_MANIFESTS", 1)
+    found = chart(start=at(8), end=at(9))
+    assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"end": "noon"}, "end: "),
+        ({"start": at(9)}, "ends before it starts"),
+        ({"end": "2014-01-01T00:00:00Z"}, "choose at most 400"),
+        ({"start": "2013-01-01T00:00:00"}, "expected a time with a zone"),
+    ],
+)
+def test_a_chart_of_no_time_is_refused(values: dict[str, str], words: str) -> None:
+    """Or of too much."""
+    assert words in chart(422, **values)["detail"]
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
+    """To who may see the connection; it is not shown as missing."""
+    path = Path(window(at=at(0))["shards"][0]["manifests"][0]["path"])
+    path.write_text("{")
+    given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", "at": at(0)}
+    assert path.name in Visitor("OP").ask("window", 502, **given)["detail"]
+    assert path.name not in Visitor("VIEWER").ask("window", 502, **given)["detail"]
 
 
 def test_a_backfill_of_hours_has_their_logical_dates() -> None:
@@ -282,6 +458,109 @@ def test_a_backfill_that_cannot_be_is_refused(dag_id: str, start: str, end: str,
     assert Visitor("ADMIN").ask("backfill", status, dag_id=dag_id, start=start, end=end)["detail"]
 
 
+ON_DEMAND = "page_on_demand"
+
+
+@pytest.fixture
+def on_demand(tmp_path: Path) -> Iterator[None]:
+    """Give a DAG without a schedule, whose runs name their window by params."""
+    with DAG(ON_DEMAND, schedule=None, params=window_params()) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
+        )
+    store_dags(dag)
+    yield
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == ON_DEMAND))
+
+
+def trigger(run_id: str, conf: Any, state: DagRunState = DagRunState.RUNNING) -> None:
+    """Write a run that somebody triggered, as Airflow's API does."""
+    with create_session() as session:
+        session.add(
+            DagRun(
+                dag_id=ON_DEMAND,
+                run_id=run_id,
+                run_type=DagRunType.MANUAL,
+                logical_date=None,
+                run_after=START,
+                conf=conf,
+                state=state,
+                triggered_by=DagRunTriggeredByType.REST_API,
+            )
+        )
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_a_dag_without_intervals_is_run_by_params() -> None:
+    """A run for each window; for a task with a unit of its own, which cuts them, one run for all."""
+    found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
+    assert (found["runs"], "from_date" in found) == (2, False)
+    assert [one["conf"] for one in found["triggers"]] == [
+        {"window_start": at(2), "window_end": at(3)},
+        {"window_start": at(3), "window_end": at(4)},
+    ]
+    assert {one["logical_date"] for one in found["triggers"]} == {None}
+    assert len({one["dag_run_id"] for one in found["triggers"]}) == 2
+    (one,) = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4))["triggers"]
+    assert one["conf"] == {"window_start": at(2), "window_end": at(4)}
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_of_two_who_run_the_same_window_airflow_refuses_the_second() -> None:
+    """They ask for the same ids; who saw that the first has run asks for others."""
+
+    def ids() -> list[str]:
+        found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
+        return [one["dag_run_id"] for one in found["triggers"]]
+
+    first = ids()
+    assert ids() == first
+    for run_id in first:
+        trigger(run_id, {}, DagRunState.FAILED)
+    second = ids()
+    assert not set(first) & set(second)
+    for run_id in second:
+        trigger(run_id, {}, DagRunState.FAILED)
+    assert not {*first, *second} & set(ids())
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_a_run_that_was_triggered_for_a_window_is_shown_as_running() -> None:
+    """By its params; one without a window, or with something else there, is not."""
+    trigger("one", {"window_start": at(2), "window_end": at(3)})
+    for number, conf in enumerate(
+        [
+            None,
+            {},
+            {"window_start": at(3)},
+            {"window_start": 5, "window_end": None},
+            {"window_start": at(3), "window_end": "9999-12-31T23:59:59.999-23:00"},
+        ]
+    ):
+        trigger(f"other{number}", conf)
+    trigger("done", {"window_start": at(5), "window_end": at(6)}, DagRunState.SUCCESS)
+    cells = windows(dag_id=ON_DEMAND)["cells"]
+    assert [cell["start"] for cell in cells if cell.get("running")] == [at(2)]
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "words"),
+    [
+        ({"unit_seconds": 60}, 422, "at most 100 runs"),
+        ({"unit_seconds": 0}, 422, "unit_seconds: "),
+        ({"unit_seconds": 7200}, 422, "multiple of the unit"),
+        ({"dag_id": BATCHES}, 409, "window_params()"),
+    ],
+)
+@pytest.mark.usefixtures("on_demand")
+def test_runs_that_cannot_be_triggered_are_refused(values: dict[str, Any], status: int, words: str) -> None:
+    """Too many, no length, windows that begin elsewhere, a DAG whose runs cannot name a window."""
+    given = {"dag_id": ON_DEMAND, "start": at(1), "end": at(4), **values}
+    assert words in Visitor("ADMIN").ask("backfill", status, **given)["detail"]
+    Visitor("VIEWER").ask("backfill", 403, **{**given, "unit_seconds": 3600})
+
+
 def test_who_may_not_run_dags_gets_no_dates() -> None:
     """Airflow refuses the backfill itself, too."""
     Visitor("VIEWER").ask("backfill", 403, dag_id=HOURLY, start=at(2), end=at(4))
@@ -320,4 +599,4 @@ def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytes
 
     for name in ("read_feed", "count", "stream", "split"):
         monkeypatch.setattr(SqliteFeedSource, name, refuse)
-    assert windows()["shards"] == 1
+    assert windows()["shards_total"] == 1

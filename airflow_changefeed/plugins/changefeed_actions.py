@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page changes: only for users who may, only what they saw, and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.logging.decorators import action_logging
+from fastapi import APIRouter, Body, Depends, HTTPException, Query
+from fastapi.params import Depends as Dependency
+from pydantic import StringConstraints
+
+from airflow_changefeed.consumers.begin import resolve
+from airflow_changefeed.core.consumer import (
+    MAX_REASON,
+    ConsumerInfo,
+    ConsumerSpec,
+    DeadLetterState,
+    OnPoison,
+    parse_position,
+)
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.core.feed import parse_shard
+from airflow_changefeed.exceptions import StaleVersionError
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.plugins.changefeed_access import (
+    may_change,
+    may_edit_connection,
+    reading,
+    same_origin,
+)
+from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
+from airflow_changefeed.plugins.changefeed_moves import make_move, plan_move, revoke
+from airflow_changefeed.plugins.changefeed_rows import Row
+from airflow_changefeed.plugins.changefeed_troubles import refresh, resolve_dead_letter, resolve_gaps
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_versions import stale
+
+_NO_VERSION = "{} is missing; pass the one that you saw, so that later changes are not overwritten"
+
+router = APIRouter(dependencies=[Depends(reading)])
+
+Version = Annotated[int | None, Body()]
+Note = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_REASON)]
+
+
+async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) -> None:
+    """
+    Require permission to change a consumer.
+
+    :raises HTTPException: 403 without it.
+    """
+    database = await ask_source(conn_id, lambda source: source.identity().id)
+    if not may_change(user, database, consumer, feed):
+        raise HTTPException(
+            403,
+            "You have read-only access to cursors. To change them you need Airflow's permission to edit the "
+            f"Variable {variable_key(database, consumer, feed)}",
+        )
+
+
+async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
+    """
+    Require permission to change captures.
+
+    :raises HTTPException: 403 without it.
+    """
+    if not may_edit_connection(user, conn_id):
+        raise HTTPException(
+            403,
+            "You have read-only access to captures. To change them you need Airflow's permission to edit the "
+            f"connection {conn_id}",
+        )
+
+
+@router.get("/move", dependencies=[Depends(changing)])
+async def planned_move(
+    conn_id: ConnId, feed: str, consumer: str, shard: str, to: str, resource_version: int | None = None
+) -> Row:
+    """Return the effect of a move; changes nothing."""
+    version = _named(resource_version, "resource_version")
+    destination = parse_position(to.strip())
+    return await ask_source(
+        conn_id, lambda source: plan_move(source, consumer, feed, parse_shard(shard), destination, version)
+    )
+
+
+def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
+    """
+    Return what a change must pass: same origin, permission; then it is logged.
+
+    :param may: the permission, as a dependency.
+    :param event: in Airflow's audit log.
+    """
+    return [Depends(same_origin), Depends(may), Depends(action_logging(event=event))]
+
+
+@router.post("/move", dependencies=_guarded(changing, "changefeed_move_cursor"))
+async def move(
+    user: GetUserDep,
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    shard: str,
+    to: Annotated[str, Body()],
+    resource_version: Version = None,
+    why: Annotated[str, Body(max_length=MAX_REASON - 10)] = "",
+) -> Row:
+    """Move a cursor, if it has not changed since the user saw it."""
+    version = _named(resource_version, "resource_version")
+    destination = parse_position(to.strip())
+    hook, by = ChangefeedHook(conn_id), user.get_name()
+
+    def question(source: FeedSource) -> Row:
+        chosen = (consumer, feed, parse_shard(shard))
+        return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why)
+
+    return await ask_source(conn_id, question)
+
+
+@router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))
+async def revoked(
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    shard: str,
+    fencing_token: Annotated[int | None, Body(embed=True)] = None,
+) -> Row:
+    """Revoke a lease, if it is still the one that the user saw."""
+    token = _named(fencing_token, "fencing_token")
+    return await ask_source(conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token))
+
+
+@router.post("/resolve_gaps", dependencies=_guarded(changing_capture, "changefeed_resolve_gaps"))
+async def gaps_resolved(
+    user: GetUserDep,
+    conn_id: ConnId,
+    feed: str,
+    note: Annotated[Note, Body()],
+    resource_version: Version = None,
+) -> Row:
+    """Resolve the open gaps of a capture, if nothing has changed since the user saw them."""
+    version, by = _named(resource_version, "resource_version"), user.get_name()
+    return await ask_source(conn_id, lambda source: resolve_gaps(source, feed, version, by=by, note=note))
+
+
+@router.post("/refresh_capture", dependencies=_guarded(changing_capture, "changefeed_refresh_capture"))
+async def capture_refreshed(
+    conn_id: ConnId, feed: str, resource_version: Annotated[int | None, Body(embed=True)] = None
+) -> Row:
+    """Capture the present columns, if neither the capture nor a table has changed since the user saw them."""
+    version = _named(resource_version, "resource_version")
+    return await ask_source(conn_id, lambda source: refresh(source, feed, version))
+
+
+@router.post("/create_consumer", dependencies=_guarded(changing, "changefeed_create_consumer"))
+async def consumer_created(
+    user: GetUserDep,
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    start: Annotated[str, Body()],
+    max_attempts: Annotated[int | None, Body()] = ConsumerSpec.max_attempts,
+    on_poison: Annotated[OnPoison, Body()] = ConsumerSpec.on_poison,
+) -> Row:
+    """Create a consumer that does not exist."""
+    by, position = user.get_name(), parse_position(start.strip())
+    spec = ConsumerSpec(consumer, feed, max_attempts, on_poison)
+
+    def question(source: FeedSource) -> Row:
+        present = next((one for one in source.consumers(feed) if one.spec.consumer == consumer), None)
+        if present is not None:
+            raise _created_before(present)
+        begin, starts = resolve(source, feed, position)
+        made = source.create_consumer(spec, begin=begin, starts=starts, by=by)
+        # If somebody else created it since the look above, with the same settings, theirs is returned.
+        begun = {row.shard: row.frontier.start for row in source.cursors(feed, consumer)}
+        is_ours = (made.created_by, made.begin) == (by, begin)
+        if not is_ours or any(begun.get(shard) != after for shard, after in starts.items()):
+            raise _created_before(made)
+        return {"resource_version": made.resource_version}
+
+    return await ask_source(conn_id, question)
+
+
+def _created_before(present: ConsumerInfo) -> StaleVersionError:
+    what = f"consumer {present.spec.consumer!r} of feed {present.spec.feed!r}"
+    return stale(what, 0, present.resource_version, f"created by {present.created_by}")
+
+
+@router.post("/drop_consumer", dependencies=_guarded(changing, "changefeed_drop_consumer"))
+async def consumer_dropped(
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    resource_version: Annotated[int | None, Body(embed=True)] = None,
+) -> Row:
+    """Drop a consumer of events, if its settings have not changed since the user saw them."""
+    version = _named(resource_version, "resource_version")
+
+    def question(source: FeedSource) -> Row:
+        source.consumer(consumer, feed)
+        source.drop_consumer(consumer, feed, resource_version=version)
+        return {}
+
+    return await ask_source(conn_id, question)
+
+
+class Resolution(str, Enum):
+    """What becomes of a dead letter."""
+
+    RETRY = "retry"
+    DROP = "drop"
+
+
+@router.post("/resolve_dead_letter", dependencies=_guarded(changing, "changefeed_resolve_dead_letter"))
+async def dead_letter_resolved(
+    user: GetUserDep,
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    number: Annotated[int, Query(ge=1, le=(1 << 63) - 1)],
+    to: Annotated[Resolution, Body()],
+    note: Annotated[Note | None, Body()] = None,
+    resource_version: Version = None,
+) -> Row:
+    """Retry a dead letter, or drop it with a note, if it has not changed since the user saw it."""
+    version, by = _named(resource_version, "resource_version"), user.get_name()
+    if to is Resolution.DROP and note is None:
+        raise HTTPException(422, "note is missing; say why the event is not needed, it is kept with it")
+    state = DeadLetterState.RETRY if to is Resolution.RETRY else DeadLetterState.DROPPED
+
+    def question(source: FeedSource) -> Row:
+        return resolve_dead_letter(source, consumer, feed, number, state, version, by=by, note=note)
+
+    return await ask_source(conn_id, question)
+
+
+def _named(version: int | None, name: str) -> int:
+    if version is None:
+        raise HTTPException(428, _NO_VERSION.format(name))
+    return version

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A consumer at one look: its last windows in the calendar's colours, and the age of its frontier.
+
+import { clock, h, number, span } from "./parts.js";
+import { STATES } from "./window.js";
+
+const ORDER = ["complete", "missing", "running", "before", "open"];
+
+/** The last windows of a consumer, if they are known; heard as their numbers by state. */
+export function strip(consumer) {
+  if (consumer.strip === null) return null;
+  const { start, unit_seconds, states } = consumer.strip;
+  const at = (index) => new Date(Date.parse(start) + index * unit_seconds * 1000).toISOString();
+  const counts = ORDER.map((state) => [state, states.filter((one) => one === state).length]).filter(([, count]) => count);
+  const words = `${number(states.length)} windows of ${span(unit_seconds)} from ${clock(at(0))} to ${clock(at(states.length))} UTC: `
+    + counts.map(([state, count]) => `${number(count)} ${STATES[state]}`).join(", ");
+  return h("span", { class: "strip", role: "img", "aria-label": words, "data-states": states.join(" ") },
+    states.map((state, index) => h("i", { class: state, title: `${clock(at(index))}: ${STATES[state]}` })));
+}
+
+/** How old the frontier is; in the colour of trouble if windows are missing, in none if that is not known. */
+export function age(consumer) {
+  if (consumer.complete_until === null) return h("span", { class: "late" }, "nothing is complete yet");
+  const colour = consumer.strip && (consumer.strip.states.includes("missing") ? "late" : "good");
+  const words = consumer.age_seconds < 1 ? "complete until now" : `complete until ${span(consumer.age_seconds)} ago`;
+  return h("time", { class: colour, datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` }, words);
+}

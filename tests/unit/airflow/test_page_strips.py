@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last windows of each consumer at one look, and how old its frontier is."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import delete
+
+from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
+from airflow_changefeed.core.times import EPOCH, format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.minors import since
+from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
+from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+
+pytestmark = since("3.1", "the page")
+
+HOUR = timedelta(hours=1)
+DAG_ID = "page_strips"
+
+
+class Published:
+    """Airflow's Variables, which nobody reads here."""
+
+    def get(self, key: str) -> str | None:
+        """Return nothing."""
+        return None
+
+    def set(self, key: str, value: str) -> None:
+        """Forget it."""
+
+    def delete(self, key: str) -> None:
+        """Forget it."""
+
+
+@pytest.fixture
+def now(source: SqliteFeedSource) -> datetime:
+    """Return the hour that the database's clock is in."""
+    return source.now().replace(minute=0, second=0, microsecond=0)
+
+
+@pytest.fixture(autouse=True)
+def stored(server: None, source: SqliteFeedSource, now: datetime, tmp_path: Any) -> Any:
+    """Give a DAG that exports hours, and events of the last two days."""
+    with DAG(
+        DAG_ID,
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=START,
+        catchup=False,
+    ) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
+        )
+    store_dags(dag)
+    insert(source.database.path, range(60, 60 + 6 * 47), now - 57 * HOUR)
+    source.drain(FEED)
+    yield
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == DAG_ID))
+
+
+def ulid(time: datetime) -> Ulid:
+    """Return the exclusive end of windows that end at a time."""
+    return Ulid.floor(time).previous()
+
+
+def begin(source: SqliteFeedSource, since: datetime, *ranges: tuple[datetime, datetime]) -> None:
+    """Let the consumer begin, and complete ranges of both shards."""
+    source.seal(FEED, source.now().replace(minute=0, second=0, microsecond=0))
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), ulid(since)), by="test")
+    done = [UlidRange(ulid(start), ulid(end)) for start, end in ranges]
+    if done:
+        advance(source, Published(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+
+
+def shown(consumer: str = CONSUMER, role: str = "OP") -> dict[str, Any]:
+    """Return what the list of feeds says of a consumer."""
+    (feed,) = Visitor(role).ask("feeds", conn_id=CONN_ID)["feeds"]
+    (found,) = [one for one in feed["consumers"] if one["consumer"] == consumer]
+    (detail,) = [
+        one
+        for one in Visitor(role).ask("feed", conn_id=CONN_ID, feed=FEED)["consumers"]
+        if one["consumer"] == consumer
+    ]
+    assert detail["strip"] == found["strip"]
+    return dict(found)
+
+
+def test_the_last_windows_of_an_export_are_shown(source: SqliteFeedSource, now: datetime) -> None:
+    """Before its beginning, complete, missing, complete ahead of a gap, and not over yet."""
+    begin(source, now - 40 * HOUR, (now - 40 * HOUR, now - 3 * HOUR), (now - 2 * HOUR, now))
+    found = shown()
+    strip = found["strip"]
+    assert (strip["start"], strip["unit_seconds"]) == (format_time(now - 47 * HOUR), 3600)
+    assert strip["states"] == ["before"] * 7 + ["complete"] * 37 + ["missing"] + ["complete"] * 2 + ["open"]
+    assert found["complete_until"] == format_time(now - 3 * HOUR)
+    assert 3 * 3600 <= found["age_seconds"] < 5 * 3600
+
+
+def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> None:
+    """A strip of long windows has as many as there are."""
+    days = timedelta(days=500)
+    with DAG("page_strips_long", schedule=DeltaDataIntervalTimetable(days), start_date=START) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer="long", path=str(tmp_path / "long"), conn_id="spark"
+        )
+    store_dags(dag)
+    source.begin_consumer("long", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    strip = shown("long")["strip"]
+    assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
+    assert strip["states"] == ["missing"] * ((source.now() - EPOCH) // days) + ["open"]
+
+
+@pytest.mark.parametrize("failure", ["deleted", "timetable"])
+def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
+    failure: str, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its consumer has no strip; what its cursors say is shown, and why the strip is not is logged."""
+    begin(source, START, (START, START + 48 * HOUR))
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no such shift")
+
+    if failure == "deleted":
+        monkeypatch.setattr(SerializedDagModel, "get_dag", lambda *_, **__: None)
+    else:
+        monkeypatch.setattr(CronDataIntervalTimetable, "infer_manual_data_interval", fail)
+    found = shown()
+    assert (found["strip"], found["complete_until"]) == (None, format_time(START + 48 * HOUR))
+    assert len(shown("mailer")["strip"]["states"]) == 48
+    reason = "no longer exists" if failure == "deleted" else "ZeroDivisionError: no such shift"
+    assert f"consumer {CONSUMER!r} of feed {FEED!r} without its windows" in caplog.text
+    assert reason in caplog.text
+
+
+def test_the_runs_of_a_dag_are_asked_for_once_in_an_answer(
+    source: SqliteFeedSource, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many consumers it exports for."""
+    consumers = ("one", "two", "three")
+    with DAG(
+        "page_strips_many", schedule=CronDataIntervalTimetable("0 * * * *", "UTC"), start_date=START
+    ) as dag:
+        for name in consumers:
+            ChangefeedToParquetOperator(
+                task_id=name, feed=FEED, consumer=name, path=str(tmp_path / name), conn_id="spark"
+            )
+    store_dags(dag)
+    for name in consumers:
+        source.begin_consumer(name, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    sessions = []
+
+    def counted() -> Any:
+        sessions.append(1)
+        return create_session()
+
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_runs.create_session", counted)
+    Visitor("OP").ask("feeds", conn_id=CONN_ID)
+    assert len(sessions) == 1
+
+
+def test_one_shard_that_lacks_a_window_is_enough(source: SqliteFeedSource, now: datetime) -> None:
+    """The frontier is that of the shard that is least far."""
+    begin(source, now - 40 * HOUR)
+    for shard, hours in ((0, 1), (1, 5)):
+        done = {shard: [UlidRange(ulid(now - 40 * HOUR), ulid(now - hours * HOUR))]}
+        advance(source, Published(), CONSUMER, FEED, done, by="test")
+    found = shown()
+    assert found["complete_until"] == format_time(now - 5 * HOUR)
+    assert found["strip"]["states"][-7:] == ["complete"] + ["missing"] * 5 + ["open"]
+
+
+def test_a_window_that_runs_is_shown_to_who_may_see_runs(
+    source: SqliteFeedSource, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others see that it is missing."""
+    begin(source, now - 40 * HOUR, (now - 40 * HOUR, now - HOUR))
+    with create_session() as session:
+        session.add(
+            DagRun(
+                dag_id=DAG_ID,
+                run_id="strip",
+                run_type=DagRunType.SCHEDULED,
+                logical_date=now - HOUR,
+                run_after=now,
+                data_interval=(now - HOUR, now),
+                state=DagRunState.RUNNING,
+                triggered_by=DagRunTriggeredByType.TIMETABLE,
+            )
+        )
+    assert shown()["strip"]["states"][-3:] == ["complete", "running", "open"]
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda *_: False)
+    assert shown()["strip"]["states"][-3:] == ["complete", "missing", "open"]
+
+
+def test_an_export_that_stopped_long_ago_is_shown_where_it_stopped(source: SqliteFeedSource) -> None:
+    """A day of windows after it is missing; its age says how long ago that was."""
+    begin(source, START, (START, START + 48 * HOUR))
+    found = shown()
+    assert found["strip"]["states"] == ["complete"] * 23 + ["missing"] * 25
+    assert found["age_seconds"] > 365 * 24 * 3600
+
+
+def test_an_export_that_has_completed_nothing_has_no_age(source: SqliteFeedSource, now: datetime) -> None:
+    """It began at the start of the feed."""
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    found = shown()
+    assert (found["complete_until"], found["age_seconds"]) == (None, None)
+    assert set(found["strip"]["states"]) == {"missing", "open"}
+
+
+def test_a_consumer_that_has_read_all_is_complete_until_now(source: SqliteFeedSource) -> None:
+    """Also where no event came for long; hours are its windows."""
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    found = shown("mailer")
+    assert found["age_seconds"] < 5
+    assert found["strip"]["states"][-1] in ("complete", "open")
+    assert "missing" not in found["strip"]["states"]
+
+
+def test_a_dead_letter_holds_the_frontier_of_its_consumer(source: SqliteFeedSource, now: datetime) -> None:
+    """Although its cursor goes on."""
+    spec = ConsumerSpec("mailer", FEED, on_poison=OnPoison.PARK, max_attempts=1)
+    create_consumer(source, spec, now - 3 * HOUR, by="test")
+
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("no such airport")
+
+    run_consumer(source, "mailer", FEED, refuse, max_events=1, backoff=Backoff(first=0, longest=0))
+    run_consumer(source, "mailer", FEED, lambda *_: None, until=source.now(), max_events=1000)
+    (letter,) = source.dead_letters(FEED)
+    found = shown("mailer")
+    assert found["complete_until"] is not None
+    parked = datetime.fromisoformat(found["complete_until"].replace("Z", "+00:00"))
+    assert abs(parked - letter.ulid.time) < timedelta(seconds=1)
+    assert found["strip"]["states"][-4:-1] == ["missing"] * 3
+    assert parked.tzinfo == timezone.utc
