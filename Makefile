@@ -102,8 +102,11 @@ demo-airflow-%: .venv-airflow-%/.changefeed-installed java
 demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.system.demo --mssql
 
+# Python 3.11 and later have clients of OpenLineage and StatsD as well.
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
-	@exec $(BIN)/python -m tests.system.ui --port "$(PORT)"
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		$(MAKE) .venv-observability/.changefeed-installed && exec .venv-observability/bin/python -m tests.system.ui --port "$(PORT)"; \
+	else exec $(BIN)/python -m tests.system.ui --port "$(PORT)"; fi
 
 test: setup java libraries ## Run all tests but soak, tsql, browser, stores, readers and observability (under 10 minutes)
 	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
@@ -165,10 +168,10 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 .venv-observability/.changefeed-installed: pyproject.toml constraints.txt constraints/observability.txt | $(STAMP)
 	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	@echo "Installing into $(@D)"
-	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev]'
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev,spark]'
 	@touch $@
 
-observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD (Python 3.11 or later)
+observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD, and the alerts (needs Python 3.11 or later and promtool)
 	@.venv-observability/bin/python -m pytest $(PYTEST_ARGS) \
 		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/system/test_observability.py
 

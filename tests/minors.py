@@ -16,6 +16,9 @@ DAGBAG = "airflow.dag_processing.dagbag" if _MINOR >= (3, 2) else "airflow.model
 #: Whether a task that is killed is retried also if its supervisor lives on.
 RETRIES_KILLED_TASKS = _MINOR >= (3, 1)
 
+#: Whether a DAG can wait for all partitions of a day.
+HAS_ROLLUPS = _MINOR >= (3, 3)
+
 #: The catalog of a database, which stands in for others of Iceberg in tests.
 ICEBERG_CATALOG = pytest.mark.skipif(
     Version(version("sqlalchemy")).major < 2,

@@ -3,8 +3,8 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
-[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [mssql]``, or all of these; ``year``
-takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
+[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [mssql]``, or all of these;
+``year`` takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.benchmarks import (
     feeds,
     fixed,
     fold,
+    follow,
     history,
     merge,
     mssql,
@@ -59,6 +60,7 @@ ALL = {
     "history": history.run,
     "feeds": feeds.run,
     "windows": windows.run,
+    "follow": follow.run,
     "mssql": mssql.run,
 }
 BY_HAND = {"year": year.run, "mssql_cdc": mssql_cdc.run}

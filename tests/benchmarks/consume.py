@@ -14,6 +14,7 @@ import resource
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ def run(folder: Path) -> Chapter:
             bench = set_up(engine, Table(columns=()))
             engine.create_table(WORK)
             _fill(bench)
-            floor = _best(engine, lambda number, of=bench: _floor(of))
-            ours = _best(engine, lambda number, of=bench: _consume(of, number))
+            floor = _best(engine, partial(_floor, bench))
+            ours = _best(engine, partial(_consume, bench))
         figures += [
             Figure(f"floor on {name}: read and write", ROWS, floor, megabytes=_peak()),
             Figure(f"consumer on {name}, batches of {BATCH:,}", ROWS, ours, megabytes=_peak()),
@@ -111,7 +112,7 @@ def _consume(bench: Bench, number: int) -> None:
         raise RuntimeError(f"consumed {done.events}, not {ROWS}")
 
 
-def _floor(bench: Bench) -> None:
+def _floor(bench: Bench, number: int) -> None:
     with closing(bench.engine.changer()) as changer:
         statement = _INSERT[bench.engine.name]
         for batch in bench.source.stream(bench.feed, 0, UlidRange(Ulid.MIN, Ulid.MAX), batch_rows=BATCH):

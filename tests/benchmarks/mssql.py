@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from airflow_changefeed.export.planner import PART_ROWS
+from airflow_changefeed.export.parts import PART_ROWS
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
 from tests.benchmarks.mssql_child import SOURCE_VARIABLE

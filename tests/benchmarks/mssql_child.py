@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from airflow_changefeed.export.planner import PART_ROWS
+from airflow_changefeed.export.parts import PART_ROWS
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.benchmarks.export_child import BATCH_ROWS, COMPRESSION, PAGE_ROWS
 from tests.benchmarks.mssql_orders import COLUMNS, feed_name, object_name, table_name
@@ -80,8 +80,8 @@ class Floor(Way):
 
         range_ = month().range
         within = (f"f.ulid > 0x{range_.after.bytes.hex()}", f"f.ulid <= 0x{range_.upto.bytes.hex()}")
-        server = self.source().database.server
-        with mssql_python.connect(**server.keywords()) as connection, connection.cursor() as cursor:
+        keywords: Any = self.source().database.server.keywords()
+        with mssql_python.connect(**keywords) as connection, connection.cursor() as cursor:
             cursor.execute(f"{self.select(*within)} order by f.ulid")
             reader = cursor.arrow_reader(BATCH_ROWS)
             file = self.output / "all.parquet"
@@ -100,7 +100,8 @@ class Pymssql(Way):
         import pymssql
 
         server, rows = self.source().database.server, 0
-        cursor, upto = month().range.after.bytes, month().range.upto.bytes
+        cursor: Any = month().range.after.bytes
+        upto = month().range.upto.bytes
         statement = self.select("f.ulid > %s", "f.ulid <= %s", top=f"top ({PAGE_ROWS}) ") + " order by f.ulid"
         connection = pymssql.connect(
             server=server.host,

@@ -25,11 +25,12 @@ from fastapi.testclient import TestClient
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins.changefeed import ChangefeedPlugin
+from airflow_changefeed.plugins.changefeed_page import _TYPES
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 FEEDS, SHARDS, EVENTS, BIG = 100, 10, 20, 10_000
 ROUNDS = 5
-FILES = ("page.css", "page.js", "parts.js", "server.js", "feed.js", "calendar.js", "dialogs.js")
+FILES = tuple(name for name in _TYPES if not name.endswith(".svg"))
 START = datetime(2026, 3, 1, tzinfo=timezone.utc)
 
 

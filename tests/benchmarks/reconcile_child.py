@@ -19,9 +19,16 @@ from airflow_changefeed.exceptions import NotExportedError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import ExportRequest, make_plan
 from airflow_changefeed.export.run import run_here
+from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.reconcile import ReconcileRequest, Reconciliation, reconcile
+from airflow_changefeed.snapshots.reconcile import (
+    Comparison,
+    ReconcileRequest,
+    ReconcileTask,
+    Reconciliation,
+    reconcile,
+)
 from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
@@ -49,12 +56,13 @@ def compared(source: SqliteFeedSource, lake: str, path: str) -> Reconciliation:
     """Read the table, unless that was done, and compare it with its export."""
     request = ReconcileRequest(SnapshotRequest(CAPTURE, None, lake, "benchmark"), path)
 
-    def compare(task: object) -> object:
+    def compare(task: ReconcileTask) -> Comparison:
         return run_comparison(
             lambda: spark_session(is_javas_work=True), task, JobConnection({}), lambda line: None
         )
 
-    return reconcile(source, request, None, partial(read_here, source), compare, lambda line: None)
+    look = partial(current_version, storage_options=None, catalog_conn_id=None)
+    return reconcile(source, request, None, partial(read_here, source), compare, lambda line: None, look)
 
 
 def main(rounds: str, database: str, folder: str, changes: str) -> None:

@@ -33,17 +33,17 @@ def script() -> None:
 def task(way: str, output: str) -> None:
     """Run the operator in a task's surroundings; only the making of Airflow's database does not count."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    from airflow.sdk.execution_time.context import OutletEventAccessors
     from airflow.utils.db import initdb
 
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+    from tests.unit.airflow.fakes import OutletEvents
 
     initdb()
     start = START if way != "empty" else START - HOUR
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="export", try_number=1, map_index=-1)
     context: Any = {
         "ti": ti,
-        "outlet_events": OutletEventAccessors(),
+        "outlet_events": OutletEvents(()),
         "data_interval_start": start,
         "data_interval_end": start + HOUR,
     }

@@ -73,17 +73,18 @@ def exported(merging: Merging, history: History, hour: int, changes: int) -> Non
 
 
 @pytest.mark.parametrize("deleted", ["remove", "keep"])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_the_table_is_the_captured_one_at_every_minute(
-    merging: Merging, deleted: str, monkeypatch: pytest.MonkeyPatch
+    merging: Merging, deleted: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A random history in three shards: each minute is a commit, and some files stay."""
+    """A random history in three shards: each minute, or every fifth, is a commit, and some files stay."""
     # As if the table were long: many files, of which a merge changes a few.
     monkeypatch.setattr(merge_job, "parts", lambda files: 3)
     history = History(7)
     exported(merging, history, 0, 120)
     merging.merge(START + HOUR / 2, deleted=deleted)
     kept = []
-    for number in range(30, 61, 2 if deleted == "keep" else 1):
+    for number in range(30, 61, step):
         before = merging.files()
         at = minute(number)
         found = merging.merge(at, deleted=deleted)

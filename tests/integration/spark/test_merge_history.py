@@ -127,9 +127,12 @@ def read_between(history: History, begin: datetime, exact: datetime) -> list[Row
     return found
 
 
+@pytest.mark.parametrize(
+    "ends", [(45, 60.5, 120), pytest.param((45, 50, 55, 60, 60.5, 61, 90, 120), marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("base", ["beginning", "exact", "approximate"])
 def test_the_table_has_all_versions_at_every_window(
-    merging: Versioned, base: str, monkeypatch: pytest.MonkeyPatch
+    merging: Versioned, base: str, ends: Sequence[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a random history in three shards; files without changed rows stay."""
     # As if the table were long: many files, of which a merge changes a few.
@@ -142,7 +145,7 @@ def test_the_table_has_all_versions_at_every_window(
         begin, exact = minute(20), minute(20 if base == "exact" else 45)
         merging.snapshot(read_between(history, begin, exact), begin, exact)
     kept = []
-    for number in (45, 60, 60.5, 61, 120):
+    for number in ends:
         before, at = set(merging.files()), minute(number)
         found = merging.merge(at, states=f"{merging.lake}-states")
         kept.append(bool(before & set(merging.files())))

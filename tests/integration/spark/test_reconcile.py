@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.times import format_time
@@ -31,37 +29,26 @@ from airflow_changefeed.exceptions import (
     NotExportedError,
     ReconcileError,
     SnapshotError,
-    TableError,
     TransientError,
 )
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.bases import Base
-from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask, merge
 from airflow_changefeed.folding.plan import FoldSource, fold_from
 from airflow_changefeed.folding.snapshots import ReadingFiles, SnapshotFiles
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
-from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
 from airflow_changefeed.snapshots.reconcile import (
     Comparison,
     ReconcileRequest,
-    ReconcileTask,
     Reconciliation,
     reconcile,
 )
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.fold_job import SETTINGS, session_settings
-from airflow_changefeed.spark.merge.merge_job import run_merge
 from airflow_changefeed.spark.reconcile.compare import compare
-from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
-from airflow_changefeed.tables.base import CURRENT as CURRENT_TABLE
-from airflow_changefeed.tables.base import LakeTable
-from airflow_changefeed.tables.open import open_table
 from tests.identity import DATABASE
+from tests.integration.spark.shop import Shop
 from tests.unit.export.captures import CAPTURE as SHOES
 from tests.unit.export.captures import CapturedExport
 from tests.unit.export.flights import START
@@ -71,89 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-class Shop:
-    """A captured table with a base, whose export follows each reading."""
-
-    def __init__(self, spark: SparkSession, stock: Stock, range_rows: int = 30) -> None:
-        self.spark = spark
-        self.stock = stock
-        self.range_rows = range_rows
-        self.said: list[str] = []
-        request = SnapshotRequest(CAPTURE, None, stock.lake, "tests/run")
-        self.base = take_snapshot(
-            stock.source, request, None, partial(read_here, stock.source), self.said.append
-        )
-        stock.change("update stock set amount = 0.5 where id = 3")
-        self.exported = stock.export_all().end
-
-    def behind(self, *statements: str) -> None:
-        """Change the table while its capture does not look; it notices another number of rows."""
-        path = self.stock.source.database.path
-        with closing(sqlite3.connect(path, timeout=20, isolation_level=None)) as one:
-            one.execute("begin immediate")
-            found = one.execute(
-                "select name, sql from sqlite_master where type = 'trigger' and tbl_name = ?", (TABLE,)
-            ).fetchall()
-            assert found
-            for name, _ in found:
-                one.execute(f'drop trigger "{name}"')
-            for statement in statements:
-                one.execute(statement.replace("stock", f'"{TABLE}"'))
-            for _, sql in found:
-                one.execute(sql)
-            one.execute("commit")
-
-    def export(self) -> None:
-        """Export what is new."""
-        self.exported = self.stock.export_all(self.exported).end
-
-    def reconcile(self, **more: Any) -> Reconciliation:
-        """Compare; the export reaches behind the reading in time."""
-        reading = {"range_rows": self.range_rows, "where": more.pop("where", "")}
-        request = ReconcileRequest(
-            SnapshotRequest(CAPTURE, None, self.stock.lake, "tests/run", **reading), self.stock.export, **more
-        )
-
-        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-            read_here(self.stock.source, files, wanted)
-
-        return reconcile(self.stock.source, request, None, read, self.compare, self.said.append, self.look)
-
-    def reconciled(self, **more: Any) -> Reconciliation:
-        """Compare, and export meanwhile until the time at which the table was read."""
-        with pytest.raises(NotExportedError, match=r"a retry within a day compares what was read"):
-            self.reconcile(**more)
-        self.export()
-        return self.reconcile(**more)
-
-    def folded(self) -> list[dict[str, Any]]:
-        """Return what the next fold gives."""
-        frame = fold(self.spark, self.stock.export, CAPTURE, at=self.exported, states=self.stock.lake)
-        return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["id"])
-
-    def look(self, output: CurrentOutput) -> CurrentVersion:
-        """Look at the current table, a Delta table."""
-        return current_version(output, None, None)
-
-    def merge(self, **more: Any) -> None:
-        """Bring the current table to the end of the export."""
-        request = MergeRequest(
-            CAPTURE, self.stock.export, self.stock.lake, self.exported, "tests/run", **more
-        )
-
-        def open_lake(output: CurrentOutput) -> LakeTable:
-            return open_table("delta", output, use=CURRENT_TABLE)
-
-        def run(task: MergeTask) -> MergedFiles:
-            return run_merge(lambda: self.spark, task, JobConnection({}), self.said.append)
-
-        merge(request, None, open_lake, run, self.said.append)
-
-    def compare(self, task: ReconcileTask) -> Comparison:
-        """Run the job here."""
-        return run_comparison(lambda: self.spark, task, JobConnection({}), self.said.append)
 
 
 @pytest.fixture
@@ -286,55 +190,6 @@ def test_a_reading_and_a_snapshot_do_not_join(shop: Shop) -> None:
         take_snapshot(shop.stock.source, request, None, stop, shop.said.append)
     with pytest.raises(SnapshotError, match=r"that others began at .* has not ended"):
         shop.reconcile()
-
-
-def test_a_current_table_is_compared_as_it_is(shop: Shop) -> None:
-    """Its own rows count, not the fold's; repair gives the base from which it is made again."""
-    shop.stock.change("update stock set name = 'new' where id = 50")
-    shop.export()
-    shop.merge()
-    table = DeltaTable(CurrentOutput(shop.stock.lake, CAPTURE, TABLE).layout.data)
-    table.update(predicate="id = 20", updates={"name": "'spoiled'"})
-    shop.stock.change("update stock set amount = 9.5 where id = 51")
-    assert shop.reconciled().equal
-    found = shop.reconciled(base="current", repair=True)
-    assert [(one.kind, one.key["id"], one.columns) for one in found.differences] == [
-        ("different", "20", ("name",))
-    ]
-    assert found.base.startswith("the table at ")
-    assert f"make a current table again with base={format_time(found.begin)}" in found.text
-    shop.export()
-    shop.merge(base=found.begin)
-    assert shop.reconciled(base="current").equal
-
-
-def test_a_current_table_that_went_on_is_compared_as_it_was(shop: Shop) -> None:
-    """Once the export reaches the end of the reading, merges have gone beyond it."""
-    shop.merge()
-    with pytest.raises(NotExportedError):
-        shop.reconcile(base="current")
-    shop.stock.change("delete from stock where id = 7")
-    shop.export()
-    shop.merge()
-    found = shop.reconcile(base="current")
-    assert (found.equal, found.rows) == (True, 100)
-
-
-def test_a_current_table_that_is_not_there_is_named(shop: Shop) -> None:
-    """Before the table is read; and one that others have changed."""
-    with pytest.raises(TableError, match=r"is no current table of Delta Lake or Iceberg: let Change"):
-        shop.reconcile(base="current")
-    assert ReadingFiles(shop.stock.lake, CAPTURE, TABLE).all() == []
-    shop.merge()
-    DeltaTable(CurrentOutput(shop.stock.lake, CAPTURE, TABLE).layout.data).delete("id = 20")
-    with pytest.raises(TableError, match=r"has 99 rows, and its newest merge left 100: something else"):
-        shop.reconcile(base="current")
-    shop.stock.change("update stock set amount = 9.5 where id = 51")
-    shop.export()
-    with pytest.raises(TableError, match=r"something else has written to it\. Undo that; or make it again"):
-        shop.merge()
-    with pytest.raises(InvalidArgumentError, match="'newest', 'beginning', 'current', the time of a state"):
-        shop.reconcile(base="table")
 
 
 def test_a_part_is_compared_alone(shop: Shop) -> None:

@@ -17,7 +17,7 @@ from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcil
 from airflow_changefeed.spark.reconcile import reconcile_job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
-from tests.integration.spark.test_reconcile import Shop
+from tests.integration.spark.shop import Shop
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
