@@ -33,7 +33,7 @@ def test_both_jobs_run_as_the_login_in_the_database() -> None:
 
 
 def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
-    """Its procedures raise and return, which ends neither the batch nor the transaction outside of ``try``."""
+    """Its procedures use raiserror, which ends neither batch nor transaction outside of a try block."""
     script = agent_script("Db", "agent")
     (tried,) = re.findall(
         r"begin try\s+begin transaction;(.*?)commit;\s+end try\s+begin catch", script, re.DOTALL
