@@ -265,7 +265,7 @@ def test_a_consumer_that_runs_is_told_within_a_minute(bench: Bench, monkeypatch:
 def test_what_was_read_while_a_purge_went_by_is_not_handed_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows may be left out of it; a source says so behind the last batch, and the consumer with its remedy."""
+    """Rows may be left out of it; a source says so behind the last batch, the consumer with the remedy."""
     source = bench.source
     create_consumer(source, ConsumerSpec(SLOW, bench.feed), by="test")
     _fill(bench)
