@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.consumers.dead_letters import purged_error
 from airflow_changefeed.consumers.events.event import FeedEvent, events_of
 from airflow_changefeed.consumers.holding import Holding, Wanted
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
-from airflow_changefeed.core.cursor import CONN_ID
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ChangefeedError, PurgedError
@@ -183,15 +183,7 @@ class Intake:
             found = pages(self._source, letter.feed, letter.shard, range_, self._columns, 1, letter.number)
             return [event for page in found for event in events_of(page)]
         except PurgedError:
-            raise PurgedError(
-                f"dead letter {letter.number} of consumer {letter.consumer!r} of feed {letter.feed!r} cannot "
-                f"be retried, because its event {letter.ulid} was purged. Drop it: airflow-changefeed "
-                f"dead-letters drop {letter.number} --note ... {CONN_ID}",
-                consumer=letter.consumer,
-                feed=letter.feed,
-                shard=letter.shard,
-                number=letter.number,
-            ) from None
+            raise purged_error(letter) from None
 
     def put_back(self, dead_letters: Sequence[FeedEvent]) -> None:
         """Put back unconsumed dead letters of held shards, unless they were read again."""

@@ -78,9 +78,12 @@ class ShardReader:
         :raises PurgedError: events after the consumer's cursor were purged; terminal.
         :raises CursorBeyondFeedError: it is beyond the shard's high-water time; terminal.
         """
+        after, known = self._after, len(self._ahead)
         try:
             return self._fill(may_drain, events)
         except PurgedError as error:
+            # The purge may have left rows out of what was read meanwhile.
+            self._after, self._ahead = after, deque(islice(self._ahead, known))
             purged = {status.shard: status.purged_upto for status in self._source.shards(self._feed)}
             self.check(purged.get(self.shard, Ulid.MIN))
             raise error from None

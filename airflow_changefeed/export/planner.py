@@ -271,10 +271,6 @@ def _batches(
     for shard, seal in seals.items():
         cursor = rows[shard].ulid if shard in rows else Ulid.MIN
         _check_cursor(cursor, statuses[shard], request)
-        if shard in rows and cursor < statuses[shard].purged_upto:
-            # With no event left behind it there would be nothing to export.
-            purged_upto = statuses[shard].purged_upto
-            raise lost_error(request.consumer, request.feed, shard, cursor, purged_upto)
         # A batch that was committed, but whose cursor did not move before a crash, is exported again under
         # its own name: a longer one from the same cursor would give its rows a second time.
         units_since = store.units(shard, start=cursor.time)
@@ -282,6 +278,10 @@ def _batches(
         while (unit := committed.get(cursor)) is not None:
             units.append(unit)
             cursor = unit.range.upto
+        if shard in rows and cursor < statuses[shard].purged_upto:
+            # With no event left behind it there would be nothing to export.
+            purged_upto = statuses[shard].purged_upto
+            raise lost_error(request.consumer, request.feed, shard, cursor, purged_upto)
         if seal.head is not None and seal.head > cursor:
             units.append(ExportUnit(shard, UlidRange(cursor, seal.head)))
     return units, {shard: Ulid.MIN for shard in seals if shard not in rows}
@@ -344,7 +344,9 @@ def _counted(
         return _count(source, request, shard, units, stale, done)
     except PurgedError:
         purged = {status.shard: status.purged_upto for status in source.shards(request.feed)}[shard]
-        wanted = [unit for unit in units if unit.shard == shard and unit.range.after < purged]
+        wanted = [
+            unit for unit in units if unit.shard == shard and unit.range.after < purged and unit not in done
+        ]
         if not wanted:
             raise
         raise _purged(request, min(wanted, key=lambda unit: unit.range), purged) from None

@@ -127,7 +127,10 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
 def _strip(uses: list[Use], reaches: list[_Reach], latest: datetime, exports: Exports, now: datetime) -> Row:
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
     is_long_ago = now - latest > max(_LONG_AGO, unit * WINDOWS)
-    end = Window.containing(latest + unit * _AFTER if is_long_ago else now, unit).end
+    # Windows of an export begin where its frontier is: days of another zone, or weeks, not at those of 1970.
+    border = latest if uses and any(one.until is not None for one in reaches) else EPOCH
+    last = latest + unit * _AFTER if is_long_ago else now
+    end = border + ((last - border) // unit + 1) * unit
     # No window begins before 1970.
     count = min(WINDOWS, (end - EPOCH) // unit)
     windows = [Window(end - unit * (number + 1), end - unit * number) for number in reversed(range(count))]

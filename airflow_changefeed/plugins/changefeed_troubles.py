@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from fastapi import HTTPException
 
+from airflow_changefeed.consumers.dead_letters import check_events
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.cursor import CONN_ID, shell
@@ -122,6 +123,7 @@ def resolve_dead_letter(
 
     :param version: resource version of the dead letter that the user saw.
     :raises StaleVersionError: it has changed since; nothing was changed; terminal.
+    :raises PurgedError: it cannot be retried, because its event was purged; terminal.
     :raises HTTPException: 404: the consumer has no such dead letter.
     """
     known = {one.number: one for one in source.dead_letters(feed, consumer, is_open=False)}
@@ -129,6 +131,8 @@ def resolve_dead_letter(
         raise HTTPException(404, f"Consumer {consumer!r} of feed {feed!r} has no dead letter {number}")
     if not known[number].state.is_open:
         raise _resolved(known[number], version)
+    if state is DeadLetterState.RETRY:
+        check_events(source, [known[number]])
     found = source.resolve_dead_letter(number, state, by=by, note=note, resource_version=version)
     return _dead_letter_row(found, with_reason=True)
 

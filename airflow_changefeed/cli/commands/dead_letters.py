@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.utils.platform import getuser
 
 from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.consumers.dead_letters import check_events
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.exceptions import DeadLetterError
@@ -34,6 +35,7 @@ def retry(args: Namespace) -> None:
     """Retry events."""
     with open_feeds(args.conn_id) as source:
         dead_letters = _open(source, args.number)
+        check_events(source, dead_letters)
         found = [
             source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by=getuser())
             for dead_letter in dead_letters

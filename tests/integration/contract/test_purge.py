@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.base_cursors import CursorMove
@@ -38,6 +39,14 @@ def test_events_below_a_time_are_removed(bench: Bench) -> None:
     assert bench.status().purged_upto == upto
     assert [event.ulid for event in bench.events(after=upto)] == ulids[6:]
     assert len(bench.engine.keys(bench.table)) == 12
+
+
+def test_a_purge_until_the_start_of_all_feeds_removes_nothing(either: Bench) -> None:
+    """No event is older than 1970."""
+    _fill(either, hours=1)
+    (purged,) = either.source.purge(either.feed, EPOCH)
+    assert (purged.rows, purged.upto) == (0, Ulid.MIN)
+    assert either.status().purged_upto == Ulid.MIN
 
 
 def test_a_dry_run_says_the_same_and_removes_nothing(bench: Bench) -> None:

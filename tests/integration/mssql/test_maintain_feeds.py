@@ -77,6 +77,16 @@ def test_a_time_to_come_is_refused_by_each_feed(feeds: Client) -> None:
     assert [_count(feeds, "feed", feed) for feed in FEEDS] == [1, 1]
 
 
+@pytest.mark.parametrize("before", ["1970-01-01", "1926-01-01"])
+def test_a_time_before_all_feeds_purges_nothing(feeds: Client, before: str) -> None:
+    """Who keeps events for a century must not lose them."""
+    for feed in FEEDS:
+        feeds.results(f"exec changefeed.[seal_feed:{feed}] @until = '2021-01-01'")
+    feeds.results(f"{MAINTAIN} @purge_before = '{before}'")
+    assert [_count(feeds, "feed", feed) for feed in FEEDS] == [1, 1]
+    assert feeds.value(f"select purged_upto from changefeed.[state:{FEEDS[0]}]") == bytes(16)
+
+
 def test_it_wants_no_transaction(feeds: Client) -> None:
     """It would hold all locks to its end."""
     feeds.fails(77100, f"begin transaction; {MAINTAIN}", "outside of any transaction")

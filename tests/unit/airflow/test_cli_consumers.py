@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,9 +17,10 @@ import pytest
 
 from airflow_changefeed.cli.commands.consume import json_text, printer
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.core.consumer import Attempt, Consumption, Outcome, Parked
+from airflow_changefeed.core.consumer import Attempt, Consumption, DeadLetterState, Outcome, Parked
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.clocks import after_now
 from tests.unit.airflow.commands import Commands
 
 FEED = "shop.Event"
@@ -148,6 +149,21 @@ def test_dead_letters_are_listed_tried_again_and_dropped(
     assert len(commands.rows("dead-letters list", "--all", "--feed", FEED)) == 2
     assert commands.run("dead-letters retry", "1") == 2
     assert "dead letter 1 is already dropped" in commands.err
+
+
+def test_dead_letters_whose_events_were_purged_are_not_retried(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """The retry would stop their consumer; none of those that are named is changed."""
+    commands.rows(*CREATE, "--start", "earliest")
+    park_two(source)
+    source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
+    source.seal(FEED, after_now(source))
+    source.purge(FEED, after_now(source))
+    assert commands.run("dead-letters retry", "2", "1") == 2
+    assert "cannot be retried" in commands.err
+    assert "dead-letters drop" in commands.err
+    assert {one.state for one in source.dead_letters(FEED)} == {DeadLetterState.PARKED}
 
 
 def test_dropping_dead_letters_asks_first(

@@ -80,13 +80,18 @@ def ulid(time: datetime) -> Ulid:
     return Ulid.floor(time).previous()
 
 
-def begin(source: SqliteFeedSource, since: datetime, *ranges: tuple[datetime, datetime]) -> None:
-    """Let the consumer begin, and complete ranges of both shards."""
+def begin(
+    source: SqliteFeedSource,
+    since: datetime,
+    *ranges: tuple[datetime, datetime],
+    consumer: str = CONSUMER,
+) -> None:
+    """Let a consumer begin, and complete ranges of both shards."""
     source.seal(FEED, source.now().replace(minute=0, second=0, microsecond=0))
-    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), ulid(since)), by="test")
+    source.begin_consumer(consumer, FEED, dict.fromkeys((0, 1), ulid(since)), by="test")
     done = [UlidRange(ulid(start), ulid(end)) for start, end in ranges]
     if done:
-        advance(source, Published(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+        advance(source, Published(), consumer, FEED, dict.fromkeys((0, 1), done), by="test")
 
 
 def shown(consumer: str = CONSUMER, role: str = "OP") -> dict[str, Any]:
@@ -125,6 +130,23 @@ def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> No
     strip = shown("long")["strip"]
     assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
     assert strip["states"] == ["missing"] * ((source.now() - EPOCH) // days) + ["open"]
+
+
+def test_windows_begin_where_those_of_the_export_do(
+    source: SqliteFeedSource, now: datetime, tmp_path: Any
+) -> None:
+    """Weeks from Monday on, or days of another zone: one that has not ended yet is not missing."""
+    week = timedelta(days=7)
+    with DAG("page_strips_weeks", schedule=DeltaDataIntervalTimetable(week), start_date=START) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=FEED, consumer="weeks", path=str(tmp_path / "weeks"), conn_id="spark"
+        )
+    store_dags(dag)
+    last = now - week + 2 * HOUR
+    begin(source, last - 2 * week, (last - 2 * week, last), consumer="weeks")
+    strip = shown("weeks")["strip"]
+    assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
+    assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
 
 
 @pytest.mark.parametrize("failure", ["deleted", "timetable"])

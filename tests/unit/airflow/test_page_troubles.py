@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, DeadLetter
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.clocks import after_now
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
@@ -221,6 +223,20 @@ def test_a_dead_letter_that_changed_since_it_was_seen_is_left_alone(source: Sqli
     answer = op.send("resolve_dead_letter", {**drop, "resource_version": 2}, 409, **place)
     assert (answer["error"], answer["present"]) == ("StaleVersionError", "dropped by op")
     assert source.dead_letters(FEED, is_open=False)[0].note == "gone"
+
+
+def test_a_dead_letter_whose_event_was_purged_is_not_retried(source: SqliteFeedSource) -> None:
+    """The retry would stop its consumer; it can be dropped."""
+    park(source, 1, "no such airport")
+    (letter,) = source.dead_letters(FEED)
+    source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
+    source.seal(FEED, after_now(source))
+    source.purge(FEED, after_now(source))
+    place = {**LETTER, "number": letter.number}
+    answer = Visitor("OP").send("resolve_dead_letter", {"to": "retry", "resource_version": 1}, 422, **place)
+    assert answer["error"] == "PurgedError"
+    assert source.dead_letters(FEED) == [letter]
+    Visitor("OP").send("resolve_dead_letter", {"to": "drop", "note": "gone", "resource_version": 1}, **place)
 
 
 def test_a_dead_letter_of_another_consumer_is_not_found(source: SqliteFeedSource) -> None:

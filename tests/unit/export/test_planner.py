@@ -32,6 +32,7 @@ from airflow_changefeed.exceptions import (
     ShardNotFoundError,
 )
 from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base_cursors import CursorMove
@@ -326,3 +327,38 @@ def test_a_batch_behind_what_was_purged_is_refused(flights: Flights, store: Expo
     flights.source.purge(FEED, hours(0, 1)[0].end)
     with pytest.raises(PurgedError, match=r"it is lost: .*--shard 1 --to earliest"):
         flights.plan(store, None)
+
+
+def test_a_window_that_an_earlier_try_has_committed_is_not_the_one_that_is_lost(
+    flights: Flights, store: ExportStore
+) -> None:
+    """Who finds the named window in the output need not repeat the run, so it is one that is not there."""
+    begun = flights.plan(store, hours(0, 1), run="daily/1")
+    begin(store, begun)
+    flights.commit(store, begun)
+    flights.source.seal(FEED, hours(2, 3)[0].end)
+    flights.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    flights.source.purge(FEED, hours(2, 3)[0].end)
+    with pytest.raises(PurgedError, match="cannot export") as caught:
+        flights.plan(store, hours(0, 3), run="daily/2")
+    assert f"cannot export shard 1 {hours(1, 2)[0]}" in caught.value.message
+
+
+def test_a_batch_that_an_earlier_try_has_committed_is_not_lost(flights: Flights, store: ExportStore) -> None:
+    """Its events may be purged before the retry, which only moves the cursor; what came since may not."""
+    begun = flights.plan(store, None, run="batch/1")
+    begin(store, begun)
+    flights.commit(store, begun)
+    flights.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    flights.source.purge(FEED, flights.source.now())
+    again = flights.plan(store, None, run="batch/2")
+    assert {planned.unit: planned.committed_by for planned in again.units} == {
+        planned.unit: begun.attempt for planned in begun.units
+    }
+    flights.add(5, 5, shard=1)
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.purge(FEED, flights.source.now())
+    with pytest.raises(PurgedError, match="it is lost"):
+        flights.plan(store, None, run="batch/3")

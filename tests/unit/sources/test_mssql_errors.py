@@ -8,6 +8,7 @@ import re
 import uuid
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mssql_python import exceptions as driver
@@ -17,6 +18,7 @@ from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     DeadlockError,
     FeedNotFoundError,
+    FeedSetupError,
     LockTimeoutError,
     PermissionDeniedError,
     PurgedError,
@@ -26,6 +28,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.mssql.connection.errors import THROWN, name_error, thrown
 from airflow_changefeed.sources.mssql.connection.native_errors import NATIVE
+from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 
 FILES = files("airflow_changefeed.sql.mssql")
 
@@ -168,6 +171,23 @@ def test_our_number_counts_before_words_that_mean_something_else() -> None:
     """A message of ours may name a table after anything."""
     error = name_error(_error("changefeed 77104: feed 's.deadlock permission denied': purged"))
     assert type(error) is PurgedError
+
+
+def test_an_older_installation_says_how_to_upgrade_it() -> None:
+    """Its table of feeds lacks a column; another error of the driver stays what it is."""
+
+    class Old:
+        text = "Invalid column name 'max_hold_ms'."
+
+        def records(self, *_: object) -> None:
+            raise _error(self.text)
+
+    session: Any = Old()
+    with pytest.raises(FeedSetupError, match="older version of changefeed; upgrade it with `airflow-ch"):
+        load_feeds(session, "changefeed")
+    session.text = "Divide by zero error encountered."
+    with pytest.raises(driver.ProgrammingError):
+        load_feeds(session, "changefeed")
 
 
 def test_other_errors_stay_what_they_are() -> None:

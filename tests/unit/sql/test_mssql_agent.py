@@ -32,6 +32,17 @@ def test_both_jobs_run_as_the_login_in_the_database() -> None:
     assert script.endswith("\ngo\n")
 
 
+def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
+    """Its procedures use raiserror, which ends neither batch nor transaction outside of a try block."""
+    script = agent_script("Db", "agent")
+    (tried,) = re.findall(
+        r"begin try\s+begin transaction;(.*?)commit;\s+end try\s+begin catch", script, re.DOTALL
+    )
+    calls = re.findall(r"exec msdb\.dbo\.\w+", script)
+    assert re.findall(r"exec msdb\.dbo\.\w+", tried) == calls != []
+    assert re.search(r"begin catch\s+if @@trancount > 0 rollback;\s+throw;", script)
+
+
 def test_it_works_on_another_schema() -> None:
     """By its procedures, its roles and the names of the jobs."""
     script = agent_script("Db", "agent", schema="cf")

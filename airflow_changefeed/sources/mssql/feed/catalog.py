@@ -10,7 +10,7 @@ from typing import Any
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.mssql.capture.registry import is_of_capture, load_registry
-from airflow_changefeed.sources.mssql.connection.errors import name_error
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed
 from airflow_changefeed.sources.mssql.feed.types import declared
@@ -36,6 +36,7 @@ def load_feeds(
     :param is_fresh: False uses the connection's cached columns. A feed's keys are fixed; other columns of
         its table may change.
     :param is_noted: whether to detect table changes first, so that the resource versions are current.
+    :raises FeedSetupError: an older version of this package is installed; terminal.
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
     columns = (
@@ -53,6 +54,12 @@ def load_feeds(
     except Exception as error:
         if isinstance(name_error(error), FeedNotFoundError):
             return None
+        if is_driver_error(error) and "invalid column name" in str(error).lower():
+            raise FeedSetupError(
+                f"schema {schema!r} has an older version of changefeed; upgrade it with `airflow-changefeed "
+                "install`, or with the script of `airflow-changefeed sql`",
+                schema=schema,
+            ) from error
         raise
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):

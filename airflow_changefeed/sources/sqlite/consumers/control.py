@@ -16,7 +16,7 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, end_consumers, first_version
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
-from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, columns_of, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, has_column, load_feed, present
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
 from airflow_changefeed.sources.sqlite.install.setup import install
 
@@ -128,7 +128,7 @@ class SqliteConsumers(SqliteCursors):
 
 def _install(connection: sqlite3.Connection) -> None:
     install(connection, _TABLES)
-    if "lease_since_ms" not in {column.name for column, _ in columns_of(connection, "changefeed.consumer")}:
+    if not has_column(connection, "changefeed.consumer", "lease_since_ms"):
         connection.execute(f'alter table "changefeed.consumer" add column {LEASE_SINCE}')
 
 

@@ -22,11 +22,14 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
 from airflow_changefeed.sources.base_versions import check_version
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import has_column, load_feed, present
 
+_TABLE = "changefeed.dead_letter"
+#: A column that a file of an older version lacks.
+_VERSION = "resource_version"
 _LETTER = (
     "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, resolved_at_ms, "
-    "resolved_by, note, resource_version"
+    "resolved_by, note"
 )
 _INVOCATION = (
     "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
@@ -49,7 +52,7 @@ class SqliteDeadLetters:
             if not present(connection, ("dead_letter",)):
                 return []
             rows = connection.execute(
-                f'select {_LETTER} from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
+                f"{_select(connection)} where (?1 is null or feed = ?1) "
                 "and (?2 is null or consumer = ?2) and (?3 = 0 or state in ('parked', 'retry')) "
                 "order by number",
                 (feed, consumer, int(is_open)),
@@ -75,6 +78,7 @@ class SqliteDeadLetters:
                 f"{dead_letter.state.value}, attempts: {dead_letter.attempts}",
             )
             if state.is_open:
+                _add_version(connection)
                 connection.execute(
                     'update "changefeed.dead_letter" set state = ?, resource_version = resource_version + 1 '
                     "where number = ?",
@@ -88,6 +92,7 @@ class SqliteDeadLetters:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             open_dead_letter(connection, number)
+            _add_version(connection)
             # The log from which they are counted may have been purged meanwhile.
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
@@ -133,6 +138,7 @@ def park(
     :param place: consumer, feed and shard.
     """
     consumer, feed, shard = key
+    _add_version(connection)
     connection.execute(
         'insert into "changefeed.dead_letter" '
         "(consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by) "
@@ -163,6 +169,7 @@ def resolve(
     note: str | None = None,
 ) -> None:
     """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
+    _add_version(connection)
     connection.execute(
         'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
         "resource_version = resource_version + 1 where number = ?",
@@ -241,12 +248,21 @@ def log_attempt(
     )
 
 
+def _add_version(connection: sqlite3.Connection) -> None:
+    """Give the dead letters of a file of an older version the column that they lack."""
+    if not has_column(connection, _TABLE, _VERSION):
+        connection.execute(f'alter table "{_TABLE}" add column {_VERSION} integer not null default 1')
+
+
+def _select(connection: sqlite3.Connection) -> str:
+    version = _VERSION if has_column(connection, _TABLE, _VERSION) else "1"
+    return f'select {_LETTER}, {version} from "{_TABLE}"'
+
+
 def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
     row = None
     if present(connection, ("dead_letter",)):
-        row = connection.execute(
-            f'select {_LETTER} from "changefeed.dead_letter" where number = ?', (number,)
-        ).fetchone()
+        row = connection.execute(f"{_select(connection)} where number = ?", (number,)).fetchone()
     if row is None:
         raise DeadLetterError(
             f"dead letter {number} not found; list them with airflow-changefeed dead-letters list",

@@ -188,15 +188,18 @@ def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column,
     return [(Column(name, declared), place) for name, declared, place in rows]
 
 
+def has_column(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    """Return whether one of our tables has a column; that of a file of an older version may lack it."""
+    return column in {one.name for one, _ in columns_of(connection, table)}
+
+
 def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[FeedTables]:
     """Return one feed or all, by name; none where changefeed was never installed."""
     installed = present(connection, ("registry", "feed_version"))
     if "registry" not in installed:
         return []
     version, join = "1, null", ""
-    has_hold = connection.execute(
-        "select count(*) from pragma_table_info('changefeed.registry') where name = ?", (MAX_HOLD,)
-    ).fetchone()[0]
+    has_hold = has_column(connection, "changefeed.registry", MAX_HOLD)
     if "feed_version" in installed:
         version = "coalesce(v.resource_version, 1), v.fingerprint"
         join = 'left join "changefeed.feed_version" as v on v.feed = r.feed'

@@ -19,6 +19,7 @@ from airflow_changefeed.sources.sqlite.feed.names import (
     MAX_HOLD,
     FeedTables,
     columns_of,
+    has_column,
     load_feed,
     load_feeds,
     present,
@@ -147,7 +148,7 @@ def register(connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_ke
 
 def _add_settings(connection: sqlite3.Connection) -> None:
     """Give the registry of a file of an older version the column that it lacks."""
-    if MAX_HOLD not in [column.name for column, _ in columns_of(connection, "changefeed.registry")]:
+    if not has_column(connection, "changefeed.registry", MAX_HOLD):
         connection.execute(
             f'alter table "changefeed.registry" add column {MAX_HOLD} integer not null default -1'
         )

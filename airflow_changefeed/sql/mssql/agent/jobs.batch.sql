@@ -60,35 +60,41 @@ begin
         @description = j.description, @command = j.command, @subday_type = j.subday_type, @subday_interval = j.subday_interval,
         @start_time = j.start_time
     from @jobs as j where j.name = @job;
-    -- A job is created completely or not at all.
-    begin transaction;
-    if exists (select 1 from msdb.dbo.sysjobs as j where j.name = @job)
-    begin
-        exec msdb.dbo.sp_update_job @job_name = @job, @description = @description, @owner_login_name = @owner;
-        exec msdb.dbo.sp_update_jobstep @job_name = @job, @step_id = 1, @command = @command, @database_name = @database;
-    end
-    else
-    begin
-        exec msdb.dbo.sp_add_job @job_name = @job, @description = @description, @owner_login_name = @owner;
-        exec msdb.dbo.sp_add_jobstep
-            @job_name = @job, @step_name = N'all feeds', @subsystem = N'TSQL', @command = @command, @database_name = @database;
-        exec msdb.dbo.sp_add_jobserver @job_name = @job, @server_name = N'(local)';
-    end;
-    set @schedule_id = null;
-    select @schedule_id = s.schedule_id
-    from msdb.dbo.sysjobs as j
-    inner join msdb.dbo.sysjobschedules as c on c.job_id = j.job_id
-    inner join msdb.dbo.sysschedules as s on s.schedule_id = c.schedule_id
-    where j.name = @job and s.name = @job;
-    if @schedule_id is null
-        exec msdb.dbo.sp_add_jobschedule
-            @job_name = @job, @name = @job, @freq_type = 4, @freq_interval = 1, @freq_subday_type = @subday_type,
-            @freq_subday_interval = @subday_interval, @active_start_time = @start_time;
-    else
-        exec msdb.dbo.sp_update_schedule
-            @schedule_id = @schedule_id, @freq_type = 4, @freq_interval = 1, @freq_subday_type = @subday_type,
-            @freq_subday_interval = @subday_interval, @active_start_time = @start_time;
-    commit;
+    -- A job is created completely or not at all. msdb's procedures use raiserror, which stops nothing outside of a try block.
+    begin try
+        begin transaction;
+        if exists (select 1 from msdb.dbo.sysjobs as j where j.name = @job)
+        begin
+            exec msdb.dbo.sp_update_job @job_name = @job, @description = @description, @owner_login_name = @owner;
+            exec msdb.dbo.sp_update_jobstep @job_name = @job, @step_id = 1, @command = @command, @database_name = @database;
+        end
+        else
+        begin
+            exec msdb.dbo.sp_add_job @job_name = @job, @description = @description, @owner_login_name = @owner;
+            exec msdb.dbo.sp_add_jobstep
+                @job_name = @job, @step_name = N'all feeds', @subsystem = N'TSQL', @command = @command, @database_name = @database;
+            exec msdb.dbo.sp_add_jobserver @job_name = @job, @server_name = N'(local)';
+        end;
+        set @schedule_id = null;
+        select @schedule_id = s.schedule_id
+        from msdb.dbo.sysjobs as j
+        inner join msdb.dbo.sysjobschedules as c on c.job_id = j.job_id
+        inner join msdb.dbo.sysschedules as s on s.schedule_id = c.schedule_id
+        where j.name = @job and s.name = @job;
+        if @schedule_id is null
+            exec msdb.dbo.sp_add_jobschedule
+                @job_name = @job, @name = @job, @freq_type = 4, @freq_interval = 1, @freq_subday_type = @subday_type,
+                @freq_subday_interval = @subday_interval, @active_start_time = @start_time;
+        else
+            exec msdb.dbo.sp_update_schedule
+                @schedule_id = @schedule_id, @freq_type = 4, @freq_interval = 1, @freq_subday_type = @subday_type,
+                @freq_subday_interval = @subday_interval, @active_start_time = @start_time;
+        commit;
+    end try
+    begin catch
+        if @@trancount > 0 rollback;
+        throw;
+    end catch;
     delete from @jobs where name = @job;
     set @job = null;
     select top (1) @job = j.name from @jobs as j order by j.name;
