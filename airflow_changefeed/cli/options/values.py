@@ -114,7 +114,12 @@ def clock(text: str) -> time_of_day:
 
 def max_hold(text: str) -> timedelta:
     """Parse a feed's ``max_hold``: a duration, or ``forever``."""
-    return timedelta.max if text == "forever" else duration(text)
+    if text == "forever":
+        return timedelta.max
+    try:
+        return duration(text)
+    except ArgumentTypeError as problem:
+        raise ArgumentTypeError(f"{problem}; or forever") from None
 
 
 def length(text: str) -> float:

@@ -187,8 +187,9 @@ def test_a_table_that_cannot_become_a_feed(
         (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a number of seconds"),
         (("shop.Order", "--time-tolerance", "1h"), "'1h' is not a number of seconds"),
         (("shop.Order", "--max-hold", "30"), "'30' is not a duration"),
+        (("shop.Order", "--max-hold", "Forever"), "or 1d; or forever"),
     ],
-    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold"],
+    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold", "upper case"],
 )
 def test_options_of_setup_feed_that_mean_nothing(
     commands: Commands, arguments: tuple[str, ...], message: str
