@@ -29,13 +29,16 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sphinx = False
+html_copy_source = False
 copybutton_prompt_text = "$ "
 # Anchors of all headings, named as GitHub names them.
 myst_heading_anchors = 4
 
-autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_typehints_format = "short"
+toc_object_entries_show_parents = "hide"
 # References must lead somewhere; those to classes of others have no pages here.
 nitpicky = True
 nitpick_ignore_regex = [("py:class", r"(?!airflow_changefeed\b).*")]
