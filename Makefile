@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs constraints-docs browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs svg constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -213,8 +213,12 @@ readers: .venv-readers/.changefeed-installed .venv-spark-4.1/.changefeed-install
 	@touch $@
 
 docs: .venv-docs/.changefeed-installed ## Build the documentation's site into build/docs (needs Python 3.11 or later)
+	@.venv-docs/bin/python -m tests.tools.pictures --check
 	@.venv-docs/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/docs
 	@echo "The site begins at build/docs/index.html."
+
+svg: .venv-docs/.changefeed-installed ## Draw the documentation's diagrams, and plots of its benchmarks
+	@.venv-docs/bin/python -m tests.tools.pictures
 
 constraints-docs: setup ## Resolve constraints/docs.txt again
 	@mkdir -p build
@@ -240,9 +244,15 @@ test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TE
 
 bench: setup java ## Measure (about half an hour), and 20 minutes more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks
+	@$(MAKE) plots
+
+# What was measured last as pictures, like those of docs/reference/benchmarks.md.
+plots: .venv-docs/.changefeed-installed
+	@.venv-docs/bin/python -m tests.tools.pictures --plots build/benchmarks.md build/plots
 
 bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hour, 20 GB of disk)
 	@$(BIN)/python -m tests.benchmarks $*
+	@$(MAKE) plots
 
 lint: setup ## Check style and types
 	@status=0; \
