@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.tools.pictures.chapters import NoFiguresError, read_chapters
 from tests.tools.pictures.diagrams import DIAGRAMS
-from tests.tools.pictures.plots import PLOTS, NoFiguresError, read_chapters
+from tests.tools.pictures.plots import PLOTS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 IMAGES = DOCS / "images"
