@@ -226,13 +226,13 @@ def commit() -> str:
             begin = end
     canvas.text(
         (50, 42.5),
-        "A retry ends in the same tree, wherever a job was killed. One that outlived its task finds the higher",
+        "A retry ends in the same tree wherever a job was killed. One that outlived its task finds the",
         size=7.5,
         colour=QUIET,
     )
     canvas.text(
         (50, 45.5),
-        "token in step 1, 3 or 5, and withdraws. The cursor moves when all units of the run are committed.",
+        "higher token in step 1, 3 or 5, and withdraws. The cursor moves when all units are committed.",
         size=7.5,
         colour=QUIET,
     )
