@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs svg constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -219,6 +219,10 @@ docs: .venv-docs/.changefeed-installed ## Build the documentation's site into bu
 
 svg: .venv-docs/.changefeed-installed ## Draw the documentation's diagrams, and plots of its benchmarks
 	@.venv-docs/bin/python -m tests.tools.pictures
+
+pictures: svg setup java ## Make all pictures of the documentation again, from a running Airflow (10 minutes; needs chromium and chromedriver)
+	@CHANGEFEED_PICTURES=docs/images $(MAKE) browser
+	@CHANGEFEED_PICTURES=docs/images $(BIN)/python -m tests.system.ui.pictures
 
 constraints-docs: setup ## Resolve constraints/docs.txt again
 	@mkdir -p build

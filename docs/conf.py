@@ -30,6 +30,8 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 copybutton_prompt_text = "$ "
 # Anchors of all headings, named as GitHub names them.
 myst_heading_anchors = 4
