@@ -18,17 +18,17 @@ from tests.system.airflow_settings import PROJECT
 from tests.system.demo.surroundings import DAILY, HOURLY
 from tests.system.page.browser import PICTURES, Browser
 from tests.system.processes import HomeError, free_port, signals_raise
-from tests.system.ui.run import END, HOUR, Ui
+from tests.system.ui.run import WINDOWS, Ui
 
 FOLDER = PROJECT / ".airflow" / "pictures"
-#: What a field of a date and time takes from the keyboard.
-TYPED = "%m%d%Y\t%I%M%p"
 
 
 class Pictures(Ui):
     """An Airflow in which pictures are taken instead of waiting for a person."""
 
     def _stay(self) -> None:
+        if (count := self._complete()) < WINDOWS:
+            raise HomeError(f"{WINDOWS - count} windows are missing, and pictures would show failed runs.")
         with closing(Browser(self.home.url, None)) as browser:
             browser.resize(1400, 760)
             self._lists(browser)
@@ -36,11 +36,13 @@ class Pictures(Ui):
 
     def _lists(self, browser: Browser) -> None:
         """The DAGs, a DAG's runs, an hour, and the log of a day."""
+        browser.resize(1400, 1000)
         self._open(browser, "/dags", DAILY)
-        browser.resize(1400, 1100)
+        _press(browser, "//button[@aria-label='Show table view']")
+        browser.see("changefeed_watch")
         _take(browser, "dag-list")
         browser.resize(1400, 760)
-        self._open(browser, f"/dags/{DAILY}", "Run Duration", "Latest Run")
+        self._open(browser, f"/dags/{DAILY}", "Latest Run")
         _take(browser, "grid")
         for name, dag_id in (("hours", HOURLY), ("task-log", DAILY)):
             run_id = self.home.api.runs(dag_id)[-1].run_id
@@ -53,27 +55,25 @@ class Pictures(Ui):
         self._open(browser, f"/dags/{DAILY}", "Latest Run")
         browser.choose("Trigger")
         browser.see("Run this Dag for a range of dates")
-        browser.wait("the choice", lambda: _click(browser, "//*[text()='Backfill']"))
+        _press(browser, "//*[text()='Backfill']")
         browser.see("Reprocess Behavior")
         _take(browser, "backfill-form")
         self._open(browser, f"/dags/{HOURLY}", "Latest Run")
         browser.choose("Trigger")
         browser.see("window_end")
-        for name, time in (("window_start", END - HOUR), ("window_end", END)):
-            field = browser.wait(name, lambda name=name: browser.all(f"[name='element_{name}']"))[0]
-            field.send_keys(time.strftime(TYPED))
         _take(browser, "trigger-form")
 
-    def _open(self, browser: Browser, path: str, *words: str) -> None:
+    def _open(self, browser: Browser, path: str, words: str) -> None:
         browser.driver.get(f"{self.home.url}{path}")
-        browser.wait(f"{path}", lambda: any(word in browser.text() for word in words))
+        browser.see(words)
 
 
-def _click(browser: Browser, xpath: str) -> bool:
-    for element in browser.driver.find_elements(By.XPATH, xpath)[:1]:
-        element.click()
+def _press(browser: Browser, xpath: str) -> None:
+    def click() -> bool:
+        browser.driver.find_element(By.XPATH, xpath).click()
         return True
-    return False
+
+    browser.wait(xpath, click)
 
 
 def _take(browser: Browser, name: str) -> None:
