@@ -192,6 +192,13 @@ def test_every_page_can_be_found_from_the_index() -> None:
     assert pages - linked == {"index.md"}
 
 
+def test_every_picture_is_shown_by_a_page() -> None:
+    """One that no page shows would grow old unseen."""
+    docs = PROJECT / "docs"
+    text = "".join(page.read_text(encoding="utf-8") for page in docs.rglob("*.md"))
+    assert [path.name for path in (docs / "images").iterdir() if f"images/{path.name})" not in text] == []
+
+
 @pytest.mark.parametrize("folder", ["airflow_changefeed", "tests", "dags"])
 def test_every_python_file_names_its_licence(folder: str) -> None:
     """The first line of every file that holds anything is the SPDX header."""
