@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -203,6 +203,37 @@ stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-
 readers: .venv-readers/.changefeed-installed .venv-spark-4.1/.changefeed-installed java ## Read tables by Spark and by DuckDB's extensions
 	@$(BIN)/python -m pytest -m readers --timeout 900 $(PYTEST_ARGS) tests/integration/readers
 
+# Sphinx, and what draws, beside the package with its Airflow, whose docstrings Sphinx reads.
+.venv-docs/.changefeed-installed: pyproject.toml constraints.txt constraints/docs.txt | $(STAMP)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "make docs: Sphinx needs Python 3.11 or later, and $(VENV) has $$($(BIN)/python --version)." >&2; exit 1; }
+	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	@echo "Installing into $(@D)"
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/docs.txt -e .
+	@touch $@
+
+docs: .venv-docs/.changefeed-installed ## Build the documentation's site into build/docs (needs Python 3.11 or later)
+	@.venv-docs/bin/python -m tests.tools.pictures --check
+	@.venv-docs/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/docs
+	@echo "The site begins at build/docs/index.html."
+
+svg: .venv-docs/.changefeed-installed ## Draw the documentation's diagrams, and plots of its benchmarks
+	@.venv-docs/bin/python -m tests.tools.pictures
+
+pictures: svg setup java ## Make all pictures of the documentation again, from a running Airflow (10 minutes; needs chromium and chromedriver)
+	@CHANGEFEED_PICTURES=docs/images $(MAKE) browser
+	@CHANGEFEED_PICTURES=docs/images $(BIN)/python -m tests.system.ui.pictures
+
+constraints-docs: setup ## Resolve constraints/docs.txt again
+	@mkdir -p build
+	@grep -v '^#' constraints.txt > build/constraints.txt
+	@{ echo "# Sphinx and matplotlib, for Python 3.11 and later; what constraints.txt has, too, in its versions."; \
+		echo "# Made by \`make constraints-docs\`; versions only, no addresses."; \
+		$(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --group docs --no-header --no-annotate \
+			-c build/constraints.txt; } > build/docs.txt
+	@mv build/docs.txt constraints/docs.txt
+	@rm build/constraints.txt
+
 soak: setup java libraries ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
 
@@ -217,9 +248,15 @@ test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TE
 
 bench: setup java ## Measure (about half an hour), and 20 minutes more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks
+	@$(MAKE) plots
+
+# What was measured last as pictures, like those of docs/reference/benchmarks.md.
+plots: .venv-docs/.changefeed-installed
+	@.venv-docs/bin/python -m tests.tools.pictures --plots build/benchmarks.md build/plots
 
 bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hour, 20 GB of disk)
 	@$(BIN)/python -m tests.benchmarks $*
+	@$(MAKE) plots
 
 lint: setup ## Check style and types
 	@status=0; \

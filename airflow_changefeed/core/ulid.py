@@ -23,7 +23,7 @@ class Ulid(ulid.ULID):
     A ULID: 48 bits of milliseconds since 1970 UTC, then 80 bits; ordered as its 16 bytes are.
 
     Encoding and decoding are python-ulid's (https://github.com/ulid/spec); this class adds the arithmetic
-    that feeds need. Built by :meth:`floor`, :meth:`parse_text`, :meth:`from_bytes` or :meth:`from_int`.
+    that feeds need. Built by :meth:`floor`, :meth:`parse_text`, ``from_bytes`` or ``from_int``.
     """
 
     MIN: ClassVar[Ulid]

@@ -66,7 +66,7 @@ class FeedControl(Protocol):
         identity. Nothing else changes.
 
         :raises PermissionDeniedError: the login may not change objects; terminal.
-        :raises FeedNotFoundError, UnsupportedVersionError: as :meth:`FeedReader.identity`.
+        :raises FeedNotFoundError, UnsupportedVersionError: as ``identity``.
         """
 
     def set_up_feed(
@@ -147,7 +147,7 @@ class FeedControl(Protocol):
 
         Purges up to ``floor(before)``, but not into an unsealed window, and no event that is younger than the
         feed's ``max_hold`` and that a consumer has not acknowledged, or that came after the begin of a
-        snapshot. A consumer whose cursor is passed is lost (:meth:`CursorRow.is_lost`).
+        snapshot. A consumer whose cursor is passed is lost (``CursorRow.is_lost``).
 
         :param dry_run: only return what would be removed.
         """

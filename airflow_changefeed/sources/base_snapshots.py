@@ -151,7 +151,7 @@ class SnapshotStore(Protocol):
 
     def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
         """
-        Return the keys that cut a table into ranges of about so many rows, ascending; see :func:`key_ranges`.
+        Return the keys that cut a table into ranges of about so many rows, ascending; see ``key_ranges``.
 
         Cut by the database, in its own order; reads each key once, in short statements.
 

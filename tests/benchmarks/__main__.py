@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.json``.
+Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.md`` and
+``.json``.
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
 [reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [mssql]``, or all of these;
@@ -39,9 +40,10 @@ from tests.benchmarks import (
     windows,
     year,
 )
-from tests.benchmarks.figures import tell
+from tests.benchmarks.figures import surroundings, tell
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
+PAGE = OUTPUT.with_suffix(".md")
 ALL = {
     "export": export.run,
     "tables": tables.run,
@@ -82,6 +84,9 @@ def main(names: Sequence[str]) -> int:
             print(chapters[-1].text, flush=True)
             # After each, so that one that fails leaves those before it.
             OUTPUT.write_text(json.dumps([asdict(chapter) for chapter in chapters], indent=2) + "\n")
+            PAGE.write_text(
+                "\n".join(["# Benchmarks", "", surroundings(), "", *(each.text for each in chapters)])
+            )
     return 0
 
 

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 
 from tests.benchmarks.watch import Reading
@@ -120,6 +126,18 @@ class Chapter:
             lines += [target.text for target in self.targets]
             lines += [""]
         return "\n".join(lines)
+
+
+def surroundings() -> str:
+    """Say on what machine, with which versions and when is measured, as docs/reference/benchmarks.md does."""
+    cpus = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*: (.+)$", cpus.read_text(), re.MULTILINE) if cpus.exists() else None
+    packages = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "pyarrow"))
+    return (
+        f"**Machine and versions.** {os.cpu_count()} cores ({model[1] if model else platform.machine()}), "
+        f"Python {platform.python_version()}, {packages}.\n\n"
+        f"Measured on {datetime.now(timezone.utc):%Y-%m-%d}."
+    )
 
 
 def tell(what: str) -> None:

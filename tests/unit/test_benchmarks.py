@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import mssql, mssql_orders, orders
-from tests.benchmarks.figures import Chapter, Figure, Target, figure_of
+from tests.benchmarks.figures import Chapter, Figure, Target, figure_of, surroundings
 from tests.benchmarks.watch import Reading, watch
 from tests.integration.contract.engines import MSSQL_VARIABLE
+from tests.tools.pictures.chapters import NoFiguresError, read_chapters
 
 CHILD = """
 import sys
@@ -107,3 +109,22 @@ def test_orders_are_the_same_on_both_engines(monkeypatch: pytest.MonkeyPatch) ->
     description = mssql_orders.described()
     assert description["host"] == "server.example"
     assert description["database"].startswith("changefeed_benchmark_")
+
+
+def test_the_benchmarks_are_read_as_they_are_written() -> None:
+    """What the tables of a chapter say is what make bench has measured, and so what the plots show."""
+    figures = [Figure("export, one unit", 2_000_000, 3.2, 5.6, 915), Figure("loop", 200_000, 1.8)]
+    page = "\n".join([surroundings(), "", Chapter("Windows", figures, [Target("x", 1, 2)]).text])
+    chapter = read_chapters(page)["Windows"]
+    assert chapter.rows == (
+        {"": "export, one unit", "rows": 2_000_000, "s": 3.2, "rows/s": 625_000, "CPU s": 5.6, "MB": 915},
+        {"": "loop", "rows": 200_000, "s": 1.8, "rows/s": 111_111},
+    )
+    assert re.fullmatch(r"\d+ cores \(.+\), Python .+, pyspark .+, pyarrow .+", chapter.machine)
+    assert re.fullmatch(r"Measured on \d{4}-\d\d-\d\d", chapter.date)
+
+
+def test_figures_of_an_unknown_machine_are_refused() -> None:
+    """A plot without machine and versions says nothing."""
+    with pytest.raises(NoFiguresError, match=r"no line '\*\*Machine and versions"):
+        read_chapters("# Benchmarks\n\n## Windows\n")

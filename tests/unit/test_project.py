@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import airflow_changefeed
 from tests.tools.check_report import Outcome, problems, read_report
 
 if sys.version_info >= (3, 11):
@@ -116,6 +117,29 @@ def test_every_dependency_is_pinned_within_its_range(dependency: Requirement, py
         assert dependency.specifier.contains(pins[name], prereleases=True)
 
 
+def test_what_builds_the_site_is_pinned_within_its_range() -> None:
+    """What the group docs asks for stands in constraints/docs.txt, in the versions of constraints.txt."""
+    groups = _pyproject()["dependency-groups"]
+    assert isinstance(groups, dict)
+    lines = (PROJECT / "constraints/docs.txt").read_text(encoding="utf-8").splitlines()
+    pins = {each.name: each for each in map(Requirement, (line for line in lines if line[:1] != "#"))}
+    for wanted in map(Requirement, groups["docs"]):
+        assert wanted.specifier.contains(str(pins[wanted.name].specifier).removeprefix("=="))
+    ours = _pins("3.12")
+    assert {name: str(pins[name].specifier) for name in pins.keys() & ours.keys()} == {
+        name: f"=={ours[name]}" for name in pins.keys() & ours.keys()
+    }
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    """As a directive, which make docs turns into its signature and docstring."""
+    page = (PROJECT / "docs/reference/api.md").read_text(encoding="utf-8")
+    shown = set(
+        re.findall(r"^\.\. auto(?:class|function):: (?:airflow_changefeed\.)?(\w+)$", page, re.MULTILINE)
+    )
+    assert set(airflow_changefeed.__all__) - {"__version__"} == shown
+
+
 def test_the_wheel_holds_the_constraints(tmp_path: Path) -> None:
     """Who installs from PyPI has no clone to take them from; docs/how-to/install.md says how to get them."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
@@ -166,6 +190,13 @@ def test_every_page_can_be_found_from_the_index() -> None:
     linked = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text(encoding="utf-8")))
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
     assert pages - linked == {"index.md"}
+
+
+def test_every_picture_is_shown_by_a_page() -> None:
+    """One that no page shows would grow old unseen."""
+    docs = PROJECT / "docs"
+    text = "".join(page.read_text(encoding="utf-8") for page in docs.rglob("*.md"))
+    assert [path.name for path in (docs / "images").iterdir() if f"images/{path.name})" not in text] == []
 
 
 @pytest.mark.parametrize("folder", ["airflow_changefeed", "tests", "dags"])

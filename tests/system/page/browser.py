@@ -38,10 +38,10 @@ class Browser:
     A browser with a profile of its own: one person.
 
     :param url: of Airflow.
-    :param user: whose name is the password.
+    :param user: whose name is the password; None where nobody logs in.
     """
 
-    def __init__(self, url: str, user: str) -> None:
+    def __init__(self, url: str, user: str | None) -> None:
         self.url, self.user = url, user
         options = webdriver.ChromeOptions()
         options.binary_location = _program("chromium", "chromium-browser", "google-chrome")
@@ -52,7 +52,8 @@ class Browser:
         service = webdriver.ChromeService(_program("chromedriver"))
         self.driver = webdriver.Chrome(options=options, service=service)
         self.resize(*WIDE)
-        self._log_in(user)
+        if user is not None:
+            self._log_in(user)
 
     def _log_in(self, user: str) -> None:
         """By Airflow's own form."""
@@ -197,7 +198,7 @@ class Browser:
 
     def picture(self, name: str, part: str | None = None) -> None:
         """
-        Take a picture.
+        Take a picture of the page.
 
         :param part: CSS selector of what is taken, as tall as it is; None takes the screen.
         """

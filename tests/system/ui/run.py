@@ -112,6 +112,7 @@ class Ui:
                 self._equip()
                 self.console.print(f"\nAirflow's UI is open: [bold]{self.home.url}[/] (no password)\n")
                 try:
+                    self._export_week()
                     self._stay()
                 except KeyboardInterrupt:
                     self.console.print("\nStopping Airflow")
@@ -165,8 +166,7 @@ class Ui:
             self.home.api.add_connection(conn_id, connection)
         self.home.wait_for_dags(DAILY, HOURLY, FOLLOW)
 
-    def _stay(self) -> None:
-        """Have the week exported, say what there is to see, and watch Airflow."""
+    def _export_week(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, refresh_per_second=2) as progress:
             bar = progress.add_task("complete hourly windows", total=WINDOWS)
@@ -176,6 +176,9 @@ class Ui:
                     progress.update(bar, completed=self._complete())
                     self._pause()
             progress.update(bar, completed=self._complete())
+
+    def _stay(self) -> None:
+        """Say what there is to see, and watch Airflow."""
         self._show()
         while True:
             self._pause()
