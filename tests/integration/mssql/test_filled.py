@@ -78,6 +78,8 @@ CAPTURES = {
         "delete_insert",
         keep_unchanged=True,
         trace_key="",
+        not_for_replication=True,
+        filegroup="PRIMARY",
     ),
 }
 
@@ -141,6 +143,8 @@ def _enable(client: Client, case: CaptureCase, table: Captured) -> None:
         "keep_unchanged": str(int(case.keep_unchanged)),
         "session_keys": json.dumps(case.session_keys, ensure_ascii=False),
         "trace_key": case.trace_key,
+        "not_for_replication": str(int(case.not_for_replication)),
+        **({"filegroup": case.filegroup} if case.filegroup else {}),
         "guard_schema": "0",
         **lists,
     }
