@@ -98,6 +98,12 @@ FORMS = (
         "create user [<<schema_name>>.guard] without login;",
         "throw 77140, N'changefeed 77140: no triggers on DDL', 1;",
     ),
+    Form(
+        "its only file is in no filegroup",
+        "mssql/install/check_storage",
+        "f.data_space_id = g.data_space_id",
+        "f.file_id = g.data_space_id",
+    ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
 )
 
