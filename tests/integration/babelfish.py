@@ -99,10 +99,10 @@ FORMS = (
         "throw 77140, N'changefeed 77140: no triggers on DDL', 1;",
     ),
     Form(
-        "its only file is in no filegroup",
+        "it lists no files of a database",
         "mssql/install/check_storage",
-        "f.data_space_id = g.data_space_id",
-        "f.file_id = g.data_space_id",
+        "and exists (select 1 from sys.database_files as f where f.data_space_id = g.data_space_id)",
+        "",
     ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
 )
