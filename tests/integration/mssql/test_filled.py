@@ -114,6 +114,8 @@ def test_the_server_fills_captures_as_the_compile_check_does(client: Client, cas
         if kind in TRIGGERS and "'" in schema and client.is_babelfish:
             assert found == ""  # It keeps no text of a trigger in a schema that has a quotation mark.
             continue
+        if client.is_babelfish:
+            text = text.replace(" not for replication", " /* not for replication */")
         assert _plain(found) == _plain(text)
         compared += 1
     assert compared > 5
