@@ -17,7 +17,15 @@ from airflow_changefeed.cli.options.consumers import (
     leases_command,
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
-from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.shared import (
+    PATH_CONN_ID_HELP,
+    action,
+    conn_id,
+    option,
+    seen,
+    shown,
+    storage,
+)
 from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
 from airflow_changefeed.cli.options.values import (
     after,
@@ -183,6 +191,7 @@ def _setup_feed() -> ActionCommand:
             "forever; an existing feed keeps its setting)",
             type=max_hold,
         ),
+        *storage("of the feed's log (default: page)"),
         *seen(),
         *shown(),
     )

@@ -113,6 +113,9 @@ class CaptureSpec:
         by a trigger on the database's DDL. A database that has such guards by nature ignores it.
     :param on_ddl: what a change of a table's columns does; other values than ``pause`` need the schema guard,
         and a database with triggers on DDL.
+    :param not_for_replication: whether changes that a replication agent of SQL Server makes are left out. The
+        events then are not all changes of the table, so it cannot be folded, and its rows are not counted
+        against them.
     :raises InvalidArgumentError: all that is wrong, by itself.
     """
 
@@ -129,6 +132,7 @@ class CaptureSpec:
     guard_table: bool = True
     guard_schema: bool = True
     on_ddl: OnDdl = OnDdl.PAUSE
+    not_for_replication: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
@@ -209,6 +213,7 @@ class CaptureShape:
 
     :param begun_at: when it was first enabled, by the database's clock, in whole milliseconds: no event is
         older, and a reader that begins later does not see all. None if unknown.
+    :param not_for_replication: whether changes that a replication agent makes are left out.
     """
 
     name: str
@@ -216,6 +221,7 @@ class CaptureShape:
     with_sequence: bool
     tables: Mapping[str, CapturedTable]
     begun_at: datetime | None = None
+    not_for_replication: bool = False
 
     @property
     def own_fields(self) -> frozenset[str]:

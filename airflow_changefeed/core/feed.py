@@ -26,6 +26,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, 
 
 INTEGER_SHARD_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 SHARD_KEY_TYPES = (*INTEGER_SHARD_BITS, "uniqueidentifier")
+TABLE_COMPRESSIONS = ("page", "row", "none")
 
 
 class FeedKind(str, Enum):
@@ -154,6 +155,31 @@ class StaleMark:
     range: UlidRange
     at: datetime
     reason: str
+
+
+@dataclass(frozen=True)
+class FeedStorage:
+    """
+    How SQL Server stores the tables that it creates for a feed; None takes the default.
+
+    :param filegroup: by default that of the database.
+    :param compression: one of ``TABLE_COMPRESSIONS``: of the feed's log, ``page`` by default; or of a
+        capture's table of events, for whose compression writers wait, ``none`` by default.
+    :raises InvalidArgumentError: the filegroup is empty, or the compression unknown.
+    """
+
+    filegroup: str | None = None
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.filegroup == "":
+            problems.append("filegroup is empty; name one, or omit it for the database's default")
+        if self.compression not in (None, *TABLE_COMPRESSIONS):
+            problems.append(
+                f"compression must be one of {', '.join(TABLE_COMPRESSIONS)}, not {self.compression!r}"
+            )
+        InvalidArgumentError.collect("storage", problems)
 
 
 def check_settings(

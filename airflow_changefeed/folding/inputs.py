@@ -126,6 +126,11 @@ def foldable_table(shape: CaptureShape, table: str | None) -> str:
     """
     name = _table(shape, table)
     problems = _problems(shape.tables[name])
+    if shape.not_for_replication:
+        problems.append(
+            "it does not capture what replication changes (not_for_replication); enable a capture without "
+            "not_for_replication"
+        )
     if problems:
         raise FoldError(
             f"table {name!r} of capture {shape.name!r} cannot be folded: {'; '.join(problems)}",

@@ -15,6 +15,7 @@ from airflow_changefeed.core.capture import (
     RepairWay,
     UnexportableValue,
 )
+from airflow_changefeed.core.feed import FeedStorage
 
 
 class CaptureControl(Protocol):
@@ -50,7 +51,12 @@ class CaptureControl(Protocol):
     """
 
     def enable_capture(
-        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+        self,
+        spec: CaptureSpec,
+        *,
+        snapshot: bool = False,
+        storage: FeedStorage | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """
         Record changes from now on, of all tables of the capture or none.
@@ -59,6 +65,8 @@ class CaptureControl(Protocol):
 
         :param snapshot: also record the existing rows as ``add`` events, in short transactions behind the one
             that enables; a call that was interrupted is repeated, and continues.
+        :param storage: of the tables of a new capture, as for ``set_up_feed``; its compression is that of the
+            table of events.
         :raises SnapshotError: ``snapshot``, and a snapshot of a table runs into an output; terminal.
         :raises FeedSetupError: a table cannot be captured as requested, or the capture exists with
             another spec; names every reason; nothing was changed; terminal.

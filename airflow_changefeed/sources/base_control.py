@@ -12,6 +12,7 @@ from airflow_changefeed.core.feed import (
     DatabaseIdentity,
     FeedInfo,
     FeedKind,
+    FeedStorage,
     Seal,
     Shard,
     StaleMark,
@@ -77,6 +78,7 @@ class FeedControl(Protocol):
         shard_key_type: str | None = None,
         time_tolerance: timedelta | None = None,
         max_hold: timedelta | None = None,
+        storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
@@ -90,12 +92,14 @@ class FeedControl(Protocol):
             by default.
         :param max_hold: a purge keeps events for consumers and snapshots until they are this old;
             ``FOREVER``, the default, for as long as they are needed.
+        :param storage: of the tables of a new outbox feed; not for an embedded source, whose tables are in
+            one file. None leaves an existing feed as it is stored.
         :param resource_version: expected version of the settings; None skips the check. It grows with
             each change of the settings, with an upgrade, and when the table's columns change.
         :raises StaleVersionError: the feed was changed since; carries the current version; nothing was
             changed; terminal.
         :raises FeedSetupError: the table does not exist, has no primary key or reserved column names, or
-            is a feed of another kind.
+            is a feed of another kind, or stored in another way.
         :raises InvalidArgumentError: a setting is out of range; names everything that is wrong; terminal.
         """
 

@@ -98,6 +98,18 @@ FORMS = (
         "create user [<<schema_name>>.guard] without login;",
         "throw 77140, N'changefeed 77140: no triggers on DDL', 1;",
     ),
+    Form(
+        "no trigger is not for replication; a comment shows which would be",
+        "mssql/install/create_capture_objects",
+        "then N' not for replication'",
+        "then N' /* not for replication */'",
+    ),
+    Form(
+        "it lists no files of a database",
+        "mssql/install/check_storage",
+        "and exists (select 1 from sys.database_files as f where f.data_space_id = g.data_space_id)",
+        "",
+    ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
 )
 

@@ -20,6 +20,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
 )
 from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.feed import FeedStorage
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -59,6 +60,7 @@ _OF_SPEC = (
     "no_guard_table",
     "no_guard_schema",
     "on_ddl",
+    "not_for_replication",
 )
 _ALL, _NONE = "all", "none"
 
@@ -75,7 +77,8 @@ def enable(args: Namespace) -> None:
         if source.capabilities.set_triggers:
             echo(OUTPUT_WARNING.format(tables=", ".join(table.table for table in spec.tables)))
         version = _seen_disabled(source, spec, args)
-        info = source.enable_capture(spec, snapshot=args.snapshot, resource_version=version)
+        storage = FeedStorage(args.filegroup, args.compression)
+        info = source.enable_capture(spec, snapshot=args.snapshot, storage=storage, resource_version=version)
         show([capture_row(info)], args.output, _short)
         echo(f"Capture {info.name} is enabled; its events are in feed {info.name}")
         _warn_of_folds(spec, info)
@@ -90,13 +93,18 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
     for table in spec.tables:
         missing = [one.value for one in Operation if one not in table.operations]
         why = [f"{operation}s are not recorded (--{operation})" for operation in missing]
+        if spec.not_for_replication:
+            why.append("changes by replication are not recorded (--not-for-replication)")
         if spec.key_change is KeyChange.NEW_ONLY and table.update is not None:
             why.append("an update of a key records only the new row (--key-change delete_insert)")
         if None not in (table.insert, table.update) and set(table.insert or ()) != set(table.update or ()):
             why.append("inserts and updates record different columns (--insert, --update)")
         if info is not None:
             captured = info.shape.tables[table.table]
-            why += [] if missing or captured.is_whole else ["the existing rows are not recorded (--snapshot)"]
+            is_partial = missing or spec.not_for_replication
+            why += (
+                [] if is_partial or captured.is_whole else ["the existing rows are not recorded (--snapshot)"]
+            )
             why += [] if captured.key_columns else ["it has no primary key"]
             lost = {
                 key for one in captured.columns.values() for key in captured.key_columns if key not in one
@@ -150,6 +158,7 @@ def spec_of(args: Namespace) -> CaptureSpec:
         guard_table=not args.no_guard_table,
         guard_schema=not args.no_guard_schema,
         on_ddl=OnDdl(args.on_ddl or CaptureSpec.on_ddl),
+        not_for_replication=args.not_for_replication,
     )
 
 

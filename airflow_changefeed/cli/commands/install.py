@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed import __version__
 from airflow_changefeed.cli.command import ask, command, echo, open_feeds, seen_version, show
-from airflow_changefeed.core.feed import FOREVER, FeedKind, max_hold_text
+from airflow_changefeed.core.feed import FOREVER, FeedKind, FeedStorage, max_hold_text
 from airflow_changefeed.exceptions import FeedNotFoundError
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def setup_feed(args: Namespace) -> None:
             shard_key_type=args.shard_key_type,
             time_tolerance=tolerance,
             max_hold=args.max_hold,
+            storage=FeedStorage(args.filegroup, args.compression),
             resource_version=_seen(args, _present(source, args.table), tolerance),
         )
     row = {

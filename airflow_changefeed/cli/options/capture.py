@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown, storage
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -96,10 +96,16 @@ def _enable() -> ActionCommand:
         ),
         *_guards(),
         option(
+            "--not-for-replication",
+            help="Leave out changes by replication agents of SQL Server; such a capture cannot be folded",
+            action="store_true",
+        ),
+        option(
             "--snapshot",
             help="Also record the existing rows, as inserts, in short transactions",
             action="store_true",
         ),
+        *storage("of the event table, which writers wait for (default: none)"),
         option("--spec", help="JSON file with these options, as printed by --dry-run; - for standard input"),
         option("-n", "--dry-run", help="Only print the capture as JSON", action="store_true"),
         *seen(),

@@ -64,6 +64,19 @@ def shown() -> tuple[Arg, Arg]:
     return ARG_OUTPUT, ARG_VERBOSE
 
 
+def storage(of: str) -> tuple[Arg, Arg]:
+    """
+    Return the options that say how SQL Server stores the tables that it creates.
+
+    :param of: what is compressed, and the default.
+    """
+    what = "Filegroup of the tables that are created, on SQL Server (default: that of the database)"
+    return (
+        option("--filegroup", help=what),
+        option("--compression", help=f"Compression {of}, on SQL Server", choices=("page", "row", "none")),
+    )
+
+
 def option(*flags: str, **more: Any) -> Arg:
     """Describe an option; takes the arguments of Python's ``add_argument``."""
     from airflow.cli.cli_config import Arg

@@ -94,6 +94,8 @@ INSTALL = (
     "feed_templates.function",
     "capture_templates",
     "fill_template.procedure",
+    "sequential_key.function",
+    "check_storage.procedure",
     "check_table.procedure",
     "check_feed.procedure",
     "find_columns.procedure",

@@ -103,6 +103,31 @@ CALLS = {
         77111,
         ["myservice.Good", "int", "drop"],
     ),
+    "unknown filegroup": (
+        "setup_feed N'myservice.Fine', @outbox = 1, @filegroup = N'Nowhere'",
+        77116,
+        ["Nowhere", '"PRIMARY"'],
+    ),
+    "unknown compression": (
+        "setup_feed N'myservice.Fine', @outbox = 1, @compression = N'zip'",
+        77116,
+        ["page, row or none", "zip"],
+    ),
+    "storage of serialized writers": (
+        "setup_feed N'myservice.Fine', @blocking = 1, @filegroup = N'PRIMARY'",
+        77116,
+        ["your table", "omit"],
+    ),
+    "stored in another way": (
+        "setup_feed N'myservice.Good', @outbox = 1, @compression = N'row'",
+        77111,
+        ["changefeed.feed:myservice.Good", "PRIMARY", "not moved", "omit"],
+    ),
+    "filegroup of a capture": (
+        "enable_capture N'myservice.Fine', @guard_schema = 0, @filegroup = N'Nowhere'",
+        77116,
+        ["Nowhere", '"PRIMARY"'],
+    ),
     "too long": (
         f"setup_feed N'{LONG_SCHEMA}.{LONG}', @outbox = 1",
         77112,

@@ -117,6 +117,8 @@ class CaptureCase:
     :param schema: of the capture's own table.
     :param table: the rest of its name.
     :param session_keys: recorded of ``session_context``; without what Python's JSON escapes otherwise.
+    :param filegroup: of its tables; empty for the default.
+    :param compression: of its own table.
     :param with_feed: compile its feed and the installation, too, which takes most of the time.
     """
 
@@ -130,6 +132,9 @@ class CaptureCase:
     trace_key: str = "traceparent"
     installed_in: str = "changefeed"
     with_feed: bool = False
+    not_for_replication: bool = False
+    filegroup: str = ""
+    compression: str = "none"
     server: str = OLDEST
 
     @property
@@ -141,8 +146,9 @@ class CaptureCase:
     def feed(self) -> Case:
         """Return its feed."""
         return Case(
-            self.schema, self.table, _KEY, self.shard_type, installed_in=self.installed_in, is_capture=True
-        )
+            self.schema, self.table, _KEY, self.shard_type, installed_in=self.installed_in, is_capture=True,
+            filegroup=self.filegroup,
+        )  # fmt: skip
 
     def make(self, collation: str) -> Iterator[str]:
         """Go over the statements that make its tables, and the table that enable_capture makes."""
@@ -163,7 +169,12 @@ class CaptureCase:
         columns = "".join(f", {quoted(one.name)} {one.stored(collation)} null" for one in stored.values())
         key = "primary key (changefeed_statement, changefeed_row, changefeed_image)"
         name = f"{quoted(self.schema)}.{quoted(self.table)}"
-        yield f"create table {name} ({header}{columns}, constraint {quoted(f'pk:{self.name}')} {key})"
+        group = quoted(self.filegroup)
+        place = f" on {group} textimage_on {group}" if self.filegroup else ""
+        constraint = (
+            f"constraint {quoted(f'pk:{self.name}')} {key} with (data_compression = {self.compression})"
+        )
+        yield f"create table {name} ({header}{columns}, {constraint}){place}"
 
 
 def _typed(types: tuple[str, ...], prefix: str) -> tuple[Column, ...]:
@@ -194,7 +205,8 @@ def captures() -> list[CaptureCase]:
         CaptureCase(**odd, tables=several, session_keys=keys, with_feed=True),
         CaptureCase(
             "dbo", "wide_changes", (Captured("dbo", "wide", id_, wide, shard="id % 8"),),
-            "smallint", keep_unchanged=True, trace_key="",
+            "smallint", keep_unchanged=True, trace_key="", not_for_replication=True, filegroup="PRIMARY",
+            compression="row",
         ),
         CaptureCase(
             **odd, installed_in="their [feeds]'", session_keys=keys[1:], key_change="delete_insert",
@@ -204,6 +216,6 @@ def captures() -> list[CaptureCase]:
         CaptureCase(
             "myservice", "m" * 92,
             (Captured("myservice", "many", many, types, shard="[k29 uniqueidentifier]"),),
-            by_key[1], server=AZURE,
+            by_key[1], not_for_replication=True, filegroup="PRIMARY", compression="page", server=AZURE,
         ),
     ]  # fmt: skip

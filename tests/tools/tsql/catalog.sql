@@ -86,6 +86,14 @@ create table [sys].[columns] (
     generated_always_type tinyint, encryption_type int, is_hidden bit, is_masked bit
 );
 go
+create table [sys].[all_columns] (
+    object_id int, name sysname, column_id int, system_type_id tinyint, user_type_id int, max_length
+    smallint, precision tinyint, scale tinyint, collation_name sysname, is_nullable bit, is_ansi_padded bit,
+    is_rowguidcol bit, is_identity bit, is_computed bit, is_filestream bit, is_xml_document bit,
+    xml_collection_id int, default_object_id int, rule_object_id int, is_sparse bit, is_column_set bit,
+    generated_always_type tinyint, encryption_type int, is_hidden bit, is_masked bit
+);
+go
 create table [sys].[computed_columns] (
     object_id int, name sysname, column_id int, system_type_id tinyint, user_type_id int, max_length
     smallint, precision tinyint, scale tinyint, collation_name sysname, is_nullable bit, is_ansi_padded bit,
@@ -136,6 +144,21 @@ go
 create table [sys].[partitions] (
     partition_id bigint, object_id int, index_id int, partition_number int, hobt_id bigint, rows bigint,
     filestream_filegroup_id smallint, data_compression tinyint, data_compression_desc nvarchar(60)
+);
+go
+create table [sys].[data_spaces] (
+    name sysname, data_space_id int, type char(2), type_desc nvarchar(60), is_default bit, is_system bit
+);
+go
+create table [sys].[filegroups] (
+    name sysname, data_space_id int, type char(2), type_desc nvarchar(60), is_default bit, is_system bit,
+    filegroup_guid uniqueidentifier, log_filegroup_id int, is_read_only bit, is_autogrow_all_files bit
+);
+go
+create table [sys].[database_files] (
+    file_id int, file_guid uniqueidentifier, type tinyint, type_desc nvarchar(60), data_space_id int, name
+    sysname, physical_name nvarchar(260), state tinyint, state_desc nvarchar(60), size int, max_size int,
+    growth int, is_media_read_only bit, is_read_only bit, is_sparse bit, is_percent_growth bit
 );
 go
 create table [sys].[parameters] (

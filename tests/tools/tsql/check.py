@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from queue import SimpleQueue
 
 from tests.tools.tsql.assemblies import AssembliesMissingError, fetch
@@ -82,7 +83,8 @@ def jobs(chosen: list[Case], captured: list[CaptureCase]) -> Iterator[Job]:
         yield Job(texts, case.temporary())
         if case.serialized not in kinds:
             kinds.add(case.serialized)
-            yield Job(texts, case.temporary(), server=AZURE)
+            new = replace(case, filegroup="PRIMARY", compression="row")
+            yield Job((*installed, *feed_texts(new)), case.temporary(), server=AZURE)
 
 
 def _title(sql: str) -> str:

@@ -64,6 +64,10 @@ def _names(case: Case) -> dict[str, str]:
         ),
         "knows_transactions": "1",
         "transaction": "o.changefeed_tid",
+        "on_filegroup": f" on {quoted(case.filegroup)}" if case.filegroup else "",
+        "compression": case.compression,
+        # The compiler is older than the option.
+        "sequential_key": "",
         "events": "o.changefeed_rows" if case.is_capture else "1",
         "sequence": f"{quoted(case.installed_in)}.[sequence]",
         "lock_principal": f"{install_tokens(case.installed_in)['schema_text']}.users",

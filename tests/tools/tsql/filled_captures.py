@@ -74,6 +74,7 @@ def _names(case: CaptureCase, number: int, table: Captured) -> dict[str, str]:
         "is_one_shard": "1" if is_number else "0",
         "constant_shard": table.shard if is_number else "null",
         "keep_unchanged": "1" if case.keep_unchanged else "0",
+        "not_for_replication": " not for replication" if case.not_for_replication else "",
         "is_paired": "1" if case.key_change == "new_only" else "0",
         "pair_join": "left" if case.key_change == "new_only" else "full",
         "calls": "\n".join(_calls(own, inner, place) for place in range(len(case.tables))),

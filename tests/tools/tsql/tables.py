@@ -30,6 +30,8 @@ class Case:
     :param shard_column: serialized: its column with the shard; none means that there is only shard 0.
     :param installed_in: the schema of the installation.
     :param is_capture: the event table is that of a capture, which makes it itself.
+    :param filegroup: of its tables; empty for the default.
+    :param compression: of its log.
     """
 
     schema: str
@@ -41,6 +43,8 @@ class Case:
     shard_column: str | None = None
     installed_in: str = "changefeed"
     is_capture: bool = False
+    filegroup: str = ""
+    compression: str = "page"
 
     @property
     def name(self) -> str:
@@ -108,8 +112,12 @@ def cases() -> list[Case]:
         Case(**longest, key=many, serialized=True, ulid_column="ulid", shard_column="k2 int"),
         # The key of the documented examples: the feed's own columns.
         Case("dbo", "Event", (("shard_id", "int"), ("ulid", "binary(16)")), "int", True, "ulid", "shard_id"),
-        Case("myservice", "Versioned", (("id", "int"), ("version", "rowversion"))),
+        # The model knows no other filegroup.
+        Case(
+            "myservice", "Versioned", (("id", "int"), ("version", "rowversion")), filegroup="PRIMARY",
+            compression="none",
+        ),
         # Key columns named as columns of results.
         Case("changefeed", "Event", (("number", "int"), ("until", "int"), ("rows", "int"))),
-    ]
+    ]  # fmt: skip
     return found

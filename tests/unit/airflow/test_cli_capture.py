@@ -206,6 +206,7 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         "--no-guard-schema",
         "--on-ddl",
         "pause",
+        "--not-for-replication",
     )
     assert encode(spec) == {
         "tables": [
@@ -227,6 +228,7 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         "guard_table": False,
         "guard_schema": False,
         "on_ddl": "pause",
+        "not_for_replication": True,
     }
     spec = asked_for(
         commands,
@@ -284,8 +286,23 @@ def test_a_file_says_what_options_cannot(
         (("--spec", "{tmp}/list.json"), "{tmp}/list.json: [] is not an object"),
         (("--table", "shop.Missing"), "FeedSetupError: "),
         (("--table", "shop.Order", "--update", "Colour"), "Colour"),
+        (("--table", "shop.Order", "--not-for-replication"), "SQLite has no replication; omit it"),
+        (("--table", "shop.Order", "--filegroup", "FEEDS"), "SQLite keeps all tables in one file"),
     ],
-    ids=["nothing", "both", "columns", "several", "name", "gone", "text", "list", "table", "column"],
+    ids=[
+        "nothing",
+        "both",
+        "columns",
+        "several",
+        "name",
+        "gone",
+        "text",
+        "list",
+        "table",
+        "column",
+        "replication",
+        "filegroup",
+    ],
 )
 def test_a_capture_that_cannot_be(
     commands: Commands, tmp_path: Path, options: tuple[str, ...], message: str

@@ -167,8 +167,10 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
         (("shop.Keyless",), "no primary key"),
         (("shop.Order", "--kind", "serialized"), "need a blob column"),
         (("shop.Order", "--time-tolerance", "1e10"), "time_tolerance must be 0 to 36500 days"),
+        (("shop.Order", "--compression", "page"), "SQLite keeps all tables in one file; omit them"),
+        (("shop.Order", "--filegroup", ""), "filegroup is empty; name one, or omit it"),
     ],
-    ids=["missing", "keyless", "kind", "tolerance"],
+    ids=["missing", "keyless", "kind", "tolerance", "compression", "filegroup"],
 )
 def test_a_table_that_cannot_become_a_feed(
     commands: Commands, arguments: tuple[str, ...], message: str
@@ -188,8 +190,9 @@ def test_a_table_that_cannot_become_a_feed(
         (("shop.Order", "--time-tolerance", "1h"), "'1h' is not a number of seconds"),
         (("shop.Order", "--max-hold", "30"), "'30' is not a duration"),
         (("shop.Order", "--max-hold", "Forever"), "or 1d; or forever"),
+        (("shop.Order", "--compression", "zip"), "invalid choice: 'zip'"),
     ],
-    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold", "upper case"],
+    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold", "upper case", "compression"],
 )
 def test_options_of_setup_feed_that_mean_nothing(
     commands: Commands, arguments: tuple[str, ...], message: str

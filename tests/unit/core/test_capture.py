@@ -47,6 +47,7 @@ _specs = st.builds(
     with_sequence=st.booleans(),
     guard_table=st.booleans(),
     guard_schema=st.booleans(),
+    not_for_replication=st.booleans(),
 )
 _fields = st.dictionaries(_names, _names, max_size=3)
 _shapes = st.builds(
@@ -64,6 +65,7 @@ _shapes = st.builds(
         ),
         max_size=3,
     ),
+    not_for_replication=st.booleans(),
 )
 
 

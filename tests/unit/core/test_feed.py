@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.feed import (
     INTEGER_SHARD_BITS,
     Event,
+    FeedStorage,
     Page,
     Shard,
     check_shard,
@@ -32,6 +33,17 @@ def test_a_shard_survives_as_text(shard: Shard) -> None:
     assert type(parse_shard(text)) is type(shard)
     assert parse_shard(shard) == shard
     assert not set(text) & set("/:\\ ")
+
+
+def test_how_a_feed_is_stored_is_checked_as_a_whole() -> None:
+    """An empty filegroup is not the default one, and compressions have their names in T-SQL."""
+    assert FeedStorage() == FeedStorage(None, None)
+    assert FeedStorage("FEEDS", "row").compression == "row"
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"filegroup is empty.*compression must be one of page, row, none, not 'zstd'",
+    ):
+        FeedStorage("", "zstd")
 
 
 def test_a_uuid_shard_is_written_in_lower_case() -> None:

@@ -159,6 +159,14 @@ def test_one_of_several_tables_must_be_named(export: CapturedExport) -> None:
     assert find_fold(export.store, table="shop.Box").table == "shop.Box"
 
 
+def test_a_capture_that_leaves_replication_out_is_refused(export: CapturedExport) -> None:
+    """Its events are not all changes of the table, whatever it held when the capture began."""
+    export.shape = replace(shape(), not_for_replication=True)
+    fill(export)
+    with pytest.raises(FoldError, match=r"does not capture what replication changes \(not_for_replication\)"):
+        find_fold(export.store)
+
+
 ALL = {name: name for name in IMAGE.names}
 UNFOLDABLE = {
     "an operation is left out": (

@@ -36,6 +36,7 @@ def capture(**other: Any) -> dict[str, Any]:
         "guard_schema": 1,
         "on_ddl": "pause",
         "has_ddl": 0,
+        "not_for_replication": 0,
         "is_enabled": 1,
         "enabled_at": datetime(2026, 11, 21, 10),
         "shard_key_type": "int",

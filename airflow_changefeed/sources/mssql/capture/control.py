@@ -19,6 +19,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
     UnexportableValue,
 )
+from airflow_changefeed.core.feed import FeedStorage
 from airflow_changefeed.exceptions import (
     CaptureGapError,
     FeedSetupError,
@@ -48,7 +49,12 @@ class MssqlCaptures:
     database: MssqlDatabase
 
     def enable_capture(
-        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+        self,
+        spec: CaptureSpec,
+        *,
+        snapshot: bool = False,
+        storage: FeedStorage | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """
         See :class:`~airflow_changefeed.sources.base.CaptureControl`.
@@ -65,7 +71,7 @@ class MssqlCaptures:
             _check_present(session, self.database.schema, spec, capture, resource_version)
             with session.transaction():
                 for number, table in enumerate(spec.tables):
-                    arguments = _arguments(spec, table, capture, snapshot=snapshot)
+                    arguments = _arguments(spec, table, capture, storage or FeedStorage(), snapshot=snapshot)
                     # The first table increments the version.
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
@@ -220,7 +226,9 @@ def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
         ) from error
 
 
-def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot: bool) -> dict[str, Any]:
+def _arguments(
+    spec: CaptureSpec, table: TableCapture, capture: str, storage: FeedStorage, *, snapshot: bool
+) -> dict[str, Any]:
     """Return the arguments of ``enable_capture``, by name."""
     schema, name = split_name(table.table)
 
@@ -243,6 +251,9 @@ def _arguments(spec: CaptureSpec, table: TableCapture, capture: str, *, snapshot
         "guard_table": spec.guard_table,
         "guard_schema": spec.guard_schema,
         "on_ddl": spec.on_ddl.value,
+        "not_for_replication": spec.not_for_replication,
+        "filegroup": storage.filegroup,
+        "compression": storage.compression,
         "snapshot": snapshot,
     }
 

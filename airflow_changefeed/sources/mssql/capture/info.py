@@ -72,6 +72,7 @@ def capture_spec(registry: Registry, capture: Row) -> CaptureSpec:
         guard_table=bool(capture["guard_table"]),
         guard_schema=bool(capture["guard_schema"]),
         on_ddl=OnDdl(capture["on_ddl"]),
+        not_for_replication=bool(capture["not_for_replication"]),
     )
 
 

@@ -80,6 +80,7 @@ class Registry:
                 for table in self.tables_of(capture)
             },
             as_time(capture["enabled_at"]),
+            bool(capture["not_for_replication"]),
         )
 
     def for_readers(self) -> dict[int, MssqlCapture]:
@@ -154,8 +155,8 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     results = session.execute(
         f"declare @feed_id int = ?; if {may_select} begin "
         "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
-        "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.on_ddl, c.has_ddl, c.is_enabled, "
-        "c.enabled_at, "
+        "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.on_ddl, c.has_ddl, "
+        "c.not_for_replication, c.is_enabled, c.enabled_at, "
         f"f.shard_key_type {_of(registry)}order by c.name; "
         "select t.capture_id, t.table_no, t.object_id, t.table_schema, t.table_name, t.shard, "
         "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name, "

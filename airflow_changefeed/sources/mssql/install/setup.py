@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.feed import FOREVER, FeedInfo, FeedKind, check_settings
+from airflow_changefeed.core.feed import FOREVER, FeedInfo, FeedKind, FeedStorage, check_settings
 from airflow_changefeed.exceptions import FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -38,6 +38,7 @@ class MssqlSetup:
         shard_key_type: str | None = None,
         time_tolerance: timedelta | None = None,
         max_hold: timedelta | None = None,
+        storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
@@ -48,7 +49,7 @@ class MssqlSetup:
         :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
         """
         check_settings(table, shard_key_type, time_tolerance, max_hold)
-        kind = FeedKind(kind)
+        kind, storage = FeedKind(kind), storage or FeedStorage()
         schema, name = split_name(table)
         quoted = f"{quote(schema)}.{quote(name)}"
         arguments = {
@@ -63,6 +64,8 @@ class MssqlSetup:
             if max_hold is None
             else max_hold // _MILLISECOND,
             "resource_version": resource_version,
+            "filegroup": storage.filegroup,
+            "compression": storage.compression,
         }
         feed = f"{schema}.{name}"
         with self.database.connect(feed=feed) as session:

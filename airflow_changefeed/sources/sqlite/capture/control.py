@@ -18,7 +18,7 @@ from airflow_changefeed.core.capture import (
     RepairWay,
     UnexportableValue,
 )
-from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.feed import FeedKind, FeedStorage
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture, unrecorded_fields
@@ -33,6 +33,7 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
 from airflow_changefeed.sources.sqlite.capture.plan import (
     check_columns,
     check_policy,
+    check_replication,
     check_same,
     name_problems,
     plan_capture,
@@ -60,7 +61,7 @@ from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, wi
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present, quote
 from airflow_changefeed.sources.sqlite.install.identity import make_identity
-from airflow_changefeed.sources.sqlite.install.setup import INSTALL, create, install, register
+from airflow_changefeed.sources.sqlite.install.setup import INSTALL, check_storage, create, install, register
 from airflow_changefeed.sources.sqlite.install.versions import (
     begin_version,
     bump_version,
@@ -87,11 +88,18 @@ class SqliteCapture:
     database: SqliteDatabase
 
     def enable_capture(
-        self, spec: CaptureSpec, *, snapshot: bool = False, resource_version: int | None = None
+        self,
+        spec: CaptureSpec,
+        *,
+        snapshot: bool = False,
+        storage: FeedStorage | None = None,
+        resource_version: int | None = None,
     ) -> CaptureInfo:
         """See the protocol."""
         spec = replace(spec, name=spec.full_name)
         check_policy(spec.name, spec.on_ddl)
+        check_replication(spec)
+        check_storage(f"capture {spec.name!r}", storage)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):

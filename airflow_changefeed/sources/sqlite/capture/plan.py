@@ -96,6 +96,16 @@ def check_policy(name: str, on_ddl: OnDdl) -> None:
         )
 
 
+def check_replication(spec: CaptureSpec) -> None:
+    """Raise for a capture that tells replication from other writers."""
+    if spec.not_for_replication:
+        raise FeedSetupError(
+            f"capture {spec.name!r}: not_for_replication is an option of SQL Server's triggers, and SQLite "
+            "has no replication; omit it",
+            capture=spec.name,
+        )
+
+
 def _present(connection: sqlite3.Connection, table: str, problems: list[str]) -> list[tuple[Column, int]]:
     """Return a table's columns; none where it is not one that can be captured."""
     row = connection.execute(

@@ -7,7 +7,7 @@ import sqlite3
 from datetime import timedelta
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind, check_settings
+from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind, FeedStorage, check_settings
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.base_control import Installed
@@ -61,10 +61,12 @@ class SqliteSetup:
         shard_key_type: str | None = None,
         time_tolerance: timedelta | None = None,
         max_hold: timedelta | None = None,
+        storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
         """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         check_settings(table, shard_key_type, time_tolerance, max_hold)
+        check_storage(f"feed {table!r}", storage)
         kind = FeedKind(kind)
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, table)
@@ -128,6 +130,15 @@ class SqliteSetup:
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
         """Drop what a capture has beside its feed; the part of the source that captures does it."""
         raise AttributeError("drop_recorded is implemented by the capture mixin")
+
+
+def check_storage(what: str, storage: FeedStorage | None) -> None:
+    """Raise for a choice of storage: SQLite has none."""
+    if storage not in (None, FeedStorage()):
+        raise FeedSetupError(
+            f"{what}: filegroup and compression are options of SQL Server, and SQLite keeps all tables in "
+            "one file; omit them"
+        )
 
 
 def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:

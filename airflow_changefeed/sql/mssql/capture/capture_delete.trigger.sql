@@ -1,6 +1,6 @@
 -- Records deleted rows for capture <<name_shown>>, in the writer's transaction. Created by changefeed; do not edit, changes are
 -- overwritten.
-create trigger <<trigger_schema>>.[capture_delete.<<table_no>>:<<name>>] on <<table>> after delete
+create trigger <<trigger_schema>>.[capture_delete.<<table_no>>:<<name>>] on <<table>> after delete<<not_for_replication>>
 as
 begin
     -- The rows of the writer's statement, in a merge those of all its actions. First of all, because other statements reset it.

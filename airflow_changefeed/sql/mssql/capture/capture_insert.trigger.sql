@@ -1,6 +1,6 @@
 -- Records inserted rows for capture <<name_shown>>, in the writer's transaction. Created by changefeed; do not edit, changes are
 -- overwritten.
-create trigger <<trigger_schema>>.[capture_insert.<<table_no>>:<<name>>] on <<table>> after insert
+create trigger <<trigger_schema>>.[capture_insert.<<table_no>>:<<name>>] on <<table>> after insert<<not_for_replication>>
 as
 begin
     set nocount on;

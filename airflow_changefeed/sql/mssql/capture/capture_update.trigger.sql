@@ -1,7 +1,7 @@
 -- Records updated rows, old and new, for capture <<name_shown>>, in the writer's transaction. Created by changefeed; do not edit, changes
 -- are overwritten. Rows are paired by primary key. For a row whose key changed, records the new row only, or, with delete_insert, the old
 -- key as deleted and the new one as inserted.
-create trigger <<trigger_schema>>.[capture_update.<<table_no>>:<<name>>] on <<table>> after update
+create trigger <<trigger_schema>>.[capture_update.<<table_no>>:<<name>>] on <<table>> after update<<not_for_replication>>
 as
 begin
     -- The rows of the writer's statement, in a merge those of all its actions. First of all, because other statements reset it.

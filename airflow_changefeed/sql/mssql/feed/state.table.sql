@@ -9,4 +9,4 @@ create table <<schema>>.[state:<<name>>] (
     ulid as ulid_high + convert(binary(8), ulid_low),
     purged_upto binary(16) not null constraint [def:state.purged_upto:<<name>>] default 0x00000000000000000000000000000000,
     constraint [pk:state:<<name>>] primary key (shard_id)
-);
+)<<on_filegroup>>;

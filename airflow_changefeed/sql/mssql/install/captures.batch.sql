@@ -1,7 +1,8 @@
 -- All captures of this database. A capture is the feed with the same name.
 -- key_change: new_only or delete_insert. session_keys: JSON array of names. is_changing: its own procedures are running, so the schema
 -- guard ignores them; never committed as 1. version: of the package that created its triggers. disabled_at: when it was last disabled.
--- on_ddl: what a change of a table's columns does: pause, evolve or refuse. has_ddl: such a change was recorded.
+-- on_ddl: what a change of a table's columns does: pause, evolve or refuse. has_ddl: such a change was recorded. not_for_replication: the
+-- triggers do not fire for changes that a replication agent makes.
 if object_id(N'<<schema_in_text>>.[captures]') is null
     create table <<schema>>.[captures] (
         capture_id int not null identity(1, 1),
@@ -21,17 +22,20 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         version varchar(20) not null constraint [def:captures.version] default '',
         on_ddl varchar(10) not null constraint [def:captures.on_ddl] default 'pause',
         has_ddl bit not null constraint [def:captures.has_ddl] default 0,
+        not_for_replication bit not null constraint [def:captures.not_for_replication] default 0,
         constraint [pk:captures] primary key (capture_id),
         constraint [unique:captures.name] unique (name),
         constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert')),
         constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'))
     );
--- An older version had neither of the two.
+-- An older version had none of the three.
 if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'on_ddl')
     alter table <<schema>>.[captures] add on_ddl varchar(10) not null constraint [def:captures.on_ddl] default 'pause'
         constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'));
 if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'has_ddl')
     alter table <<schema>>.[captures] add has_ddl bit not null constraint [def:captures.has_ddl] default 0;
+if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'not_for_replication')
+    alter table <<schema>>.[captures] add not_for_replication bit not null constraint [def:captures.not_for_replication] default 0;
 -- insert_columns, update_columns, delete_columns: as requested; null does not capture the operation, '[]' captures all columns, otherwise a
 -- JSON array. shard: T-SQL over the key columns. is_whole: the events cover all rows the table ever had. base_rows: rows of the table minus
 -- the recorded balance; null if unknown. trigger_count and trigger_modified: as created, to detect changes. recorded_columns: JSON array of

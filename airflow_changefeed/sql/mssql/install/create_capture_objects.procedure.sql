@@ -13,7 +13,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @name nvarchar(128), @object_id int, @feed_object int, @shard_type sysname, @sequence nvarchar(300), @shard nvarchar(max), @key_change varchar(15);
-    declare @keep bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
+    declare @keep bit, @not_for_replication bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
     declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
     declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048), @events nvarchar(300);
     create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
@@ -27,7 +27,7 @@ begin
     select
         @name = c.name, @object_id = t.object_id, @feed_object = f.object_id, @shard_type = f.shard_key_type,
         @sequence = isnull(f.sequence_name, N'<<schema_in_text>>.[sequence]'), @shard = t.shard, @key_change = c.key_change, @keep = c.keep_unchanged,
-        @session_keys = c.session_keys, @trace_key = c.trace_key, @guard = c.guard_table, @guard_name = t.guard_name,
+        @not_for_replication = c.not_for_replication, @session_keys = c.session_keys, @trace_key = c.trace_key, @guard = c.guard_table, @guard_name = t.guard_name,
         @has_insert = case when t.insert_columns is null then 0 else 1 end,
         @has_update = case when t.update_columns is null then 0 else 1 end,
         @has_delete = case when t.delete_columns is null then 0 else 1 end,
@@ -93,6 +93,7 @@ begin
         ('constant_shard', case when try_convert(bigint, @shard) is null then N'null' else @shard end),
         ('session', @session),
         ('keep_unchanged', convert(nvarchar(1), @keep)),
+        ('not_for_replication', case @not_for_replication when 1 then N' not for replication' else N'' end),
         ('is_paired', case @key_change when 'new_only' then N'1' else N'0' end),
         ('pair_join', case @key_change when 'new_only' then N'left' else N'full' end),
         ('first_key', isnull(@first, N'changefeed_shard'));

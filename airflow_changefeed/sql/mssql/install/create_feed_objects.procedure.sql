@@ -1,9 +1,14 @@
 -- Creates or updates the objects of a feed: fills the templates from the catalog, in one pass, and executes them.
 -- Existing tables and types stay; procedures, functions and views are replaced and keep their grants.
--- @feed_id: of a row in feeds.
+-- @feed_id: of a row in feeds. @filegroup, @compression: of tables that are created; null for the filegroup that an existing feed is in, and
+--     page.
 -- errors: 77101 another set-up is running; transient. 77106 the feed was dropped meanwhile
 -- permission: internal; needs the right to create tables, procedures and roles
-create or alter procedure <<schema>>.[create_feed_objects] (@feed_id int)
+create or alter procedure <<schema>>.[create_feed_objects] (
+    @feed_id int,
+    @filegroup sysname = null,
+    @compression sysname = null
+)
 as
 begin
     set xact_abort, nocount on;
@@ -41,6 +46,11 @@ begin
         set @full = concat(N'<<schema_in_text>>.', quotename(concat(N'outbox:', @name)));
         if object_id(@full) is not null and not exists (
             select 1 from sys.columns as c where c.object_id = object_id(@full) and c.name = N'changefeed_tid') set @knows = N'0';
+        -- A table that this version adds to an existing feed.
+        if @filegroup is null
+            select @filegroup = g.name
+            from sys.indexes as i inner join sys.filegroups as g on g.data_space_id = i.data_space_id
+            where i.object_id = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'state:', @name)))) and i.index_id = 1;
         insert into #tokens (token, value)
         values
             ('schema', N'<<schema_in_text>>'),
@@ -68,6 +78,9 @@ begin
             ('knows_transactions', @knows),
             ('transaction', case @knows when N'1' then N'o.changefeed_tid' else N'o.order_sequence' end),
             ('events', case @is_capture when 1 then N'o.changefeed_rows' else N'1' end),
+            ('on_filegroup', isnull(N' on ' + quotename(@filegroup), N'')),
+            ('compression', isnull(@compression, N'page')),
+            ('sequential_key', <<schema>>.[sequential_key]()),
             ('sequence', isnull(@sequence, N'<<schema_in_text>>.[sequence]')),
             ('shard_expression', case
                 when @shard_column is null then concat(N'convert(', @shard_type, N', ',

@@ -12,6 +12,10 @@
 --     capture; null skips the check.
 -- @on_ddl: what a change of the table's columns does. pause: a new column is not recorded until refresh_capture. evolve: the schema guard
 --     records a new column that has no values yet from the same transaction on, all else as pause. refuse: it refuses every change.
+-- @not_for_replication: 1 leaves out the changes that a replication agent makes. The events then are not all changes of the table, so it
+--     cannot be folded, and its rows are not counted against the events.
+-- @filegroup: for the tables of a new capture; default that of the database. @compression: of its table of events, for whose compression
+--     writers wait: none (default), row or page. An existing capture stays as it is stored.
 -- errors: 77140 all problems of the request; nothing was changed. 77158 a snapshot of the table runs. 77101 another set-up is running; transient. 77155 it is at another
 --     @resource_version, or does not exist. 55000, 71000
 -- permission: to alter the table, and as for setup_feed
@@ -32,7 +36,10 @@ create or alter procedure <<schema>>.[enable_capture] (
     @guard_schema bit = 1,
     @snapshot bit = 0,
     @resource_version bigint = null,
-    @on_ddl varchar(10) = 'pause'
+    @on_ddl varchar(10) = 'pause',
+    @not_for_replication bit = 0,
+    @filegroup sysname = null,
+    @compression sysname = null
 )
 as
 begin
@@ -44,7 +51,7 @@ begin
     begin try
         declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @sql nvarchar(max);
         declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
-        declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int;
+        declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int, @event_table int;
         if @object_id is null
         begin
             set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you lack permission to see it; name it with its schema');
@@ -64,6 +71,8 @@ begin
         set @event_schema = left(@capture, charindex(N'.', @capture) - 1);
         set @event_name = substring(@capture, charindex(N'.', @capture) + 1, 128);
         set @events = concat(quotename(@event_schema), N'.', quotename(@event_name));
+        select @event_table = object_id(@events) from <<schema>>.[captures] as c where c.name = @capture;
+        exec <<schema>>.[check_storage] @object_id = @event_table, @filegroup = @filegroup, @compression = @compression;
         if isnull(@key_change, '') not in ('new_only', 'delete_insert')
             throw 55000, N'changefeed 55000: @key_change must be new_only or delete_insert', 1;
         if isnull(@on_ddl, '') not in ('pause', 'evolve', 'refuse')
@@ -94,7 +103,8 @@ begin
                 where c.capture_id = @capture_id and (
                     c.key_change <> @key_change or c.keep_unchanged <> @keep_unchanged or c.session_keys <> @session_keys
                     or isnull(c.trace_key, N'') <> isnull(@trace_key, N'') or c.with_sequence <> @with_sequence
-                    or c.guard_table <> @guard_table or c.guard_schema <> @guard_schema or c.on_ddl <> @on_ddl or f.shard_key_type <> @shard_key_type))
+                    or c.guard_table <> @guard_table or c.guard_schema <> @guard_schema or c.on_ddl <> @on_ddl
+                    or c.not_for_replication <> isnull(@not_for_replication, 0) or f.shard_key_type <> @shard_key_type))
                 set @problem = N'with other settings';
             select @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.object_id = @object_id;
             if @no is not null and exists (
@@ -144,9 +154,9 @@ begin
         if @capture_id is null
         begin
             insert into <<schema>>.[captures] (
-                name, key_change, keep_unchanged, session_keys, trace_key, with_sequence, guard_table, guard_schema, on_ddl, is_enabled, is_changing, enabled_at)
+                name, key_change, keep_unchanged, session_keys, trace_key, with_sequence, guard_table, guard_schema, on_ddl, not_for_replication, is_enabled, is_changing, enabled_at)
             values (
-                @capture, @key_change, @keep_unchanged, @session_keys, @trace_key, @with_sequence, @guard_table, @guard_schema, @on_ddl, 1, 1, <<schema>>.[now]());
+                @capture, @key_change, @keep_unchanged, @session_keys, @trace_key, @with_sequence, @guard_table, @guard_schema, @on_ddl, isnull(@not_for_replication, 0), 1, 1, <<schema>>.[now]());
             set @capture_id = scope_identity();
             set @sql = concat(N'create table ', @events, N' (
     changefeed_statement bigint not null,
@@ -161,10 +171,14 @@ begin
     changefeed_trace nvarchar(512) null,
     changefeed_ddl nvarchar(max) null,
     constraint ', quotename(concat(N'pk:', @capture)), N' primary key (changefeed_statement, changefeed_row, changefeed_image)
-)');
+        with (data_compression = ', isnull(@compression, N'none'), <<schema>>.[sequential_key](), N')
+)',
+                -- Without it, long values would go to the database's default filegroup.
+                isnull(N' on ' + quotename(@filegroup) + N' textimage_on ' + quotename(@filegroup), N''));
             exec sys.sp_executesql @sql;
             exec <<schema>>.[set_up]
-                @table_name = @events, @outbox = 1, @serialized = 0, @shard_key_type = @shard_key_type, @must_exist = 0;
+                @table_name = @events, @outbox = 1, @serialized = 0, @shard_key_type = @shard_key_type, @must_exist = 0,
+                @filegroup = @filegroup;
             update <<schema>>.[captures]
             set feed_id = (select f.feed_id from <<schema>>.[feeds] as f where f.name = @capture)
             where capture_id = @capture_id;
@@ -188,8 +202,8 @@ begin
             set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_rows.', @no, N':', @capture)), N' @how = ''counted'', @rows = @rows output');
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
             update <<schema>>.[capture_tables]
-            set base_rows = case when insert_columns is null or delete_columns is null then null else @rows end,
-                is_whole = case when (@rows = 0 or @snapshot = 1) and insert_columns is not null and update_columns is not null and delete_columns is not null
+            set base_rows = case when insert_columns is null or delete_columns is null or @not_for_replication = 1 then null else @rows end,
+                is_whole = case when (@rows = 0 or @snapshot = 1) and isnull(@not_for_replication, 0) = 0 and insert_columns is not null and update_columns is not null and delete_columns is not null
                     then 1 else 0 end
             where capture_id = @capture_id and table_no = @no;
         end

@@ -13,7 +13,9 @@ create or alter procedure <<schema>>.[set_up] (
     @shard_column sysname = null,
     @must_exist bit,
     @resource_version bigint = null,
-    @max_hold_ms bigint = null
+    @max_hold_ms bigint = null,
+    @filegroup sysname = null,
+    @compression sysname = null
 )
 as
 begin
@@ -22,7 +24,7 @@ begin
     begin try
         declare @object_id int = object_id(@table_name, N'U'), @message nvarchar(2048);
         declare @kind varchar(10) = case when @outbox = 1 then 'outbox' else 'serialized' end;
-        declare @name nvarchar(128), @feed_id int, @state int, @type sysname, @sequence nvarchar(300), @is_new bit = 0, @is_known bit = 0;
+        declare @name nvarchar(128), @feed_id int, @feed int, @state int, @type sysname, @sequence nvarchar(300), @is_new bit = 0, @is_known bit = 0;
         if (isnull(@outbox, 0) = 0 and isnull(@serialized, 0) = 0) or (@outbox = 1 and @serialized = 1)
             throw 55000, N'changefeed 55000: please pass *either* @outbox=1 *or* @blocking=1 (@serialize_writers=1)', 1;
         if @object_id is null
@@ -39,8 +41,12 @@ begin
             throw 77116, N'changefeed 77116: @time_tolerance_ms must be 0 to 3153600000000 milliseconds (100 years)', 1;
         if @max_hold_ms <> -1 and @max_hold_ms not between 1 and 3153600000000
             throw 77116, N'changefeed 77116: @max_hold_ms must be 1 to 3153600000000 milliseconds (100 years), or -1 to keep events for as long as they are needed', 1;
+        if @kind = 'serialized' and (@filegroup is not null or @compression is not null)
+            throw 77116, N'changefeed 77116: a feed of serialized writers keeps its events in your table, so @filegroup and @compression have no effect; omit them', 1;
         exec <<schema>>.[check_table] @object_id = @object_id, @kind = @kind;
         set @name = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
+        set @feed = object_id(concat(N'<<schema_in_text>>.', quotename(concat(N'feed:', @name))));
+        exec <<schema>>.[check_storage] @object_id = @feed, @filegroup = @filegroup, @compression = @compression;
 
         -- Recorded even if this call is refused.
         if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @name;
@@ -107,7 +113,7 @@ begin
             schema_print = isnull(<<schema>>.[columns_print](@name, @object_id), schema_print)
         where feed_id = @feed_id;
         if @is_new = 0 commit;
-        exec <<schema>>.[create_feed_objects] @feed_id = @feed_id;
+        exec <<schema>>.[create_feed_objects] @feed_id = @feed_id, @filegroup = @filegroup, @compression = @compression;
         if @is_new = 1 commit;
     end try
     begin catch

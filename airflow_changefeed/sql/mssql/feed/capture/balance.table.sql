@@ -5,4 +5,4 @@ create table <<schema>>.[balance:<<name>>] (
     table_no smallint not null,
     rows bigint not null,
     constraint [pk:balance:<<name>>] primary key (shard_id, table_no)
-);
+)<<on_filegroup>>;

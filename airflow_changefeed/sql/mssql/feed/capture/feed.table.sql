@@ -5,4 +5,4 @@ create table <<schema>>.[feed:<<name>>] (
     <<key_definitions>>,
     changefeed_sequence bigint not null,
     constraint [pk:feed:<<name>>] primary key (shard_id, ulid)
-) with (data_compression = page);
+)<<on_filegroup>> with (data_compression = <<compression>>);

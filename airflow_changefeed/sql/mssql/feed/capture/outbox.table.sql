@@ -11,5 +11,5 @@ create table <<schema>>.[outbox:<<name>>] (
     changefeed_rows int not null,
     changefeed_table smallint not null,
     changefeed_balance int not null,
-    constraint [pk:outbox:<<name>>] primary key (shard_id, order_sequence) with (allow_page_locks = off)
-);
+    constraint [pk:outbox:<<name>>] primary key (shard_id, order_sequence) with (allow_page_locks = off<<sequential_key>>)
+)<<on_filegroup>>;

@@ -8,5 +8,5 @@ create table <<schema>>.[outbox:<<name>>] (
     time_hint datetime2(3) not null constraint [def:outbox.time_hint:<<name>>] default (dateadd(microsecond, -500, sysutcdatetime())),
     changefeed_tid bigint not null constraint [def:outbox.changefeed_tid:<<name>>] default (current_transaction_id()),
     <<key_definitions>>,
-    constraint [pk:outbox:<<name>>] primary key (shard_id, order_sequence) with (allow_page_locks = off)
-);
+    constraint [pk:outbox:<<name>>] primary key (shard_id, order_sequence) with (allow_page_locks = off<<sequential_key>>)
+)<<on_filegroup>>;
