@@ -17,6 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.system.airflow_settings import PROJECT
 from tests.system.processes import HomeError, wait_for
+from tests.tools.mssql import BROWSERS
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class Browser:
     def __init__(self, url: str, user: str) -> None:
         self.url, self.user = url, user
         options = webdriver.ChromeOptions()
-        options.binary_location = _program("chromium", "chromium-browser", "google-chrome")
+        options.binary_location = _program(*BROWSERS)
         # As root there is no sandbox, and containers have little shared memory.
         for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"):
             options.add_argument(argument)
