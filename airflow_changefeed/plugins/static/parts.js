@@ -72,7 +72,7 @@ export function position(value, none = "start") {
 export function behind(row) {
   if (!row.behind) return h("span", { class: "good" }, "up to date");
   const events = `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"}`;
-  const late = row.lag_seconds === null ? "all" : row.lag_seconds ? span(row.lag_seconds) : "";
+  const late = row.lag_seconds === null ? "all" : row.lag_seconds < 1 ? "" : span(row.lag_seconds);
   return h("span", { class: "late" }, late ? `${events}, ${late}` : events);
 }
 

@@ -14,7 +14,7 @@ export function tablesView(view) {
     if (isOpen) panel.replaceChildren();
     else await draw(view, toggle, panel);
   }, { "aria-expanded": "false", "data-key": "tables" });
-  return h("div", {}, toggle, panel);
+  return h("div", { class: "reveal" }, toggle, panel);
 }
 
 async function draw(view, toggle, panel) {

@@ -15,13 +15,12 @@ from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import CaptureGapError
-from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from tests.clocks import after_now
 from tests.integration.contract.engines import Engine, Table
-from tests.unit.snapshots.lake import merge_here, silent, take
+from tests.system.page.exports import export
+from tests.unit.snapshots.lake import merge_here, take
 
 MAILER = "mailer"
 #: Seconds until a snapshot that makes no progress expires.
@@ -108,9 +107,8 @@ class Shop:
         take(source, capture, self.lake)
         self.change(f"update \"{self.stock}\" set status = 'sold' where id < 10")
         end = after_now(source)
-        request = ExportRequest(capture, self.export, "lake", "tests/run", [Window(start, end)])
         store = ExportStore(self.export, capture)
-        run_here(source, store, make_plan(source, store, request), silent)
+        export(source, store, "lake", [[Window(start, end)]], by=f"{self.schema}_current/first")
         paths = {"path": self.export, "output": self.lake}
         merge_here(source, capture, self.stock, paths, end, run=f"{self.schema}_current/first/merge/1")
         source.begin_snapshot(

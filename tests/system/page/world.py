@@ -14,9 +14,7 @@ from pathlib import Path
 import httpx
 
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.export.planner import ExportRequest, make_plan
-from airflow_changefeed.export.run import run_here
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -25,10 +23,10 @@ from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
+from tests.system.page.exports import export
 from tests.system.page.shop import Shop
 from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
-from tests.unit.snapshots.lake import silent
 
 CONSUMER, DAG_ID = "warehouse", "flights_hourly"
 ARCHIVE, ON_DEMAND = "archive", "flights_on_demand"
@@ -236,8 +234,8 @@ class World:
                 if hour % 24 not in (2, 3, 4):
                     self.flights.add(3 + (hour * 7 + shard) % 11, hour, shard)
         archive = ExportStore(f"{self.store.path}-archive", FEED)
-        _export(self.source, self.store, CONSUMER, DONE, by="flights_hourly/first week")
-        _export(self.source, archive, ARCHIVE, ARCHIVED, by="flights_on_demand/first week")
+        export(self.source, self.store, CONSUMER, _windows(DONE), by="flights_hourly/first week")
+        export(self.source, archive, ARCHIVE, _windows(ARCHIVED), by="flights_on_demand/first week")
 
     def _on(self, server: Engine) -> Side:
         """Make a feed of six hours on a server, of which hours 2 and 5 are missing, beside a shop."""
@@ -247,7 +245,7 @@ class World:
                 bench.write(4, shard=shard, hint=START + timedelta(hours=hour, minutes=30))
         bench.source.drain(bench.feed)
         store = ExportStore(str(self.folder / "events"), bench.feed)
-        _export(bench.source, store, CONSUMER, ((0, 2), (3, 5)), by="events_hourly/first week")
+        export(bench.source, store, CONSUMER, _windows(((0, 2), (3, 5))), by="events_hourly/first week")
         # It stopped more than a week ago: half of the windows come after it.
         strip = {"before": 21, "complete": 4, "missing": 23}
         shop = Shop(server, "store", self.folder)
@@ -293,35 +291,6 @@ class World:
         (dags / "more.py").write_text(more)
 
 
-def _export(
-    source: FeedSource, store: ExportStore, consumer: str, hours_done: Sequence[tuple[int, int]], *, by: str
-) -> None:
-    """Export hours, each from the first (inclusive) to the last (exclusive), and move the cursors."""
-    done = [UlidRange(*_ends(first, last)) for first, last in hours_done]
-    for first, last in hours_done:
-        request = ExportRequest(store.layout.feed, store.path, consumer, "tests/run", hours(first, last))
-        run_here(source, store, make_plan(source, store, request), silent)
-    from airflow_changefeed.cursors.cursors import advance
-
-    advance(source, _Nowhere(), consumer, store.layout.feed, dict.fromkeys(SHARDS, done), by=by)
-
-
-class _Nowhere:
-    """Airflow's Variables before there is an Airflow: the first to read publishes them."""
-
-    def get(self, key: str) -> str | None:
-        """Return nothing."""
-        return None
-
-    def set(self, key: str, value: str) -> None:
-        """Forget it."""
-
-    def delete(self, key: str) -> None:
-        """There is none."""
-
-
-def _ends(first: int, last: int) -> tuple[Ulid, Ulid]:
-    return (
-        Ulid.floor(START + first * timedelta(hours=1)).previous(),
-        Ulid.floor(START + last * timedelta(hours=1)).previous(),
-    )
+def _windows(done: Sequence[tuple[int, int]]) -> list[list[Window]]:
+    """Return windows of hours, each from the first (inclusive) to the last (exclusive)."""
+    return [hours(first, last) for first, last in done]
