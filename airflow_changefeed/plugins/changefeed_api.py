@@ -27,6 +27,7 @@ from airflow_changefeed.plugins.changefeed_access import (
 from airflow_changefeed.plugins.changefeed_connections import (
     ConnId,
     Uses,
+    answer_timeout,
     ask_output,
     ask_source,
     message_of,
@@ -70,6 +71,7 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
     return {
         "user": user.get_name(),
         "may_create_consumers": may_change_variables(user),
+        "timeout_seconds": answer_timeout(),
         "connections": [{"conn_id": conn_id, "uses": by_conn[conn_id]} for conn_id in sorted(by_conn)],
     }
 

@@ -432,7 +432,6 @@ def test_snapshots_and_current_tables_are_shown(person: Open, shop: Shop) -> Non
     ann.picture("tables", article(shop.stock_capture))
     ann.resize(*PHONE)
     assert ann.overflow() == 0
-    ann.picture("phone-tables", article(shop.stock_capture))
     ann.keys(Keys.ENTER)
     ann.wait("a closed panel", lambda: "Current tables" not in ann.text())
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: Where pictures go; ``docs/images`` for those of the documentation.
 PICTURES = Path(os.environ.get("CHANGEFEED_PICTURES", PROJECT / "build" / "pictures"))
 WIDE, PHONE = (1180, 860), (390, 844)
-_SECONDS = 30.0
+_SECONDS = 90.0
 
 
 def _program(*names: str) -> str:

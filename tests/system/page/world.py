@@ -212,6 +212,8 @@ class World:
                 },
             },
             env={
+                # Compatible servers on a busy machine take long for the first query of a session.
+                "AIRFLOW__CHANGEFEED__PAGE_TIMEOUT": "60",
                 "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": "gone, many",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(

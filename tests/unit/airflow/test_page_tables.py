@@ -220,7 +220,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, path: str) -> Iterator[None]:
         return whole(root, options)
 
     monkeypatch.setattr(view, "open_files", open_slowly)
-    monkeypatch.setattr(changefeed_connections, "ANSWER_TIMEOUT", 2.0)
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "2")
     try:
         yield
     finally:
@@ -287,3 +287,11 @@ def test_what_is_not_there_or_not_for_everybody(stock: Stock, role: str | None, 
     """As everywhere."""
     Visitor(role).ask("tables", status, conn_id=CONN_ID, feed="shop.nothing")
     Visitor(role).ask("tables", status, conn_id="none", feed=CAPTURE)
+
+
+def test_an_address_is_shown_without_its_secrets(stock: Stock) -> None:
+    """Neither where it stands nor in what went wrong there."""
+    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
+    found = json.dumps(shown())
+    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
+    assert any("error" in one for one in shown()["places"])
