@@ -64,7 +64,15 @@ def get_provider_info() -> dict[str, Any]:
                         "type": "string",
                         "example": "changefeed_default, orders_db",
                         "default": "",
-                    }
+                    },
+                    "page_timeout": {
+                        "description": "Seconds for which the page waits for a database or an output, "
+                        "more than 0 and at most 60.",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": None,
+                        "default": "10.0",
+                    },
                 },
             }
         },

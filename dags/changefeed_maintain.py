@@ -5,12 +5,13 @@
 `drain` orders what writers have left in outboxes, for feeds that nobody exports at the moment. `purge`
 removes events that are older than `KEPT` from the feeds; never those that a consumer has not read, and never
 rows of your own tables. `verify` reads some days of an export again and compares them with their manifests,
-other days each night. A snapshot of the table of each of `CAPTURES` is taken when the newest is older than
-`SNAPSHOT_AGE`: folds start from it, instead of from ever more events.
+other days each night. `clean` removes the files that have been replaced in the tables of Delta Lake or
+Iceberg that `LAKE_FEEDS` are exported to. A snapshot of the table of each of `CAPTURES` is taken when the
+newest is older than `SNAPSHOT_AGE`: folds start from it, instead of from ever more events.
 
 * It is paused until you have set `KEPT`: what is purged can be exported again only from the Parquet files.
 * If the connection's login may not purge, let an agent of the database do it, and delete the task.
-* If the export is a table of Delta Lake or Iceberg, add a `ChangefeedCleanOperator`.
+* No task joins small files: export longer units instead. Merges join those of current tables themselves.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, task
 
-from airflow_changefeed import ChangefeedHook, ChangefeedSnapshotOperator, ChangefeedVerifyOperator
+from airflow_changefeed import (
+    ChangefeedCleanOperator,
+    ChangefeedHook,
+    ChangefeedSnapshotOperator,
+    ChangefeedVerifyOperator,
+)
 
 CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
 PATH = "/tmp/changefeed-export"
 KEPT = timedelta(days=90)
+# Feeds whose exports to PATH have a table_format, for example ("nyc.Flight",), and the connection of the
+# catalog if it is Iceberg.
+LAKE_FEEDS = ()
+CATALOG_CONN_ID = None
 # Captures, for example ("shop.Order_changes",), and where their snapshots and states go.
 CAPTURES = ()
 FOLD_PATH = "/tmp/changefeed-folded"
@@ -59,6 +69,10 @@ with DAG(
 
     drain() >> purge()
     ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=PATH, sample_days=3)
+    for feed in LAKE_FEEDS:
+        ChangefeedCleanOperator(
+            task_id=f"clean_{feed}", feed=feed, path=PATH, catalog_conn_id=CATALOG_CONN_ID
+        )
     for capture in CAPTURES:
         ChangefeedSnapshotOperator(
             task_id=f"snapshot_{capture}",

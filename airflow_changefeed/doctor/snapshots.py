@@ -14,13 +14,18 @@ from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 def snapshot_faults(source: FeedSource, feed: str | None) -> list[Fault]:
     """Return the snapshots of one feed or all: those that hold back purges, and those that do so no more."""
+    return [fault for _, fault in begun_snapshots(source, feed)]
+
+
+def begun_snapshots(source: FeedSource, feed: str | None) -> list[tuple[SnapshotClaim, Fault]]:
+    """Return the snapshots of one feed or all that have begun and not ended, each with its fault."""
     now = source.now()
     claims = [claim for claim in source.snapshots() if feed in (None, claim.feed)]
     purged = {
         name: max((status.purged_upto for status in source.shards(name)), default=Ulid.MIN)
         for name in {claim.feed for claim in claims}
     }
-    return [_fault(claim, now, purged[claim.feed]) for claim in claims]
+    return [(claim, _fault(claim, now, purged[claim.feed])) for claim in claims]
 
 
 def _fault(claim: SnapshotClaim, now: datetime, purged_upto: Ulid) -> Fault:

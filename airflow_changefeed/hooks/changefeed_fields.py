@@ -24,4 +24,4 @@ class NamesConnections(_Base):
     def get_serialized_fields(cls) -> frozenset[str]:
         """Return the names of what is serialized."""
         fields = super().get_serialized_fields()  # type: ignore[no-untyped-call] # Airflow's
-        return frozenset(fields) | {"changefeed_conn_id", "path_conn_id"}
+        return frozenset(fields) | {"changefeed_conn_id", "path_conn_id", "catalog_conn_id"}

@@ -34,8 +34,8 @@ from airflow_changefeed.plugins.changefeed_access import (
 )
 from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
 from airflow_changefeed.plugins.changefeed_moves import make_move, plan_move, revoke
-from airflow_changefeed.plugins.changefeed_rows import Row
-from airflow_changefeed.plugins.changefeed_troubles import refresh, resolve_dead_letter, resolve_gaps
+from airflow_changefeed.plugins.views.rows import Row
+from airflow_changefeed.plugins.views.troubles import refresh, resolve_dead_letter, resolve_gaps
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale
 

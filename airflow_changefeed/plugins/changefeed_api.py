@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, Depends, HTTPException, Query
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.plugins.changefeed_access import (
     may_backfill,
     may_change,
@@ -22,13 +24,21 @@ from airflow_changefeed.plugins.changefeed_access import (
     may_see_runs,
     reading,
 )
-from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
-from airflow_changefeed.plugins.changefeed_rows import Row, change_row, feed_row, shard_row
+from airflow_changefeed.plugins.changefeed_connections import (
+    ConnId,
+    Uses,
+    answer_timeout,
+    ask_output,
+    ask_source,
+    message_of,
+)
 from airflow_changefeed.plugins.changefeed_runs import backfill_dates, paused_dags
-from airflow_changefeed.plugins.changefeed_strips import Exports, strip_of
-from airflow_changefeed.plugins.changefeed_troubles import troubles_of
 from airflow_changefeed.plugins.changefeed_uses import Use, configured
-from airflow_changefeed.plugins.changefeed_windows import chart_of, window_of, windows_of
+from airflow_changefeed.plugins.views.rows import Row, change_row, feed_row, shard_row
+from airflow_changefeed.plugins.views.strips import Exports, strip_of
+from airflow_changefeed.plugins.views.tables import Lake, Place, begun_of, places_of
+from airflow_changefeed.plugins.views.troubles import troubles_of
+from airflow_changefeed.plugins.views.windows import chart_of, window_of, windows_of
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of feeds and of shards in one response.
@@ -61,6 +71,7 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
     return {
         "user": user.get_name(),
         "may_create_consumers": may_change_variables(user),
+        "timeout_seconds": answer_timeout(),
         "connections": [{"conn_id": conn_id, "uses": by_conn[conn_id]} for conn_id in sorted(by_conn)],
     }
 
@@ -154,6 +165,30 @@ async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
             source, feed, _allows(user, source), may_change_capture=may_change_capture
         ),
     )
+
+
+@router.get("/tables")
+async def tables(request: Request, user: GetUserDep, uses: Uses, conn_id: ConnId, feed: str) -> Row:
+    """Return snapshots, states and current tables of a capture; each place has a time limit of its own."""
+
+    def question(source: FeedSource) -> tuple[str, datetime, list[Row]]:
+        now = source.now()
+        return source.identity().id, now, begun_of(source, feed, now)
+
+    database, now, begun = await ask_source(conn_id, question)
+
+    async def look(place: Place) -> Row:
+        with_runs = all(may_see_runs(user, use.dag_id) for use in place.tasks)
+        lake = Lake(place, feed, database, now, partial(message_of, request), with_runs)
+        try:
+            found = await ask_output(place.shown, lake.to_dict)
+        except (ChangefeedError, OSError) as error:
+            found = {"error": message_of(request, error)}
+        tasks = [{"dag_id": use.dag_id, "task_id": use.task_id} for use in place.tasks]
+        return {"path": place.shown, "tasks": tasks, **found}
+
+    places = places_of([use for use in uses if use.conn_id == conn_id], feed)
+    return {"at": format_time(now), "begun": begun, "places": await asyncio.gather(*map(look, places))}
 
 
 @router.get("/history")

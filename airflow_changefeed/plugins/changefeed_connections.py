@@ -3,31 +3,44 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Request
 
+from airflow_changefeed import exceptions as errors
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import may_see_connection, readable_dags
 from airflow_changefeed.plugins.changefeed_threads import ask
-from airflow_changefeed.plugins.changefeed_uses import Use, configured, find_uses
+from airflow_changefeed.plugins.changefeed_uses import SECTION, Use, configured, find_uses
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 #: Seconds to wait for a lock; short, because a person waits.
 LOCK_TIMEOUT = 5.0
-#: Seconds to wait for an answer.
-ANSWER_TIMEOUT = 10.0
-#: Maximum seconds for a login.
+#: Maximum seconds to wait for an answer, and for a login.
+MOST_SECONDS = 60
 LOGIN_TIMEOUT = 8
 _NO_CONNECTION = (
     "Connection {!r} is not shown here. Use it in a task of a DAG that you may see, or add it to the option "
     "page_connections in section [changefeed] of Airflow's configuration"
+)
+
+# Errors whose messages contain servers, logins and paths.
+_SENSITIVE = (
+    errors.ConnectionNotUsableError,
+    errors.PermissionDeniedError,
+    errors.OutputError,
+    errors.SourceUnavailableError,
+    OSError,
 )
 
 
@@ -38,13 +51,29 @@ def opened(conn_id: str) -> Iterator[FeedSource]:
     if description["type"] == "mssql":
         # Shorter than the page's own limit, so that it can show the reason.
         options = description.get("driver_options", {})
-        seconds = min(LOGIN_TIMEOUT, options.get("login_timeout", LOGIN_TIMEOUT))
+        most = max(int(0.8 * answer_timeout()), 1)
+        seconds = min(LOGIN_TIMEOUT, most, options.get("login_timeout", LOGIN_TIMEOUT))
         description["driver_options"] = {**options, "login_timeout": seconds}
     source = open_source(description)
     try:
         yield source
     finally:
         source.close()
+
+
+def answer_timeout() -> float:
+    """
+    Return how many seconds to wait for an answer.
+
+    :raises InvalidArgumentError: Airflow's configuration has no such time; terminal.
+    """
+    seconds = conf.getfloat(SECTION, "page_timeout", fallback=10.0)
+    if not 0 < seconds <= MOST_SECONDS:
+        raise errors.InvalidArgumentError(
+            f"page_timeout in section [changefeed] of Airflow's configuration is {seconds:g}; expected "
+            f"seconds, more than 0 and at most {MOST_SECONDS}"
+        )
+    return seconds
 
 
 async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
@@ -54,7 +83,16 @@ async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
         with opened(conn_id) as source:
             return question(source)
 
-    return await ask(conn_id, asking, timeout=ANSWER_TIMEOUT)
+    return await ask(f"connection {conn_id!r}", asking, timeout=answer_timeout())
+
+
+async def ask_output(path: str, question: Callable[[], T]) -> T:
+    """
+    Run a query on an output, in a thread of its own and with the same time limit.
+
+    :param path: without secrets.
+    """
+    return await ask(f"output {path}", question, timeout=answer_timeout())
 
 
 def own_uses(user: GetUserDep) -> list[Use]:
@@ -79,3 +117,17 @@ def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep) -> str
 
 
 ConnId = Annotated[str, Depends(visible)]
+
+
+def message_of(request: Request, error: Exception) -> str:
+    """Return an error's message; users who may not see servers, logins and paths get a general one."""
+    facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
+    is_visible = facts.get("is_public") or getattr(request.state, "sees_errors", False)
+    if isinstance(error, _SENSITIVE) and not is_visible:
+        log.warning("The page failed to read a feed: %s", without_secrets(str(error)))
+        return (
+            "The database or the output is currently not available. The reason is in the log of the API "
+            "server, and on this page for users who may see the connection in Airflow"
+        )
+    text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+    return without_secrets(text)

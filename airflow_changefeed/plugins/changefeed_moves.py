@@ -10,7 +10,7 @@ from airflow_changefeed.cursors.cursors import VariableStore
 from airflow_changefeed.cursors.move_plan import known_rows
 from airflow_changefeed.cursors.moves import PlannedMove, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.plugins.changefeed_rows import Row, cursor_row, move_row
+from airflow_changefeed.plugins.views.rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor
 

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -23,7 +21,8 @@ from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_actions import router as actions
 from airflow_changefeed.plugins.changefeed_api import router
-from airflow_changefeed.plugins.changefeed_rows import cursor_row
+from airflow_changefeed.plugins.changefeed_connections import message_of
+from airflow_changefeed.plugins.views.rows import cursor_row
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +44,7 @@ _TYPES = {
             "chart.js",
             "dialogs.js",
             "troubles.js",
+            "tables.js",
         ),
         "text/javascript",
     ),
@@ -92,14 +92,6 @@ _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] =
     ((errors.ConnectionNotUsableError, errors.PermissionDeniedError, errors.OutputError), 502),
     (errors.ChangefeedError, 409),
 )
-# Errors whose messages contain servers, logins and paths.
-_SENSITIVE = (
-    errors.ConnectionNotUsableError,
-    errors.PermissionDeniedError,
-    errors.OutputError,
-    errors.SourceUnavailableError,
-    OSError,
-)
 _LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Changefeed</title>
 <p>Log in to <a href="../">Airflow</a>, then open this page again.</p></html>"""
 
@@ -143,7 +135,7 @@ def _refused(request: Request, error: Exception) -> Response:
     """Return an error's message, and the current state after a stale write."""
     status = next(status for kinds, status in _STATUS if isinstance(error, kinds))
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
-    body: dict[str, Any] = {"detail": _message(request, error, facts), "error": type(error).__name__}
+    body: dict[str, Any] = {"detail": message_of(request, error), "error": type(error).__name__}
     body |= {
         name: facts[name] for name in ("expected_version", "present_version", "present") if name in facts
     }
@@ -152,23 +144,10 @@ def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse(body, status)
 
 
-def _message(request: Request, error: Exception, facts: Mapping[str, object] = MappingProxyType({})) -> str:
-    """Return an error's message; users who may not see servers, logins and paths get a general one."""
-    is_visible = facts.get("is_public") or getattr(request.state, "sees_errors", False)
-    if isinstance(error, _SENSITIVE) and not is_visible:
-        log.warning("The page failed to read a feed: %s", without_secrets(str(error)))
-        return (
-            "The database or the output is currently not available. The reason is in the log of the API "
-            "server, and on this page for users who may see the connection in Airflow"
-        )
-    text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    return without_secrets(text)
-
-
 def _unreachable(request: Request, error: Exception) -> Response:
     """Return the message of a file system or server that did not answer."""
     log.warning("The page failed to read a feed: %s", without_secrets(str(error)), exc_info=True)
-    return JSONResponse({"detail": _message(request, error), "error": type(error).__name__}, 503)
+    return JSONResponse({"detail": message_of(request, error), "error": type(error).__name__}, 503)
 
 
 def _invalid(request: Request, error: Exception) -> Response:

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.plugins.changefeed_rows import Row
+from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_PLUS, coerce_datetime
 
 _MOST_RUNS = 2_000

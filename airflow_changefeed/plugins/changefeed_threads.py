@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the page's database queries in threads with a time limit: a database that hangs blocks no other."""
+"""Runs the page's queries in threads with a time limit: a database that hangs blocks no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import SourceUnavailableError
 
 T = TypeVar("T")
 
-#: Maximum number of concurrent queries on one connection; a database that hangs blocks only their threads.
+#: Maximum number of concurrent queries at one place; one that hangs blocks only these threads.
 MOST_EACH = 4
 #: Seconds between two attempts to get a thread.
 _PAUSE = 0.01
@@ -39,24 +39,25 @@ class _Turn:
     :param is_late: its caller has stopped waiting.
     """
 
-    conn_id: str
+    place: str
     is_late: bool = False
     is_over: bool = False
 
 
-async def ask(conn_id: str, question: Callable[[], T], *, timeout: float) -> T:
+async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
     """
-    Run a query on a connection's database.
+    Run a query on a database or an output.
 
     A query that is not answered in time continues in its thread, and its answer is lost.
 
+    :param place: where it is asked, in words that everybody may read.
     :param timeout: seconds, including the wait for a thread.
     :raises SourceUnavailableError: no answer in time, or all threads are blocked; transient.
     """
     end = monotonic() + timeout
-    while (turn := _turn(conn_id)) is None:
+    while (turn := _turn(place)) is None:
         if monotonic() >= end:
-            raise _all_blocked(conn_id)
+            raise _all_blocked(place)
         await asyncio.sleep(_PAUSE)
     try:
         waiting = asyncio.shield(asyncio.wrap_future(_begin(turn, question)))
@@ -64,28 +65,28 @@ async def ask(conn_id: str, question: Callable[[], T], *, timeout: float) -> T:
     except asyncio.TimeoutError:
         _give_up(turn)
         raise SourceUnavailableError(
-            f"connection {conn_id!r} did not answer within {timeout:g} s. The request may still complete; "
+            f"{place} did not answer within {timeout:g} s. The request may still complete; "
             "check its result before you repeat a change",
-            conn_id=conn_id,
+            place=place,
             is_public=True,
         ) from None
 
 
-def _turn(conn_id: str) -> _Turn | None:
+def _turn(place: str) -> _Turn | None:
     with _lock:
-        if _late[conn_id] >= MOST_EACH:
-            raise _all_blocked(conn_id)
-        if _busy[conn_id] >= MOST_EACH:
+        if _late[place] >= MOST_EACH:
+            raise _all_blocked(place)
+        if _busy[place] >= MOST_EACH:
             return None
-        _busy[conn_id] += 1
-        return _Turn(conn_id)
+        _busy[place] += 1
+        return _Turn(place)
 
 
-def _all_blocked(conn_id: str) -> SourceUnavailableError:
+def _all_blocked(place: str) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"connection {conn_id!r} does not answer; {MOST_EACH} queries are already waiting. Check that its "
-        "database is running, and its locks",
-        conn_id=conn_id,
+        f"{place} does not answer; {MOST_EACH} queries are already waiting. Check that its server is "
+        "running, and the locks of a database",
+        place=place,
         is_public=True,
     )
 
@@ -105,7 +106,7 @@ def _begin(turn: _Turn, question: Callable[[], T]) -> Future[T]:
             _threads.discard(threading.current_thread())
 
     # No pool: it would share its threads among all databases, and a process waits for it without limit.
-    thread = threading.Thread(target=answering, name=f"changefeed-page-{turn.conn_id}", daemon=True)
+    thread = threading.Thread(target=answering, name=f"changefeed-page-{turn.place}", daemon=True)
     _threads.add(thread)
     try:
         thread.start()
@@ -127,13 +128,13 @@ def _give_up(turn: _Turn) -> None:
     with _lock:
         if not turn.is_over:
             turn.is_late = True
-            _late[turn.conn_id] += 1
+            _late[turn.place] += 1
 
 
 def _finish(turn: _Turn) -> None:
     with _lock:
         turn.is_over = True
         for counter in (_busy, _late) if turn.is_late else (_busy,):
-            counter[turn.conn_id] -= 1
-            if not counter[turn.conn_id]:
-                del counter[turn.conn_id]
+            counter[turn.place] -= 1
+            if not counter[turn.place]:
+                del counter[turn.place]

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -26,6 +26,7 @@ from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 #: Airflow option with connections that the page shows besides those that DAGs use.
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
+_NAMES = ("feed", "consumer", "path", "unit", "shards", "output_path", "states_path", "table")
 _DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
 
 
@@ -38,6 +39,9 @@ class Use:
     :param feed, consumer, path: None if the task has none, or a template.
     :param unit: length of an export unit; None if it is the run's interval.
     :param shards: None for all.
+    :param output_path: root of snapshots, states and current tables; None as for ``path``.
+    :param states_path: another root of snapshots and states.
+    :param table: captured table; None for all, or a template.
     :param is_batch: whether it exports from its cursor on, instead of windows.
     :param templates: names of the arguments that are templates, known only in a run.
     """
@@ -52,6 +56,10 @@ class Use:
     path_conn_id: str | None = None
     unit: timedelta | None = None
     shards: tuple[Shard, ...] | None = None
+    output_path: str | None = None
+    states_path: str | None = None
+    table: str | None = None
+    catalog_conn_id: str | None = None
     is_batch: bool = False
     templates: tuple[str, ...] = ()
 
@@ -85,7 +93,7 @@ _KNOWN: dict[str, tuple[str, tuple[Use, ...]]] = {}
 
 def find_uses(dag_ids: Collection[str]) -> list[Use]:
     """
-    Return the tasks of some DAGs that use a connection of feeds.
+    Return the tasks of some DAGs that use a connection of feeds, or that read what one of them exports.
 
     Each DAG is read once; later calls only query which of them changed.
     """
@@ -106,7 +114,28 @@ def find_uses(dag_ids: Collection[str]) -> list[Use]:
     for gone in _KNOWN.keys() - newest.keys():
         _KNOWN.pop(gone, None)
     # Another request may have removed a deleted DAG in the meantime.
-    return [use for dag_id in sorted(newest.keys() & set(dag_ids)) for use in _KNOWN.get(dag_id, ("", ()))[1]]
+    visible = sorted(newest.keys() & set(dag_ids))
+    return list(with_connections([use for dag_id in visible for use in _KNOWN.get(dag_id, ("", ()))[1]]))
+
+
+def with_connections(uses: Sequence[Use]) -> Iterator[Use]:
+    """
+    Yield tasks with the connection that they use.
+
+    Folds and merges name none, because they read an export: they get that of the tasks that export to it.
+    """
+    exports: dict[str, set[tuple[str | None, str]]] = {}
+    for use in uses:
+        if use.conn_id and use.path and (use.consumer or "consumer" in use.templates):
+            exports.setdefault(use.path.rstrip("/"), set()).add((use.feed, use.conn_id))
+    for use in uses:
+        if use.conn_id:
+            yield use
+            continue
+        found = exports.get((use.path or "").rstrip("/"), ())
+        # Exports of many feeds, and those of which the feed is a template, name none.
+        for conn_id in sorted({conn_id for feed, conn_id in found if feed in (None, use.feed)}):
+            yield replace(use, conn_id=conn_id)
 
 
 def _newest() -> Select[str, UUID, str]:
@@ -136,21 +165,23 @@ def uses_of(dag_id: str, data: Mapping[str, Any]) -> Iterator[Use]:
     """
     Yield the uses in a serialized DAG; skips what is not in the expected form.
 
+    Tasks that read only an export have no connection.
+
     :param data: as Airflow stores it.
     """
     for entry in data.get("dag", {}).get("tasks", []):
         task = entry.get("__var", entry)
         given = {**_plain(task.get("partial_kwargs")), **task}
         conn_id = _value(given.get(_CONNECTION))
-        if isinstance(conn_id, str):
-            yield _use(dag_id, str(task.get("task_id")), conn_id, given)
+        reads_export = all(_value(given.get(name)) for name in ("feed", "path", "output_path"))
+        if isinstance(conn_id, str) or reads_export:
+            yield _use(dag_id, str(task.get("task_id")), conn_id or "", given)
 
 
 def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> Use:
-    values = {name: _value(given.get(name)) for name in ("feed", "consumer", "path", "unit", "shards")}
+    values = {name: _value(given.get(name)) for name in _NAMES}
     templates = tuple(name for name, value in values.items() if is_template(value))
     known = {name: None if name in templates else value for name, value in values.items()}
-    path_conn_id = _value(given.get("path_conn_id"))
     return Use(
         conn_id,
         dag_id,
@@ -159,9 +190,13 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
         feed=_text(known["feed"]),
         consumer=_text(known["consumer"]),
         path=_text(known["path"]),
-        path_conn_id=_text(path_conn_id),
+        path_conn_id=_text(_value(given.get("path_conn_id"))),
         unit=_duration(known["unit"]),
         shards=_shards(known["shards"]),
+        output_path=_text(known["output_path"]),
+        states_path=_text(known["states_path"]),
+        table=_text(known["table"]),
+        catalog_conn_id=_text(_value(given.get("catalog_conn_id"))),
         is_batch=_value(given.get("mode")) == "batch",
         templates=templates,
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -19,12 +18,10 @@ from airflow_changefeed.core.cursor import CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.links.changefeed_page import window_url
-from airflow_changefeed.sources.base import FeedSource
-from tests.integration.contract.bench import set_up
-from tests.integration.contract.engines import Table, expected_engines, open_engine
+from tests.integration.contract.engines import expected_engines, open_engine
 from tests.system.page.browser import PHONE, Browser
-from tests.system.page.shop import CAPTURE, MAILER
-from tests.system.page.world import CONSUMER, DAG_ID, ON_DEMAND, SHARDS, World
+from tests.system.page.shop import MAILER, Shop
+from tests.system.page.world import CONSUMER, DAG_ID, ON_DEMAND, SHARDS, Side, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
@@ -36,52 +33,29 @@ NAMED = ("button", "input", "select", "table", "nav")
 Open = Callable[[str], Browser]
 
 
-@dataclass(frozen=True)
-class Place:
-    """
-    A feed whose consumer people move.
-
-    :param ends: where two of them want to move the cursor of shard 2, as they write it.
-    """
-
-    source: FeedSource
-    feed: str
-    ends: tuple[str, str]
-
-    def cursor(self, shard: int = 0) -> CursorRow:
-        """Return a cursor as the database has it."""
-        return next(row for row in self.source.cursors(self.feed, CONSUMER) if row.shard == shard)
-
-
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """Give an Airflow that runs, and knows the T-SQL server, too, where there is one."""
     with ExitStack() as stack:
         # Below pytest's own folders the path would be too long for a socket.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="page")))
-        others = {}
-        if "mssql" in expected_engines():
-            bench = set_up(stack.enter_context(open_engine("mssql", folder)), Table())
-            for shard in SHARDS:
-                bench.write(4, shard=shard)
-            bench.source.drain(bench.feed)
-            bench.source.begin_consumer(CONSUMER, bench.feed, dict.fromkeys(SHARDS, Ulid.MIN), by="tests")
-            others["server"] = bench.source
-        made = World(folder, others)
+        has_server = "mssql" in expected_engines()
+        made = World(folder, stack.enter_context(open_engine("mssql", folder)) if has_server else None)
         home = stack.enter_context(made.home)
-        home.wait_for_dags(DAG_ID)
+        home.wait_for_dags(DAG_ID, *(f"{side.shop.schema}_current" for side in made.sides.values()))
         yield made
 
 
 @pytest.fixture(params=expected_engines())
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    """Give a feed on each engine."""
-    if request.param == "sqlite":
-        return Place(world.source, FEED, (at(6), at(8)))
-    source = world.others["server"]
-    (info,) = source.feeds()
-    ulids = [str(event.ulid) for event in source.read_feed(info.name, 2, Ulid.MIN)]
-    return Place(source, info.name, (ulids[1], ulids[2]))
+def side(request: pytest.FixtureRequest, world: World) -> Side:
+    """Give a feed and a shop on each engine."""
+    return world.sides[request.param]
+
+
+@pytest.fixture
+def shop(side: Side) -> Shop:
+    """Give the shop on each engine."""
+    return side.shop
 
 
 @pytest.fixture
@@ -111,14 +85,24 @@ def cursor(world: World, shard: int = 0) -> CursorRow:
     return next(row for row in world.source.cursors(FEED, CONSUMER) if row.shard == shard)
 
 
+def article(feed: str) -> str:
+    """Return the selector of a feed in the list."""
+    return f'article:has([data-key="feed {feed}"])'
+
+
 def move_key(shard: int) -> str:
     """Return the key of the button that moves a cursor."""
     return f"move {CONSUMER}, shard {shard}"
 
 
 def at(hour: int) -> str:
-    """Return an hour of the flights as text."""
+    """Return an hour of the feeds as text."""
     return format_time(START + hour * HOUR)
+
+
+def clock(hour: int) -> str:
+    """Return an hour as the page writes it."""
+    return at(hour).replace("T", " ").removesuffix("Z")
 
 
 def test_the_page_is_in_airflows_navigation_and_pages_through_feeds_and_shards(
@@ -151,23 +135,23 @@ def test_the_page_is_in_airflows_navigation_and_pages_through_feeds_and_shards(
     ann.see("Shards 51 to 60 of 60")
 
 
-def test_one_look_says_how_each_consumer_does(person: Open, world: World) -> None:
+def test_one_look_says_how_each_consumer_does(person: Open, side: Side) -> None:
     """Its last windows in the calendar's colours, heard as numbers, and how old its frontier is."""
     ann = person("ann")
     ann.open()
-    ann.see("shop.Order_changes")
-    strip = ann.all(f"{FLIGHTS} .strip")[1]
-    assert ann.all(f"{FLIGHTS} .consumers strong")[1].text == CONSUMER
+    ann.see(side.feed)
+    lines = ann.all(f"{article(side.feed)} .consumers li")
+    (line,) = (one for one in lines if one.find_element("css selector", "strong").text == CONSUMER)
+    strip = line.find_element("css selector", ".strip")
     states = (strip.get_attribute("data-states") or "").split()
     assert (len(states), len(strip.find_elements("css selector", "i"))) == (48, 48)
-    counts = {state: states.count(state) for state in ("before", "complete", "missing")}
-    assert counts == {"before": 13, "complete": 28, "missing": 7}
+    assert {state: states.count(state) for state in ("before", "complete", "missing")} == side.strip
     heard = strip.accessible_name
-    assert "28 complete, 7 missing, 13 before the consumer began" in heard
-    age = ann.all(f"{FLIGHTS} .consumers time")[1]
+    assert "{complete} complete, {missing} missing, {before} before the".format(**side.strip) in heard
+    age = line.find_element("css selector", "time")
     assert age.text.startswith("complete until ")
     assert age.get_attribute("datetime").startswith("2013-01-0")  # type: ignore[union-attr] # it has one
-    ann.picture("strips", "section[aria-label='Connection flights']")
+    ann.picture("strips", f"section[aria-label='Connection {side.conn_id}']")
 
 
 def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
@@ -203,14 +187,14 @@ def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
     ben.picture("history")
 
 
-def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: Open, place: Place) -> None:
+def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: Open, side: Side) -> None:
     """Seed 004, first story: what somebody wants to take away is gone already."""
-    token = place.source.acquire_leases(
-        CONSUMER, place.feed, [1], holder="run 7", seconds=3600, all_or_none=True
+    token = side.source.acquire_leases(
+        CONSUMER, side.feed, [1], holder="run 7", seconds=3600, all_or_none=True
     ).tokens[1]
     ann, ben = person("ann"), person("ben")
-    opened(ann, place.feed)
-    opened(ben, place.feed)
+    opened(ann, side.feed)
+    opened(ben, side.feed)
     key = f"revoke {CONSUMER}, shard 1"
     ann.press(move_key(1))
     ann.see("Move to")
@@ -233,23 +217,23 @@ def test_a_page_that_does_not_know_of_a_release_is_told_and_not_failed(person: O
     ben.picture("stale-lease")
     ben.choose("Reload")
     ben.wait("the button to be gone", lambda: ben.is_quiet() and not ben.all(f'[data-key="{key}"]'))
-    row = place.cursor(1)
+    row = side.cursor(1)
     assert (row.lease_holder, row.fencing_token) == (None, token)
 
 
-def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, place: Place) -> None:
+def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, side: Side) -> None:
     """Seed 004, second story: the second would have undone what the first did, without knowing of it."""
     ann, ben = person("ann"), person("ben")
-    opened(ann, place.feed)
-    opened(ben, place.feed)
-    for browser, to in zip((ann, ben), place.ends, strict=True):
+    opened(ann, side.feed)
+    opened(ben, side.feed)
+    for browser, to in zip((ann, ben), (at(hour) for hour in side.ends), strict=True):
         browser.press(move_key(2))
         browser.see("Move to")
         browser.keys(to, Keys.ENTER)
         browser.see(" will be ")
     ann.choose("Move the cursor")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
-    first = place.cursor(2)
+    first = side.cursor(2)
     ben.choose("Move the cursor")
     told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
     assert f"(version {first.resource_version - 1})" in told
@@ -257,16 +241,16 @@ def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, p
     assert f"{time} (version {first.resource_version})" in told
     assert "ann" in told
     ben.picture("stale")
-    assert place.cursor(2) == first
+    assert side.cursor(2) == first
     ben.choose("Reload")
     ben.see(time)
     ben.press(move_key(2))
     ben.see("Move to")
-    ben.keys(place.ends[1], Keys.ENTER)
+    ben.keys(at(side.ends[1]), Keys.ENTER)
     ben.see("will be skipped")
     ben.choose("Move the cursor")
     ben.wait("a closed dialog", lambda: not ben.all("dialog"))
-    assert place.cursor(2).resource_version == first.resource_version + 1
+    assert side.cursor(2).resource_version == first.resource_version + 1
 
 
 def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, world: World) -> None:
@@ -351,40 +335,41 @@ def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(person: Op
     assert (run.run_type, run.run_id) == ("manual", f"changefeed_page__{at(2)}__{at(3)}__1__1")
 
 
-def test_a_link_opens_a_window_and_keys_go_on_from_there(person: Open, world: World) -> None:
+def test_a_link_opens_a_window_and_keys_go_on_from_there(person: Open, world: World, side: Side) -> None:
     """The calendar is marked there; with ``show=window`` its manifests are shown; arrows reach the others."""
-    ann = person("ann")
-    ann.driver.get(window_url("flights", DAG_ID, "export", START + 29 * HOUR, base_url=world.home.url))
-    ann.see(f"Windows that {DAG_ID} exports for {CONSUMER}")
+
+    def link_to(hour: int, *, show_window: bool) -> str:
+        place = (side.conn_id, side.dag_id, "export", START + hour * HOUR)
+        return window_url(*place, base_url=world.home.url, show_window=show_window)
+
+    def bounds(hour: int) -> str:
+        return f"{clock(hour)} to {clock(hour + 1)} UTC"
+
+    ann, hour = person("ann"), side.hour
+    ann.driver.get(link_to(hour, show_window=False))
+    ann.see(f"Windows that {side.dag_id} exports for {CONSUMER}")
     (marked,) = ann.all("td.marked")
-    assert marked.get_attribute("data-start") == at(29)
-    url = window_url(
-        "flights", DAG_ID, "export", START + 29 * HOUR, base_url=world.home.url, show_window=True
-    )
-    ann.driver.get(url)
-    text = ann.see("2013-01-02 05:00:00 to 2013-01-02 06:00:00 UTC")
-    manifests = [
-        one for shard in SHARDS for one in world.store.list(shard, START + 29 * HOUR, START + 30 * HOUR)
-    ]
+    assert marked.get_attribute("data-start") == at(hour)
+    ann.driver.get(link_to(hour, show_window=True))
+    text = ann.see(bounds(hour))
+    start = START + hour * HOUR
+    manifests = [one for shard in SHARDS for one in side.store.list(shard, start, start + HOUR)]
     assert f"Rows\n{sum(manifest.rows for manifest in manifests)}" in text
     ann.picture("window")
     ann.all("summary")[0].click()
     assert manifests[0].files[0].name in ann.see('"checksum"')
     ann.press("previous window")
-    ann.see("2013-01-02 04:00:00 to 2013-01-02 05:00:00 UTC")
-    link = ann.all("dialog a")[0].get_attribute("href")
-    assert link == window_url(
-        "flights", DAG_ID, "export", START + 28 * HOUR, base_url=world.home.url, show_window=True
-    )
+    ann.see(bounds(hour - 1))
+    assert ann.all("dialog a")[0].get_attribute("href") == link_to(hour - 1, show_window=True)
     ann.keys(Keys.ESCAPE)
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
-    ann.driver.execute_script("arguments[0].focus()", ann.key(f"window {at(29)}"))
+    ann.driver.execute_script("arguments[0].focus()", ann.key(f"window {at(hour)}"))
     ann.keys(Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert ann.focused() == f"window {at(30)}"
+    assert ann.focused() == f"window {at(hour + 1)}"
     ann.keys(Keys.ENTER)
     assert "missing" in ann.see("This window has no manifests.")
     ann.keys(Keys.ESCAPE)
-    ann.wait("the focus", lambda: ann.focused() == f"window {at(30)}")
+    ann.wait("the focus", lambda: ann.focused() == f"window {at(hour + 1)}")
 
 
 def test_a_link_to_what_is_not_there_is_explained(person: Open, world: World) -> None:
@@ -426,26 +411,51 @@ def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: O
     assert world.source.cursors(FEED) == before
 
 
-def test_what_people_have_to_resolve_is_told(person: Open) -> None:
+def test_snapshots_and_current_tables_are_shown(person: Open, shop: Shop) -> None:
+    """By keys, on demand: what has begun, how old the current table is, and what folds can start from."""
+    ann = person("ann")
+    ann.open()
+    ann.press(f"feed {shop.stock_capture}")
+    ann.see("Capture of")
+    assert "Current tables" not in ann.text()
+    ann.driver.execute_script("arguments[0].focus()", ann.key("tables"))
+    ann.keys(Keys.ENTER)
+    text = ann.see("Snapshots and states")
+    assert ann.focused() == "tables"
+    assert ann.key("tables").get_attribute("aria-expanded") == "true"
+    assert "Snapshots that have begun" in text
+    assert "running" in text
+    assert f"{shop.schema}_current, base; {shop.schema}_current, merge" in text
+    (row,) = (one.text for one in ann.all("tr") if f"{shop.lake}/{shop.stock}" in one.text)
+    assert row.startswith(f"{shop.stock} delta\n")
+    assert f"{shop.schema}_current/first/merge/1" in row
+    ann.picture("tables", article(shop.stock_capture))
+    ann.resize(*PHONE)
+    assert ann.overflow() == 0
+    ann.keys(Keys.ENTER)
+    ann.wait("a closed panel", lambda: "Current tables" not in ann.text())
+
+
+def test_what_people_have_to_resolve_is_told(person: Open, shop: Shop) -> None:
     """Why nothing is sealed, and what a consumer could not handle, each with the command that resolves it."""
     ann = person("ann")
     ann.open()
-    ann.press(f"feed {CAPTURE}")
+    ann.press(f"feed {shop.capture}")
     ann.see(f"Cursors of {MAILER}")
     text = ann.text()
     assert "1 open gap: the capture has missed changes, or may have." in text
-    assert f"airflow-changefeed capture resolve {CAPTURE} --conn-id ..." in text
+    assert f"airflow-changefeed capture resolve {shop.capture} --conn-id ..." in text
     assert "2 dead letters: events that the consumer parked." in text
     assert "the mail server knows no such address" in text
-    ann.picture("troubles", f'article:has([data-key="feed {CAPTURE}"])')
+    ann.picture("troubles", article(shop.capture))
 
 
-def test_of_two_who_resolve_the_same_gap_the_second_is_told(person: Open, world: World) -> None:
+def test_of_two_who_resolve_the_same_gap_the_second_is_told(person: Open, shop: Shop) -> None:
     """Seed 004: what ann has resolved is not resolved again by ben, whose page did not know of it."""
     ann, ben = person("ann"), person("ben")
     for browser in (ann, ben):
         browser.open()
-        browser.press(f"feed {CAPTURE}")
+        browser.press(f"feed {shop.capture}")
         browser.press("resolve gaps")
         browser.see("What was done about them")
         assert "What was done about them" in browser.focused()
@@ -456,22 +466,22 @@ def test_of_two_who_resolve_the_same_gap_the_second_is_told(person: Open, world:
     ben.keys(Keys.ENTER)
     told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
     assert "1 open gap" in told
-    assert "enabled, tables: shop.Order" in told
+    assert f"enabled, tables: {shop.orders}" in told
     ben.choose("Reload")
     ben.wait("no gap", lambda: ben.is_quiet() and "open gap" not in ben.text())
-    (gap,) = world.shop.capture_gaps(CAPTURE)
+    (gap,) = shop.source.capture_gaps(shop.capture)
     assert (gap.resolved_by, gap.note) == ("ann", "ann loaded it by hand")
 
 
-def test_of_two_who_refresh_the_same_capture_the_second_is_told(person: Open, world: World) -> None:
+def test_of_two_who_refresh_the_same_capture_the_second_is_told(person: Open, shop: Shop) -> None:
     """Seed 004: by then a column is there that ben has not seen."""
-    world.alter_shop("add column coupon text")
+    shop.change(f'alter table "{shop.orders}" add coupon nvarchar(20)')
     ann, ben = person("ann"), person("ben")
     for browser in (ann, ben):
         browser.open()
-        browser.press(f"feed {CAPTURE}")
+        browser.press(f"feed {shop.capture}")
         browser.see("The tables differ from what is captured of them:")
-    ann.picture("drift", f'article:has([data-key="feed {CAPTURE}"])')
+    ann.picture("drift", article(shop.capture))
     for browser in (ann, ben):
         browser.press("refresh capture")
         browser.see("From now on the present columns are recorded.")
@@ -481,16 +491,16 @@ def test_of_two_who_refresh_the_same_capture_the_second_is_told(person: Open, wo
     ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
     ben.choose("Reload")
     ben.see("It records the tables as they are.")
-    assert world.shop.capture(CAPTURE).drift == ()
+    assert shop.source.capture(shop.capture).drift == ()
 
 
-def test_of_two_who_decide_on_a_dead_letter_the_first_decides(person: Open, world: World) -> None:
+def test_of_two_who_decide_on_a_dead_letter_the_first_decides(person: Open, shop: Shop) -> None:
     """Seed 004: ann wants it retried, ben wanted to drop it; then he drops the other one by keys alone."""
-    first, second = (one.number for one in world.shop.dead_letters(CAPTURE, MAILER))
+    first, second = (one.number for one in shop.source.dead_letters(shop.capture, MAILER))
     ann, ben = person("ann"), person("ben")
     for browser, to in ((ann, "retry"), (ben, "drop")):
         browser.open()
-        browser.press(f"feed {CAPTURE}")
+        browser.press(f"feed {shop.capture}")
         browser.press(f"{to} {MAILER} {first}")
         browser.see(f"dead letter {first} of {MAILER}")
     ann.choose("Retry the event")
@@ -509,7 +519,7 @@ def test_of_two_who_decide_on_a_dead_letter_the_first_decides(person: Open, worl
     ben.keys("a test order", Keys.ENTER)
     ben.wait("a closed dialog", lambda: not ben.all("dialog"))
     ben.wait("one left", lambda: ben.is_quiet() and "1 dead letter:" in ben.text())
-    states = {one.number: one for one in world.shop.dead_letters(CAPTURE, MAILER, is_open=False)}
+    states = {one.number: one for one in shop.source.dead_letters(shop.capture, MAILER, is_open=False)}
     assert states[first].state is DeadLetterState.RETRY
     dropped = states[second]
     assert (dropped.state, dropped.resolved_by, dropped.note) == (
@@ -519,11 +529,11 @@ def test_of_two_who_decide_on_a_dead_letter_the_first_decides(person: Open, worl
     )
 
 
-def test_a_consumer_is_created_and_dropped_by_two_people(person: Open, world: World) -> None:
+def test_a_consumer_is_created_and_dropped_by_two_people(person: Open, side: Side) -> None:
     """Seed 004: who wants to create what is there, or to drop what is gone, is told and does no harm."""
     ann, ben = person("ann"), person("ben")
     for browser in (ann, ben):
-        opened(browser)
+        opened(browser, side.feed)
         browser.driver.execute_script("arguments[0].focus()", browser.key("create consumer"))
         browser.keys(Keys.ENTER)
         browser.see("New consumer of")
@@ -544,7 +554,7 @@ def test_a_consumer_is_created_and_dropped_by_two_people(person: Open, world: Wo
     ann.wait("no consumer", lambda: not ann.all("dialog") and ann.is_quiet() and "audit" not in ann.text())
     ben.choose("Drop the consumer")
     ben.see("consumer 'audit'")
-    assert [info.spec.consumer for info in world.source.consumers(FEED)] == []
+    assert [info.spec.consumer for info in side.source.consumers(side.feed)] == []
 
 
 def test_the_dag_of_an_export_is_paused_and_resumed(person: Open, world: World) -> None:

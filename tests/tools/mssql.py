@@ -33,6 +33,8 @@ IMAGE = "mcr.microsoft.com/mssql/server:{}-latest"
 PROJECT = Path(__file__).resolve().parents[2]
 REPORT = PROJECT / "build" / "mssql-report.xml"
 TARGETS = ("tests/integration/contract", "tests/integration/mssql")
+#: The page on feeds of the server, where there is a browser.
+PAGE, BROWSERS = "tests/system/test_page.py", ("chromium", "chromium-browser", "google-chrome")
 #: Seconds for a container to answer: its first start makes the system databases.
 PATIENCE = 300
 
@@ -171,6 +173,11 @@ def database(uri: str) -> Iterator[str]:
             drop_database(master, name)
 
 
+def has_browser() -> bool:
+    """Whether a browser and its driver are installed."""
+    return bool(shutil.which("chromedriver")) and any(map(shutil.which, BROWSERS))
+
+
 def pytest_command(targets: Sequence[str] = TARGETS) -> list[str]:
     """Return the command that runs all tests of SQL Server but those of ``make soak``."""
     return [sys.executable, "-m", "pytest", "-k", "mssql", "-m", "not soak", *targets]
@@ -181,7 +188,10 @@ def _run(uri: str, arguments: Sequence[str]) -> int:
     is_babelfish = _ask(uri, "select cast(serverproperty('Babelfish') as int)") == 1
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
-    command = [*pytest_command(), f"--junitxml={REPORT}", *arguments]
+    if not has_browser():
+        print("The page in Airflow is not tested: install Debian's packages chromium and chromium-driver")
+    targets = (*TARGETS, PAGE) if has_browser() else TARGETS
+    command = [*pytest_command(targets), f"--junitxml={REPORT}", *arguments]
     with database(uri) as own:
         tests = subprocess.run(command, cwd=PROJECT, env={**os.environ, VARIABLE: own}, check=False)
     try:

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.tools.check_report import Outcome
-from tests.tools.mssql import IMAGE, VARIABLE, NoServerError, container, find_engine, main, pytest_command
+from tests.tools.mssql import (
+    IMAGE,
+    PAGE,
+    VARIABLE,
+    NoServerError,
+    container,
+    find_engine,
+    has_browser,
+    main,
+    pytest_command,
+)
 from tests.tools.settled import POINTS, table
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -89,6 +99,30 @@ def test_a_run_leaves_what_takes_hours_to_make_soak() -> None:
     ).stdout
     assert "test_races.py::test_no_promise_breaks_while_all_race_and_some_are_killed[mssql-outbox]" in found
     assert "test_no_promise_breaks_in_a_long_race" not in found
+
+
+@pytest.mark.parametrize(
+    ("programs", "found"),
+    [(("chromium", "chromedriver"), True), (("chromium",), False), (("chromedriver",), False), ((), False)],
+)
+def test_the_page_is_tested_where_there_is_a_browser(
+    programs: tuple[str, ...], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its driver; a machine without one still runs all else."""
+    for name in programs:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert has_browser() is found
+
+
+def test_the_page_has_tests_of_the_server() -> None:
+    """Each action that the page offers on a feed is tried on one of the server, too."""
+    environment = {**os.environ, VARIABLE: "mssql://nobody@127.0.0.1:1/nothing"}
+    collect = [*pytest_command([PAGE]), "--collect-only", "-q"]
+    done = subprocess.run(
+        collect, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert done.count("[mssql]") >= 10
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ export function chartView(use, found) {
     if (isOpen) panel.replaceChildren();
     else await draw(use, found, panel);
   }, { "aria-expanded": "false", "data-key": `chart ${use.dag_id} ${use.task_id}` });
-  return h("div", {}, toggle, panel);
+  return h("div", { class: "reveal" }, toggle, panel);
 }
 
 async function draw(use, found, panel) {

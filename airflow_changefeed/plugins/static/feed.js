@@ -5,6 +5,7 @@ import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions
 import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
 import { age, strip } from "./strip.js";
+import { tablesView } from "./tables.js";
 import { captureFacts, deadLettersProblem, gapsProblem, lostProblem } from "./troubles.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
 import { get } from "./server.js";
@@ -76,6 +77,7 @@ class FeedView {
       redraw(this.element,
         gapsProblem(this),
         captureFacts(this),
+        tablesView(this),
         this.shards(found),
         found.consumers.map((consumer) => this.consumer(consumer, found)),
         found.consumers.length ? null : h("p", {}, "This feed has no consumers or exports yet."),

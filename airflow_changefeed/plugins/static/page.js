@@ -4,7 +4,7 @@
 import { windowsView } from "./calendar.js";
 import { feedArticle } from "./feed.js";
 import { button, clock, h, pager, problem, redraw, things } from "./parts.js";
-import { get } from "./server.js";
+import { get, waitLongerThan } from "./server.js";
 import { windowDialog } from "./window.js";
 
 const FEEDS = 25; // in a page
@@ -15,6 +15,7 @@ async function load() {
   status.textContent = "Loading";
   try {
     const found = await get("connections");
+    waitLongerThan(found.timeout_seconds);
     const [linked, show] = target(found.connections);
     const { may_create_consumers } = found;
     redraw(main, linked, found.connections.length ? found.connections.map((one) => section({ ...one, may_create_consumers })) : nothing());

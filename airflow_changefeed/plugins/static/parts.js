@@ -9,7 +9,7 @@ export function h(tag, properties = {}, ...children) {
     if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false));
   return element;
 }
 
@@ -72,7 +72,7 @@ export function position(value, none = "start") {
 export function behind(row) {
   if (!row.behind) return h("span", { class: "good" }, "up to date");
   const events = `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"}`;
-  const late = row.lag_seconds === null ? "all" : row.lag_seconds ? span(row.lag_seconds) : "";
+  const late = row.lag_seconds === null ? "all" : row.lag_seconds < 1 ? "" : span(row.lag_seconds);
   return h("span", { class: "late" }, late ? `${events}, ${late}` : events);
 }
 
@@ -102,7 +102,7 @@ export function pager(what, first, shown, total, size, go) {
 /** Redraw an element, and restore the focus if its button still exists. */
 export function redraw(element, ...children) {
   const key = element.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-  element.replaceChildren(...children.flat().filter(Boolean));
+  element.replaceChildren(...children.flat(Infinity).filter(Boolean));
   if (key) focusKey(element, key);
 }
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests to the page's own server and to Airflow's API, both as the logged-in user.
 
-const TIMEOUT = 30_000; // milliseconds; the server waits ten seconds for a database
+let timeout = 30_000; // milliseconds
+
+/** Wait longer than the server, which waits for a database and then as long for outputs. */
+export function waitLongerThan(seconds) {
+  timeout = (2 * seconds + 10) * 1000;
+}
 
 /** A refused request: its message, status and body. */
 export class Refusal extends Error {
@@ -28,7 +33,7 @@ function wordsOf(status, body) {
 async function call(url, options = {}) {
   let answer;
   try {
-    answer = await fetch(url, { ...options, signal: AbortSignal.timeout(TIMEOUT) });
+    answer = await fetch(url, { ...options, signal: AbortSignal.timeout(timeout) });
   } catch (problem) {
     const isLate = problem.name === "TimeoutError";
     throw new Error(isLate ? "The server did not answer in time." : "The server cannot be reached.");

@@ -17,13 +17,14 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from tests.system.airflow_settings import PROJECT
 from tests.system.processes import HomeError, wait_for
+from tests.tools.mssql import BROWSERS
 
 T = TypeVar("T")
 
 #: Where pictures go; ``docs/images`` for those of the documentation.
 PICTURES = Path(os.environ.get("CHANGEFEED_PICTURES", PROJECT / "build" / "pictures"))
 WIDE, PHONE = (1180, 860), (390, 844)
-_SECONDS = 30.0
+_SECONDS = 90.0
 
 
 def _program(*names: str) -> str:
@@ -44,7 +45,7 @@ class Browser:
     def __init__(self, url: str, user: str | None) -> None:
         self.url, self.user = url, user
         options = webdriver.ChromeOptions()
-        options.binary_location = _program("chromium", "chromium-browser", "google-chrome")
+        options.binary_location = _program(*BROWSERS)
         # As root there is no sandbox, and containers have little shared memory.
         for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server"):
             options.add_argument(argument)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An Airflow with three users, a DAG that exports flights, many feeds, and a database that is gone."""
+"""An Airflow with three users, feeds of each engine, many feeds, and a database that is gone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from pathlib import Path
 
 import httpx
 
-from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.integration.contract.bench import set_up
+from tests.integration.contract.engines import Engine, Table
+from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
-from tests.system.page.shop import make_shop
+from tests.system.page.exports import export
+from tests.system.page.shop import Shop
 from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -70,6 +74,74 @@ with DAG("{on_demand}", schedule=None, params=window_params()):
         local_below=1_000_000,
     )
 """
+# Of each shop, and of the feed of a server.
+MORE_DAGS = """
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+from airflow_changefeed import (
+    ChangefeedMergeOperator, ChangefeedSnapshotOperator, ChangefeedToParquetOperator, window_params
+)
+
+for conn_id, schema, feed, export, lake, table in {shops}:
+    with DAG(f"{{schema}}_current", schedule=None, params=window_params()) as dag:
+        ChangefeedSnapshotOperator(
+            task_id="base", feed=feed, output_path=lake, changefeed_conn_id=conn_id, conn_id="spark_default"
+        )
+        ChangefeedToParquetOperator(
+            task_id="export", feed=feed, path=export, consumer="lake", changefeed_conn_id=conn_id,
+            conn_id="spark_default",
+        )
+        ChangefeedMergeOperator(
+            task_id="merge", feed=feed, path=export, output_path=lake, table=table, conn_id="spark_default"
+        )
+    globals()[dag.dag_id] = dag
+
+for conn_id, dag_id, feed, path in {exports}:
+    with DAG(
+        dag_id,
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
+        end_date=datetime(2013, 1, 3, tzinfo=timezone.utc),
+        catchup=False,
+        is_paused_upon_creation=True,
+    ) as dag:
+        ChangefeedToParquetOperator(
+            task_id="export", feed=feed, path=path, consumer="{consumer}", changefeed_conn_id=conn_id,
+            conn_id="spark_default", unit=timedelta(hours=1), local_below=1_000_000,
+        )
+    globals()[dag_id] = dag
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """
+    What the page shows of one engine: a feed whose cursors people move, and a shop.
+
+    :param conn_id: of the feed.
+    :param store: of its export by the DAG.
+    :param ends: hours to which two people want to move the cursor of shard 2.
+    :param hour: the last one before a missing one; that before it is complete, too.
+    :param strip: how many of the last windows have which state.
+    """
+
+    conn_id: str
+    source: FeedSource
+    feed: str
+    dag_id: str
+    store: ExportStore
+    ends: tuple[int, int]
+    hour: int
+    strip: Mapping[str, int]
+    shop_conn_id: str
+    shop: Shop
+
+    def cursor(self, shard: int = 0) -> CursorRow:
+        """Return a cursor as the database has it."""
+        return next(row for row in self.source.cursors(self.feed, CONSUMER) if row.shard == shard)
 
 
 class UserApi(AirflowApi):
@@ -98,11 +170,13 @@ class World:
     All of it below one folder.
 
     :param folder: short, so that the database's socket fits into it.
-    :param others: connections that no DAG names, with sources of feeds that ``CONSUMER`` has begun.
+    :param server: a database of SQL Server; None without any.
+    :param sides: by the names of their engines.
     """
 
     folder: Path
-    others: Mapping[str, FeedSource] = field(default_factory=dict)
+    server: Engine | None = None
+    sides: dict[str, Side] = field(default_factory=dict)
     flights: Flights = field(init=False)
     store: ExportStore = field(init=False)
     home: AirflowHome = field(init=False)
@@ -112,8 +186,16 @@ class World:
         self.store = ExportStore(str(self.folder / "export"), FEED)
         self._fill()
         self._many()
-        make_shop(self.folder / "shop.db")
-        self._write_dag()
+        shop = Shop(SqliteEngine(str(self.folder / "shop.db")), "shop", self.folder)
+        strip = {"before": 13, "complete": 28, "missing": 7}
+        self.sides["sqlite"] = Side(
+            "flights", self.source, FEED, DAG_ID, self.store, (6, 8), 29, strip, "shop", shop
+        )
+        if self.server is not None:
+            self.sides["mssql"] = self._on(self.server)
+        for side in self.sides.values():
+            side.shop.make()
+        self._write_dags()
         passwords = self.folder / "passwords.json"
         passwords.write_text(json.dumps({name: name for name in USERS}))
         self.home = AirflowHome(
@@ -123,15 +205,16 @@ class World:
                 "flights": {"conn_type": "sqlite", "host": str(self.flights.path)},
                 "many": {"conn_type": "sqlite", "host": str(self.folder / "many.db")},
                 "gone": {"conn_type": "sqlite", "host": str(self.folder / "gone.db")},
-                "shop": {"conn_type": "sqlite", "host": str(self.folder / "shop.db")},
                 "spark_default": {"conn_type": "spark", "host": "local[1]"},
                 **{
-                    conn_id: json.loads(connection_json(source.describe()))
-                    for conn_id, source in self.others.items()
+                    side.shop_conn_id: json.loads(connection_json(side.shop.source.describe()))
+                    for side in self.sides.values()
                 },
             },
             env={
-                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": ", ".join(("gone", "many", "shop", *self.others)),
+                # Compatible servers on a busy machine take long for the first query of a session.
+                "AIRFLOW__CHANGEFEED__PAGE_TIMEOUT": "60",
+                "AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS": "gone, many",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
                 "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
                     f"{name}:{role}" for name, role in USERS.items()
@@ -146,16 +229,6 @@ class World:
         """The feed of the flights."""
         return SqliteFeedSource(str(self.flights.path), lock_timeout=20.0)
 
-    @property
-    def shop(self) -> SqliteFeedSource:
-        """The capture of the shop."""
-        return SqliteFeedSource(str(self.folder / "shop.db"), lock_timeout=20.0)
-
-    def alter_shop(self, change: str) -> None:
-        """Change the shop's captured table, as its owner would."""
-        with closing(sqlite3.connect(self.folder / "shop.db", isolation_level=None)) as connection:
-            connection.execute(f'alter table "shop.Order" {change}')
-
     def _fill(self) -> None:
         """Write flights, with hours that none leave in, and export most of the hours."""
         for shard in SHARDS:
@@ -163,22 +236,24 @@ class World:
                 if hour % 24 not in (2, 3, 4):
                     self.flights.add(3 + (hour * 7 + shard) % 11, hour, shard)
         archive = ExportStore(f"{self.store.path}-archive", FEED)
-        self._export(self.store, CONSUMER, DONE, by="flights_hourly/first week")
-        self._export(archive, ARCHIVE, ARCHIVED, by="flights_on_demand/first week")
+        export(self.source, self.store, CONSUMER, _windows(DONE), by="flights_hourly/first week")
+        export(self.source, archive, ARCHIVE, _windows(ARCHIVED), by="flights_on_demand/first week")
 
-    def _export(
-        self, store: ExportStore, consumer: str, hours_done: Sequence[tuple[int, int]], *, by: str
-    ) -> None:
-        """Export hours, each from the first (inclusive) to the last (exclusive), and move the cursors."""
-        source = self.source
-        done = [UlidRange(*_ends(first, last)) for first, last in hours_done]
-        for first, last in hours_done:
-            request = ExportRequest(FEED, store.path, consumer, "tests/run", hours(first, last))
-            plan = make_plan(source, store, request)
-            self.flights.run(store, plan)
-        from airflow_changefeed.cursors.cursors import advance
-
-        advance(source, _Nowhere(), consumer, FEED, dict.fromkeys(SHARDS, done), by=by)
+    def _on(self, server: Engine) -> Side:
+        """Make a feed of six hours on a server, of which hours 2 and 5 are missing, beside a shop."""
+        bench = set_up(server, Table())
+        for shard in SHARDS:
+            for hour in range(6):
+                bench.write(4, shard=shard, hint=START + timedelta(hours=hour, minutes=30))
+        bench.source.drain(bench.feed)
+        store = ExportStore(str(self.folder / "events"), bench.feed)
+        export(bench.source, store, CONSUMER, _windows(((0, 2), (3, 5))), by="events_hourly/first week")
+        # It stopped more than a week ago: half of the windows come after it.
+        strip = {"before": 21, "complete": 4, "missing": 23}
+        shop = Shop(server, "store", self.folder)
+        return Side(
+            "server", bench.source, bench.feed, "events_hourly", store, (1, 3), 4, strip, "server", shop
+        )
 
     def _many(self) -> None:
         """Make feeds enough for two pages, one of them with shards enough for three."""
@@ -198,30 +273,26 @@ class World:
                 )
             connection.commit()
 
-    def _write_dag(self) -> None:
+    def _write_dags(self) -> None:
         dags = self.folder / "dags"
         dags.mkdir()
         names = {"dag_id": DAG_ID, "consumer": CONSUMER, "on_demand": ON_DEMAND, "archive": ARCHIVE}
         text = DAG_FILE.format(feed=FEED, path=self.store.path, **names)
         (dags / "flights.py").write_text(text)
+        shops = [
+            (side.shop_conn_id, shop.schema, shop.stock_capture, shop.export, shop.lake, shop.stock)
+            for side in self.sides.values()
+            for shop in (side.shop,)
+        ]
+        exports = [
+            (side.conn_id, side.dag_id, side.feed, side.store.path)
+            for side in self.sides.values()
+            if side.feed != FEED
+        ]
+        more = MORE_DAGS.format(shops=shops, exports=exports, consumer=CONSUMER)
+        (dags / "more.py").write_text(more)
 
 
-class _Nowhere:
-    """Airflow's Variables before there is an Airflow: the first to read publishes them."""
-
-    def get(self, key: str) -> str | None:
-        """Return nothing."""
-        return None
-
-    def set(self, key: str, value: str) -> None:
-        """Forget it."""
-
-    def delete(self, key: str) -> None:
-        """There is none."""
-
-
-def _ends(first: int, last: int) -> tuple[Ulid, Ulid]:
-    return (
-        Ulid.floor(START + first * timedelta(hours=1)).previous(),
-        Ulid.floor(START + last * timedelta(hours=1)).previous(),
-    )
+def _windows(done: Sequence[tuple[int, int]]) -> list[list[Window]]:
+    """Return windows of hours, each from the first (inclusive) to the last (exclusive)."""
+    return [hours(first, last) for first, last in done]

@@ -104,6 +104,20 @@ def test_connections_of_the_configuration_are_shown_besides(
     assert {"more", "other"} <= set(named)
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "61", "nan"])
+def test_a_time_limit_that_is_none_is_refused(
+    viewer: Visitor, monkeypatch: pytest.MonkeyPatch, seconds: str
+) -> None:
+    """With its name and what it may be."""
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", seconds)
+    for path in ("connections", "feeds"):
+        answer = viewer.ask(path, 422, **({} if path == "connections" else {"conn_id": CONN_ID}))
+        assert (
+            f"page_timeout in section [changefeed] of Airflow's configuration is {seconds}; "
+            in answer["detail"]
+        )
+
+
 def test_a_connection_that_nobody_named_is_not_opened(
     viewer: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +307,7 @@ def test_a_database_that_does_not_answer_is_given_up(
         return []
 
     monkeypatch.setattr(SqliteFeedSource, "overview", hang)
-    monkeypatch.setattr(changefeed_connections, "ANSWER_TIMEOUT", 0.05)
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "0.05")
     try:
         answer = viewer.ask("feeds", 503, conn_id=CONN_ID)
         assert f"connection '{CONN_ID}' did not answer within" in answer["detail"]

@@ -250,8 +250,8 @@ def test_of_two_who_press_the_same_button_one_wins(
     """At the same moment: one change, one 409; the history has one entry more."""
     # On a busy machine the winner may take seconds, and the other would be answered 503.
     monkeypatch.setattr(changefeed_moves, "_HELD_TIMEOUT", 60.0)
-    for timeout in ("ANSWER_TIMEOUT", "LOCK_TIMEOUT"):
-        monkeypatch.setattr(f"airflow_changefeed.plugins.changefeed_connections.{timeout}", 60.0)
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "60")
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_connections.LOCK_TIMEOUT", 60.0)
     version = row(source).resource_version
     before = len(source.history(FEED, CONSUMER, shard=0))
     both, answers = threading.Barrier(2), []

@@ -313,7 +313,7 @@ def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(
     flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(8, 9))
     found = chart(start=at(8), end=at(9))
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (5, 2, 2)
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_windows.MOST_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_changefeed.plugins.views.windows.MOST_MANIFESTS", 1)
     found = chart(start=at(8), end=at(9))
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (3, 1, 2)
 

@@ -29,6 +29,7 @@ from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.identity import DATABASE
 from tests.minors import ICEBERG_CATALOG
+from tests.system.example_dags import copy_dags
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import context
@@ -213,6 +214,25 @@ def test_a_task_cleans_up_as_the_command_does(database: str, path: str) -> None:
     done = ChangefeedCleanOperator(**given, kept_hours=0).execute(context())
     assert done == {"feed": FEED, "path": table, "removed": 2}
     assert delta_ids(table) == list(range(6))
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=ICEBERG_CATALOG)])
+def test_maintenance_cleans_the_exports_that_are_tables(
+    database: str, path: str, tmp_path: Path, iceberg: dict[str, str], lake: str
+) -> None:
+    """As the example DAG does each night, for the feeds that it names; the newest week is kept."""
+    more = DELTA if lake == "delta" else iceberg
+    for _ in range(2):
+        operator(path, local_below=1000, **more).execute(context(START, START + HOUR))
+    names: dict[str, Any] = {}
+    given = {"LAKE_FEEDS": (FEED,), "PATH": path, "CATALOG_CONN_ID": more.get("catalog_conn_id")}
+    folder = copy_dags(tmp_path / "dags", **given)
+    run_example((folder / "changefeed_maintain.py").read_text(encoding="utf-8"), names)
+    task = names["dag"].get_task(f"clean_{FEED}")
+    assert task.execute(context()) == {"feed": FEED, "path": path, "removed": 0}
+    task.kept_hours = 0
+    assert task.execute(context())["removed"] == 2
+    assert exported(path) == list(range(6))
 
 
 @pytest.mark.parametrize("hours", [-1, float("nan"), 1e12, "a week", True])

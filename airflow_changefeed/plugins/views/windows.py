@@ -29,9 +29,9 @@ from airflow_changefeed.output.calendar import (
 )
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, running, scheduled_window
 from airflow_changefeed.plugins.changefeed_uses import Use
+from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of shards in a calendar, and of files listed for a unit.

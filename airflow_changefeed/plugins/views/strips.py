@@ -16,9 +16,9 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output.calendar import CellState
 from airflow_changefeed.output.coverage import uncovered
-from airflow_changefeed.plugins.changefeed_rows import Row
 from airflow_changefeed.plugins.changefeed_runs import interval_of, running
 from airflow_changefeed.plugins.changefeed_uses import Use
+from airflow_changefeed.plugins.views.rows import Row
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.exceptions import CaptureNotFoundError, StaleVersionError
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
-from airflow_changefeed.plugins.changefeed_rows import MayChange, Row, position
+from airflow_changefeed.plugins.views.rows import MayChange, Row, position
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale
 

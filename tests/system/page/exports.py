@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports that were made before there is an Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.run import run_here
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
+from tests.unit.snapshots.lake import silent
+
+
+def export(
+    source: FeedSource, store: ExportStore, consumer: str, windows: Sequence[list[Window]], *, by: str
+) -> None:
+    """Export windows without gaps, one list after the other, and move the cursors of all shards."""
+    feed = store.layout.feed
+    for own in windows:
+        request = ExportRequest(feed, store.path, consumer, "tests/run", own)
+        run_here(source, store, make_plan(source, store, request), silent)
+    done = [UlidRange(own[0].range.after, own[-1].range.upto) for own in windows]
+    shards = [status.shard for status in source.shards(feed)]
+    advance(source, _Nowhere(), consumer, feed, dict.fromkeys(shards, done), by=by)
+
+
+class _Nowhere:
+    """Airflow's Variables before there is an Airflow: the first to read publishes them."""
+
+    def get(self, key: str) -> str | None:
+        """Return nothing."""
+        return None
+
+    def set(self, key: str, value: str) -> None:
+        """Forget it."""
+
+    def delete(self, key: str) -> None:
+        """There is none."""

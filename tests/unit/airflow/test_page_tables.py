@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the page shows of snapshots, states and current tables, and of outputs that do not answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_changefeed import (
+    ChangefeedFoldOperator,
+    ChangefeedMergeOperator,
+    ChangefeedSnapshotOperator,
+    ChangefeedToParquetOperator,
+)
+from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.plugins import changefeed_connections
+from airflow_changefeed.plugins.views import tables as view
+from tests.clocks import after_now
+from tests.minors import since
+from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.snapshots.lake import merge_here, take
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+pytestmark = since("3.1", "the page")
+
+RUN = "page_tables/tests/merge/1"
+
+
+@pytest.fixture
+def stock(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
+    """A captured table, and a DAG that takes snapshots of it, exports its changes and merges them."""
+    made = Stock.create(tmp_path, rows=10)
+    feeds = {"conn_type": "sqlite", "host": made.source.database.path}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
+    store(made)
+    return made
+
+
+def store(stock: Stock, **more: Any) -> None:
+    """Store the DAG."""
+    with DAG("page_tables", schedule=None) as dag:
+        ChangefeedSnapshotOperator(task_id="base", feed=CAPTURE, output_path=stock.lake, conn_id="spark")
+        ChangefeedToParquetOperator(
+            task_id="export", feed=CAPTURE, path=stock.export, consumer="lake", conn_id="spark"
+        )
+        given = {
+            "feed": CAPTURE,
+            "path": f"{stock.export}/",
+            "output_path": stock.lake,
+            "table": TABLE,
+            **more,
+        }
+        ChangefeedMergeOperator(task_id="merge", conn_id="spark", **given)
+    store_dags(dag)
+
+
+def shown(role: str = "OP", feed: str = CAPTURE) -> dict[str, Any]:
+    """Return what somebody sees."""
+    found: dict[str, Any] = Visitor(role).ask("tables", conn_id=CONN_ID, feed=feed)
+    return found
+
+
+def place(role: str = "OP") -> dict[str, Any]:
+    """Return what somebody sees of the only output."""
+    (found,) = shown(role)["places"]
+    return dict(found)
+
+
+def merged(stock: Stock, **more: Any) -> str:
+    """Change a row, export all, and merge it; return the frontier."""
+    stock.change("update stock set name = 'new' where id = 1")
+    end = stock.export_all().end
+    paths = {"path": stock.export, "output": stock.lake}
+    merge_here(stock.source, CAPTURE, TABLE, paths, end, run=RUN, **more)
+    return format_time(end)
+
+
+def test_a_current_table_is_shown_with_its_frontier(stock: Stock) -> None:
+    """How old it is by the database's clock, and which run merged it: only to who may see runs."""
+    take(stock.source, CAPTURE, stock.lake)
+    frontier = merged(stock)
+    found = shown()
+    (lake,) = found["places"]
+    assert lake["path"] == stock.lake
+    assert lake["tasks"] == [{"dag_id": "page_tables", "task_id": one} for one in ("base", "merge")]
+    (table,) = lake["current"]
+    assert (table["table"], table["format"], table["path"]) == (TABLE, "delta", f"{stock.lake}/{TABLE}")
+    assert (table["frontier"], table["rows"], table["merged_by"]) == (frontier, 10, RUN)
+    age = (parse_time(found["at"]) - parse_time(frontier)).total_seconds()
+    assert table["age_seconds"] == pytest.approx(age)
+    assert parse_time(table["merged_at"]) > parse_time(frontier) - timedelta(minutes=5)
+
+
+def test_who_may_not_see_runs_does_not_learn_which_merged(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with manifests."""
+    take(stock.source, CAPTURE, stock.lake)
+    merged(stock)
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda user, dag_id: False)
+    (table,) = place()["current"]
+    assert table["merged_by"] is None
+
+
+def test_a_table_with_history_says_so(stock: Stock) -> None:
+    """It may have more rows than the captured table."""
+    take(stock.source, CAPTURE, stock.lake)
+    merged(stock, history=True)
+    assert place()["current"][0]["has_history"] is True
+
+
+def test_snapshots_and_states_are_shown_the_newest_first(stock: Stock) -> None:
+    """With begin and exact time; of many only the newest."""
+    take(stock.source, CAPTURE, stock.lake, where="id <= 4")
+    for _ in range(6):
+        take(stock.source, CAPTURE, stock.lake)
+    (bases,) = place()["bases"]
+    files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
+    assert (bases["table"], bases["count"], len(bases["first"])) == (TABLE, 7, 5)
+    for row, snapshot in zip(bases["first"], files.all(), strict=False):
+        assert (row["kind"], row["rows"], row["size"]) == ("snapshot", 10, snapshot.bytes)
+        assert row["begin"] == format_time(snapshot.begin)
+        assert row["exact_from"] == format_time(snapshot.exact_from)
+        assert (row["where"], row["problem"], row["age_seconds"] >= 0) == ("", None, True)
+
+
+def test_a_snapshot_that_has_lost_a_file_is_damaged(stock: Stock) -> None:
+    """The others are shown as they are."""
+    take(stock.source, CAPTURE, stock.lake, where="id <= 4")
+    take(stock.source, CAPTURE, stock.lake)
+    files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
+    newest, part = files.all()
+    Path(files.folder(newest.token), newest.files[0]).unlink()
+    first, second = place()["bases"][0]["first"]
+    assert f"has lost {newest.files[0]}" in first["problem"]
+    assert (second["where"], second["rows"], second["problem"]) == ("id <= 4", part.rows, None)
+    (hidden, _) = place("VIEWER")["bases"][0]["first"]
+    assert (stock.lake in hidden["problem"], "not available" in hidden["problem"]) == (False, True)
+
+
+def begin(stock: Stock, seconds: float = 60.0) -> None:
+    """Begin a snapshot, and leave it."""
+    since = stock.source.now()
+    stock.source.seal(CAPTURE, since)
+    stock.source.begin_snapshot(
+        CAPTURE, TABLE, token="01A", path="/other", begin=since, by="Anna", seconds=seconds
+    )
+
+
+def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> None:
+    """Running as long as they hold back purges; then expired, or lost, with what to do about it."""
+    assert shown()["begun"] == []
+    begin(stock)
+    (claim,) = shown("VIEWER")["begun"]
+    assert (claim["table"], claim["state"], claim["by"], claim["into"]) == (
+        TABLE,
+        "running",
+        "Anna",
+        "/other",
+    )
+    assert claim["remedy"] is None
+    assert claim["begin"] < claim["expires_at"]
+    stock.source.end_snapshot(CAPTURE, TABLE, token="01A")
+    begin(stock, seconds=0.0)
+    (claim,) = shown()["begun"]
+    assert (claim["state"], "snapshot give-up" in claim["remedy"]) == ("expired", True)
+    stock.change("delete from stock where id = 1")
+    stock.source.seal(CAPTURE, after_now(stock.source))
+    stock.source.purge(CAPTURE, stock.source.now())
+    (claim,) = shown()["begun"]
+    assert claim["state"] == "lost"
+
+
+def test_an_output_without_anything_says_so(stock: Stock) -> None:
+    """Before the first run; nothing is created by looking."""
+    assert place()["current"] == []
+    assert place()["bases"] == []
+    assert not Path(stock.lake).exists()
+
+
+def test_an_output_of_another_database_is_not_taken_for_this_one(stock: Stock, tmp_path: Path) -> None:
+    """Names alone never join two things."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = Stock.create(folder, rows=3)
+    take(other.source, CAPTURE, stock.lake)
+    (bases,) = place()["bases"]
+    assert (bases["count"], "of database" in bases["error"]) == (0, True)
+    assert place()["current"] == []
+
+
+def test_a_table_that_cannot_be_read_hides_no_other(stock: Stock) -> None:
+    """Its log is gone: the snapshots beside it are shown."""
+    take(stock.source, CAPTURE, stock.lake)
+    merged(stock)
+    for file in Path(stock.lake, TABLE, "_delta_log").iterdir():
+        file.write_text("no log")
+    found = place()
+    assert found["current"][0]["error"]
+    assert found["bases"][0]["count"] == 1
+
+
+@contextmanager
+def hanging(monkeypatch: pytest.MonkeyPatch, path: str) -> Iterator[None]:
+    """Let an output not answer."""
+    answered, whole = threading.Event(), view.open_files
+
+    def open_slowly(root: str, options: Any) -> Any:
+        if root == path:
+            answered.wait(60)
+        return whole(root, options)
+
+    monkeypatch.setattr(view, "open_files", open_slowly)
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "2")
+    try:
+        yield
+    finally:
+        answered.set()
+
+
+def test_an_output_that_does_not_answer_is_given_up(
+    stock: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time limit; other outputs, and the database, are shown."""
+    slow = str(tmp_path / "slow")
+    store(stock, states_path=slow)
+    take(stock.source, CAPTURE, stock.lake)
+    with hanging(monkeypatch, slow):
+        fast, late = shown("VIEWER")["places"]
+    assert fast["bases"][0]["count"] == 1
+    assert f"output {slow} did not answer within 2 s" in late["error"]
+    assert late["tasks"] == [{"dag_id": "page_tables", "task_id": "merge"}]
+
+
+def test_an_output_without_its_connection_is_an_error_of_its_own(stock: Stock) -> None:
+    """Told to who may see connections."""
+    store(stock, path_conn_id="none")
+    mine = [one for one in shown()["places"] if "error" in one]
+    assert "Airflow has no connection 'none'" in mine[0]["error"]
+    theirs = [one for one in shown("VIEWER")["places"] if "error" in one]
+    assert "not available" in theirs[0]["error"]
+
+
+def test_tasks_of_dags_that_nobody_may_see_show_nothing(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection alone is configured; its DAG belongs to others."""
+    take(stock.source, CAPTURE, stock.lake)
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS", CONN_ID)
+    monkeypatch.setattr(changefeed_connections, "readable_dags", lambda user: set())
+    found = shown("VIEWER")
+    assert (found["places"], found["begun"]) == ([], [])
+
+
+def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock) -> None:
+    """They name none themselves; without such an export they are not shown."""
+    with DAG("page_folds", schedule=None) as dag:
+        ChangefeedFoldOperator(
+            task_id="fold", feed=CAPTURE, path=stock.export, output_path="/folded", conn_id="spark"
+        )
+        ChangefeedFoldOperator(
+            task_id="other", feed=CAPTURE, path="/elsewhere", output_path="/other", conn_id="spark"
+        )
+        ChangefeedFoldOperator(
+            task_id="later", feed=CAPTURE, path=stock.export, output_path="{{ ds }}", conn_id="spark"
+        )
+    store_dags(dag)
+    assert [one["path"] for one in shown()["places"]] == ["/folded", stock.lake]
+    (mine,) = (one for one in Visitor("OP").ask("connections")["connections"] if one["conn_id"] == CONN_ID)
+    tasks = {(use["dag_id"], use["task_id"]): use for use in mine["uses"]}
+    assert tasks["page_tables", "merge"]["kind"] == "ChangefeedMergeOperator"
+    assert tasks["page_folds", "later"]["templates"] == ["output_path"]
+    assert ("page_folds", "other") not in tasks
+
+
+@pytest.mark.parametrize(("role", "status"), [(None, 401), ("VIEWER", 404)])
+def test_what_is_not_there_or_not_for_everybody(stock: Stock, role: str | None, status: int) -> None:
+    """As everywhere."""
+    Visitor(role).ask("tables", status, conn_id=CONN_ID, feed="shop.nothing")
+    Visitor(role).ask("tables", status, conn_id="none", feed=CAPTURE)
+
+
+def test_an_address_is_shown_without_its_secrets(stock: Stock) -> None:
+    """Neither where it stands nor in what went wrong there."""
+    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
+    found = json.dumps(shown())
+    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
+    assert any("error" in one for one in shown()["places"])
