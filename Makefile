@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -257,6 +257,10 @@ plots: .venv-docs/.changefeed-installed
 bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hour, 20 GB of disk)
 	@$(BIN)/python -m tests.benchmarks $*
 	@$(MAKE) plots
+
+# For example: make check SINCE=HEAD PYTEST_ARGS=-x
+check: setup ## Check what changed since main (SINCE=...) in seconds: style, types, and the nearest unit tests
+	@$(BIN)/python -m tests.tools.check $(if $(SINCE),--since $(SINCE)) $(PYTEST_ARGS)
 
 lint: setup ## Check style and types
 	@status=0; \

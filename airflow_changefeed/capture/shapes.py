@@ -7,7 +7,6 @@ docs/reference/event-shapes.md documents each, with its differences from the ori
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_changefeed.capture.rows import EVENT_TYPES, Events, check_rows, present_rows, row_texts
 from airflow_changefeed.capture.values import as_json, joined, json_texts, text_scalar
 from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
-from airflow_changefeed.core.codec import decode
+from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings
@@ -104,7 +103,7 @@ def known_shape(shape: Shape | str) -> Shape:
 
 @lru_cache(maxsize=16)
 def _read(metadata: bytes) -> CaptureShape:
-    return decode(CaptureShape, json.loads(metadata), where="the schema's capture")
+    return decode_text(CaptureShape, metadata, where="the schema's capture")
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import shlex
@@ -45,6 +46,9 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     @providers_configuration_loaded
     @functools.wraps(run)
     def wrapped(args: Namespace) -> None:
+        # A file's name may be no text, and a terminal may lack a character: neither hides the other results.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             run(args)
         except Exception as problem:

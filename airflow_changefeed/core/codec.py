@@ -15,6 +15,7 @@ Our own, in pure Python: Spark's executors get this package as a zip, where no m
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -73,6 +74,17 @@ def decode(
     return found
 
 
+def decode_text(
+    kind: type[_T], text: str | bytes, *, where: str, error: type[TerminalError] = InvalidArgumentError
+) -> _T:
+    """Read the JSON text of what :func:`encode` wrote, as :func:`decode` does; also one that is no JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{where}: invalid JSON ({problem})", where=where) from None
+    return decode(kind, value, where=where, error=error)
+
+
 class _MisfitError(Exception):
     """What does not fit; each level that it leaves puts its step before the path."""
 
@@ -93,13 +105,18 @@ def _at(step: str, form: Form, value: Any) -> Any:
         raise _MisfitError(misfit.problem, step + misfit.path) from None
     except ChangefeedError as error:
         raise _MisfitError(error.message, step) from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _MisfitError(str(error), step) from None
 
 
-def _is_not(value: Any, what: str) -> _MisfitError:
+def shown(value: Any) -> str:
+    """Return a value for a message, as Python writes it, and cut where it is long."""
     text = repr(value)
-    return _MisfitError(f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} is not {what}")
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _is_not(value: Any, what: str) -> _MisfitError:
+    return _MisfitError(f"{shown(value)} is not {what}")
 
 
 def _same(value: Any) -> Any:

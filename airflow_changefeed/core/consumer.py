@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import decode, decode_text, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
 from airflow_changefeed.core.times import parse_time
@@ -159,10 +159,9 @@ class ConsumerSpec:
 
         :raises InvalidArgumentError: a value is wrong, or a name is unknown.
         """
-        settings = json.loads(text)
-        if isinstance(settings, dict):
-            settings |= {"consumer": consumer, "feed": feed}
-        return decode(cls, settings, where=f"settings of consumer {consumer!r}")
+        where = f"settings of consumer {consumer!r}"
+        settings = decode_text(dict[str, Any], text, where=where)
+        return decode(cls, {**settings, "consumer": consumer, "feed": feed}, where=where)
 
 
 @dataclass(frozen=True)

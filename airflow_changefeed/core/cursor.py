@@ -220,7 +220,8 @@ def _short_key(key: str) -> str:
     plain = _URL_UNSAFE.sub("_", key)
     if plain == key and len(key) <= _KEY_LIMIT:
         return key
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    # Half a character, too: a name that nobody can have must not stop a search among Variables.
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
     return f"{plain[: _KEY_LIMIT - len(digest) - 1]}~{digest}"
 
 

@@ -95,8 +95,8 @@ def load(
 def _fits(digest: object, document: Mapping[str, Any]) -> bool:
     try:
         return digest == _digest(document)
-    except ValueError:
-        # NaN or half a character: Python's parser lets them pass, but dump() never wrote them.
+    except (ValueError, RecursionError):
+        # NaN, half a character, or a depth that the parser just took: dump() never wrote them.
         return False
 
 

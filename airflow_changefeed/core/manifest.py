@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from airflow_changefeed.core.codec import Form
+from airflow_changefeed.core.codec import Form, shown
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import ManifestError
+from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 
 _CHECKSUM_BITS = 128
+# Of either kind of system, and what ends a name for the operating system.
+_NO_NAME = re.compile(r"[/\\\0]")
 
 
 def combine_checksums(checksums: Iterable[int]) -> int:
@@ -36,7 +39,7 @@ class FileFacts:
     """
     What a task says of a file it wrote.
 
-    :param name: within the unit's directory, for example ``part-00000-00000.parquet``.
+    :param name: within the unit's directory, for example ``part-00000-00000.parquet``; never a path.
     :param rows: at least 1.
     :param size: bytes.
     :param first: lowest ULID in the file.
@@ -50,6 +53,11 @@ class FileFacts:
     first: Ulid
     last: Ulid
     checksum: Checksum
+
+    def __post_init__(self) -> None:
+        # A path would lead out of the unit's folder, and readers and clean-ups with it.
+        if self.name in ("", ".", "..") or _NO_NAME.search(self.name):
+            raise InvalidArgumentError(f"{shown(self.name)} is not the name of a file")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
 from airflow_changefeed.export.planner import ExportRequest
+from airflow_changefeed.output.layout import parse_token
 from airflow_changefeed.output.ownership import check_output
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
@@ -64,7 +65,7 @@ def batches_of_earlier_tries(
     :return: by shard and in order; none for a first try.
     """
     run, _, number = request.run.rpartition("/")
-    if not run or not number.isdigit() or int(number) <= 1:
+    if not run or not number.isdecimal() or int(number) <= 1:
         return []
     wanted = [row for row in rows if request.shards is None or row.shard in request.shards]
     return [manifest for row in wanted for manifest in _chain(store, row.shard, row.ulid, run, int(number))]
@@ -86,7 +87,8 @@ def _chain(store: ExportStore, shard: Shard, cursor: Ulid, run: str, number: int
             break
         found.append(manifest)
         theirs, _, their_number = manifest.run.rpartition("/")
-        if theirs == run and their_number.isdigit() and int(their_number) < number:
+        earlier = parse_token(their_number)
+        if theirs == run and earlier is not None and earlier < number:
             ours = len(found)
         cursor = manifest.unit.range.after
     return found[:ours][::-1]

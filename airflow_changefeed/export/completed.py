@@ -138,18 +138,26 @@ class CompletedExport:
 
         :param columns: None for all.
         :param storage_options: for fsspec.
+        :raises ManifestError: a unit is missing, or a file is damaged.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         store = ExportStore(self.path, self.feed, storage_options)
         for file in self._files(store):
-            with (
-                store.files.reader(file.path) as opened,
-                pq.ParquetFile(pa.PythonFile(opened, mode="r")) as parquet,
-            ):
-                for group in range(parquet.num_row_groups):
-                    yield from parquet.iter_batches(row_groups=[group], columns=columns)
+            try:
+                with (
+                    store.files.reader(file.path) as opened,
+                    pq.ParquetFile(pa.PythonFile(opened, mode="r")) as parquet,
+                ):
+                    for group in range(parquet.num_row_groups):
+                        yield from parquet.iter_batches(row_groups=[group], columns=columns)
+            except (pa.ArrowException, ValueError, OSError) as problem:
+                raise ManifestError(
+                    f"{file.path} cannot be read ({type(problem).__name__}: {problem}): export the unit "
+                    f"again, {file.manifest.unit}",
+                    path=file.path,
+                ) from problem
 
     def _files(self, store: ExportStore) -> list[UnitFile]:
         check_same(store.layout.data, store.database(), self.database, self.feed)
@@ -161,11 +169,13 @@ class CompletedExport:
 
 def _nested(extra: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Read lists and mappings from JSON texts: before Airflow 3.2 an alias's event has them so."""
-    found = dict(extra or {})
+    if not isinstance(extra, Mapping):
+        return extra
+    found = dict(extra)
     for name in ("batch", "manifests", "shards", "windows"):
-        with suppress(KeyError, TypeError, ValueError):
+        with suppress(KeyError, TypeError, ValueError, RecursionError):
             found[name] = json.loads(found[name])
-    return found or extra
+    return found
 
 
 def _unit_name(manifest: str) -> str:

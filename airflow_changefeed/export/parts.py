@@ -369,7 +369,9 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
 
     :param facts: as :func:`write_parts` yields them.
     :param task: the parts that it was to write.
+    :raises IncompleteReadError: it says something else of itself; transient.
     """
+    units = [part.unit for part in task]
     files: list[StagedFile] = []
     schema: pa.Schema | None = None
     for value in facts:
@@ -379,4 +381,6 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
             files.append(decode(StagedFile, value, where="file of a task"))
     if schema is None:
         raise IncompleteReadError("a task of the export did not report its columns; retry")
-    return WrittenParts([part.unit for part in task], files, schema)
+    if not {file.unit for file in files} <= set(units):
+        raise IncompleteReadError("a task of the export reported files of units that are not its own; retry")
+    return WrittenParts(units, files, schema)

@@ -65,7 +65,8 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
             "the task again that makes the plan",
             spec=uri,
         )
-    return store, plan
+    # Where the spec lies, whatever it says: who could change it must not have our files elsewhere.
+    return store, replace(plan, path=root)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,15 @@ def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     content = files.read(Layout(files.root, "").job(name))
     if content is None:
         raise SpecNotFoundError(f"{uri} does not exist: run the task again that makes the plan", spec=uri)
-    return SpecList.from_json(content.decode(errors="replace"), where=uri).specs
+    specs = SpecList.from_json(content.decode(errors="replace"), where=uri).specs
+    for spec in specs:
+        if parse_spec(spec)[0] != root:
+            raise TerminalError(
+                f"{uri} names {spec}, which is not below {root}: somebody has changed it. Run the task again "
+                "that makes the plan",
+                spec=spec,
+            )
+    return specs
 
 
 def start_plan(source: FeedSource, store: ExportStore, plan: Plan) -> Plan:

@@ -182,24 +182,20 @@ class CurrentOutput(TableOutput):
             record.at,
             self.path,
             record.base,
-            tuple(self._url(file.path) for file in current.files),
+            tuple(self.files.url(f"{self.layout.data}/{file.path}") for file in current.files),
             deleted=VALID_TO if record.history else deleted,
             valid_from=VALID_FROM if record.history else "",
         )
 
     def missing(self, current: CurrentVersion) -> list[str]:
         """Return the files of a version that are gone, relative to the table's folder."""
-        own = [file.path for file in current.files if not _is_elsewhere(file.path)]
+        own = [file.path for file in current.files]
         there = {
             posixpath.join(folder, name)
             for folder in {posixpath.dirname(path) for path in own}
             for name in self.files.sizes(posixpath.join(self.layout.data, folder))
         }
         return [path for path in own if path not in there]
-
-    def _url(self, path: str) -> str:
-        """Return a file's path for readers; one that lies elsewhere has its own."""
-        return path if _is_elsewhere(path) else self.files.url(f"{self.layout.data}/{path}")
 
     def discard(self, attempt: int, at: datetime) -> None:
         """Remove the files and the document of a failed attempt."""
@@ -233,8 +229,3 @@ class CurrentOutput(TableOutput):
             if match and int(match[2]) != kept.attempt and begun_at(int(match[2])) < before:
                 self.files.remove_file(f"{self._records}/{name}")
         return removed
-
-
-def _is_elsewhere(path: str) -> bool:
-    """Whether a path of a table's file is a whole one, and not relative to the table's folder."""
-    return "://" in path or path.startswith("/")

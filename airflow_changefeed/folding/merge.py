@@ -171,7 +171,21 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             f"written to it. Undo that; or {_REMEDY}",
             table=lake.what,
         )
+    # Whoever may write to the table's log would have us read what only we may.
+    outside = [file.path for file in seen.plain if _is_outside(file.path)]
+    if outside:
+        raise TableError(
+            f"{lake.what} names {outside[0]}, which is not in its folder: something else has written to it. "
+            f"Undo that; or {_REMEDY}",
+            table=lake.what,
+            files=outside,
+        )
     return record
+
+
+def _is_outside(path: str) -> bool:
+    """Whether a path of a table's file, relative to the table's folder, leads out of it."""
+    return "://" in path or path.startswith("/") or ".." in path.split("/")
 
 
 def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:

@@ -74,8 +74,10 @@ def check_format(table_format: object, catalog_table: object) -> None:
         problems.append(
             f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
         )
-    if table_format == "delta" and catalog_table:
-        problems.append("catalog_table is for table_format='iceberg'; a Delta table is found by its path")
+    if table_format in FORMATS and table_format != "iceberg" and catalog_table:
+        problems.append(
+            f"catalog_table is for table_format='iceberg'; a table of {table_format} is found by its path"
+        )
     if problems:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import PARQUET
-from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputError
+from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import Layout, unquote_feed
 from airflow_changefeed.storage.files import CONTROL, Files
 
@@ -132,8 +132,8 @@ def tables(files: Files, feed: str) -> list[str]:
     found = []
     for name in files.names(f"{files.root}/{CONTROL}"):
         layout = Layout(files.root, unquote_feed(name))
-        # A damaged one of another feed is not our concern.
-        with contextlib.suppress(ManifestError):
+        # A damaged one of another feed, or a folder that is none, is not our concern.
+        with contextlib.suppress(ManifestError, InvalidArgumentError):
             claim = read(files, layout)
             if claim is not None and claim.table and claim.feed == feed:
                 found.append(claim.table)

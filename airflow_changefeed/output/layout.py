@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
@@ -16,18 +17,21 @@ from airflow_changefeed.storage.files import CONTROL
 
 #: Folders of table formats in a feed's data: the log of Delta Lake, and the metadata of Iceberg.
 DELTA_LOG, ICEBERG_FILES = "_delta_log", "_iceberg"
+METADATA_FOLDERS = (DELTA_LOG, ICEBERG_FILES)
 
 _TOKEN_DIGITS = 12
+#: The highest attempt token that a database can have given, as both count in 64 bits.
+MOST_TOKEN = (1 << 63) - 1
 # No feed's name begins with "_".
 _JOBS = "_jobs"
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
-_RECEIPT = re.compile(rf"result\.(\d{{{_TOKEN_DIGITS},}})\.json")
-_PLACED = re.compile(r"changefeed_attempt=(\d+)")
+_RECEIPT = re.compile(r"result\.(\d+)\.json")
 _FILE = re.compile(
     r"changefeed_shard=(?P<shard>[^/]+)/changefeed_date=[^/]+/changefeed_unit=(?P<unit>[^/]+)/"
     r"changefeed_attempt=(?P<attempt>\d+)/(?P<name>[^/]+\.parquet)"
 )
-_MANIFEST = re.compile(rf"(.+)\.(\d{{{_TOKEN_DIGITS},}})\.json")
+_MANIFEST = re.compile(r"(.+)\.(\d+)\.json")
+_PLACED = "changefeed_attempt="
 
 
 def quote_feed(feed: str) -> str:
@@ -36,8 +40,16 @@ def quote_feed(feed: str) -> str:
 
     Everything outside ``[A-Za-z0-9._-]`` is percent-encoded as UTF-8, and so is a ``_`` or ``.`` in front,
     which would hide the folder.
+
+    :raises InvalidArgumentError: the name has half a character, which has no UTF-8.
     """
-    quoted = _PLAIN.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), feed)
+    try:
+        quoted = _PLAIN.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), feed)
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"the name {shown(feed)} has half a character (a lone surrogate), which neither a folder nor a "
+            "document can have; rename the table"
+        ) from None
     return f"%{ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in ("_", ".") else quoted
 
 
@@ -51,20 +63,48 @@ def token_text(attempt: int) -> str:
     return f"{attempt:0{_TOKEN_DIGITS}d}"
 
 
+def parse_token(text: str) -> int | None:
+    """Parse an attempt token, with zeros before it or not; None for what no database can have given."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MOST_TOKEN)):
+        return None
+    token = int(text)
+    return token if token <= MOST_TOKEN else None
+
+
+def parse_token_text(text: str) -> int | None:
+    """Parse what :func:`token_text` wrote; None for any other spelling, whose file has another path."""
+    token = parse_token(text)
+    return token if token is not None and token_text(token) == text else None
+
+
+def parse_shard_text(text: str) -> Shard | None:
+    """
+    Parse the shard in a name; None if it is not one, or is spelled in another way, as ``03``: it would be a
+    second folder of the same shard.
+    """
+    try:
+        shard = parse_shard(text)
+    except InvalidArgumentError:
+        return None
+    return shard if shard_text(shard) == text else None
+
+
 def unit_key(unit: ExportUnit) -> str:
     """Return a unit's own key within its feed: ``shard=0/20130101T000000Z_20130101T010000Z``."""
     return f"shard={shard_text(unit.shard)}/{unit.name}"
 
 
 def parse_unit(shard: Shard, name: str) -> ExportUnit | None:
-    """Parse a unit's name; None if it is not one."""
+    """Parse a unit's name; None if it is not one, or is spelled in another way."""
     try:
         first, _, second = name.partition("_")
         if len(first) == 26 and len(second) == 26:
-            return ExportUnit(shard, UlidRange(Ulid.parse_text(first), Ulid.parse_text(second)))
-        return ExportUnit.of_window(shard, Window.parse_name(name))
+            unit = ExportUnit(shard, UlidRange(Ulid.parse_text(first), Ulid.parse_text(second)))
+        else:
+            unit = ExportUnit.of_window(shard, Window.parse_name(name))
     except InvalidArgumentError:
         return None
+    return unit if unit.name == name else None
 
 
 def parse_unit_key(key: str) -> ExportUnit | None:
@@ -87,7 +127,8 @@ class ManifestName:
     def parse(cls, name: str) -> ManifestName | None:
         """Parse the name of a manifest; None if it is not one."""
         match = _MANIFEST.fullmatch(name)
-        return cls(match[1], int(match[2])) if match else None
+        token = parse_token_text(match[2]) if match else None
+        return cls(match[1], token) if match and token is not None else None
 
     def __str__(self) -> str:
         return f"{self.unit}.{token_text(self.attempt)}.json"
@@ -96,7 +137,7 @@ class ManifestName:
 def receipt_attempt(name: str) -> int | None:
     """Return the attempt token in the name of a receipt; None if it is not one."""
     match = _RECEIPT.fullmatch(name)
-    return int(match[1]) if match else None
+    return parse_token_text(match[1]) if match else None
 
 
 def is_document(kind: str, path: str) -> bool:
@@ -132,8 +173,9 @@ def parse_spec(uri: str) -> tuple[str, str, int]:
     """
     root, _, rest = uri.rpartition(f"/{CONTROL}/")
     parts = rest.split("/")
-    if root and len(parts) == 4 and parts[1] == "specs" and parts[2].isdigit() and parts[3] == "spec.json":
-        return root, unquote_feed(parts[0]), int(parts[2])
+    token = parse_token(parts[2]) if len(parts) == 4 else None
+    if root and token is not None and parts[1] == "specs" and parts[3] == "spec.json":
+        return root, unquote_feed(parts[0]), token
     raise InvalidArgumentError(
         f"{uri!r} is not the URI of a spec; expected <path>/{CONTROL}/<feed>/specs/<token>/spec.json"
     )
@@ -141,8 +183,8 @@ def parse_spec(uri: str) -> tuple[str, str, int]:
 
 def placed_attempt(name: str) -> int | None:
     """Return the attempt token in the name of a placed folder; None if it is not one."""
-    match = _PLACED.fullmatch(name)
-    return int(match[1]) if match else None
+    token = parse_token(name.removeprefix(_PLACED)) if name.startswith(_PLACED) else None
+    return token if name == f"{_PLACED}{token}" else None
 
 
 def parse_file(path: str) -> tuple[ExportUnit, int, str] | None:
@@ -152,13 +194,11 @@ def parse_file(path: str) -> tuple[ExportUnit, int, str] | None:
     :return: its unit, attempt and name; None if it is not one.
     """
     match = _FILE.fullmatch(path)
-    if match is None:
+    shard = parse_shard_text(match["shard"]) if match else None
+    if match is None or shard is None:
         return None
-    try:
-        unit = parse_unit(parse_shard(match["shard"]), match["unit"])
-    except InvalidArgumentError:
-        return None
-    return (unit, int(match["attempt"]), match["name"]) if unit is not None else None
+    unit, attempt = parse_unit(shard, match["unit"]), placed_attempt(f"{_PLACED}{match['attempt']}")
+    return (unit, attempt, match["name"]) if unit is not None and attempt is not None else None
 
 
 @dataclass(frozen=True)

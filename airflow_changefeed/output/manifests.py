@@ -7,21 +7,27 @@ A reader gets the whole of a unit, also while it is being replaced (docs/adr/000
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
+from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.output import claims
-from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit
+from airflow_changefeed.output.layout import (
+    MOST_TOKEN,
+    Layout,
+    ManifestName,
+    parse_shard_text,
+    parse_token_text,
+    parse_unit,
+)
 from airflow_changefeed.storage.files import Files, open_files
 
 Tokens = list[int]
@@ -82,18 +88,15 @@ class ManifestStore:
 
     def shards(self) -> list[Shard]:
         """Return the shards that have manifests."""
-        found = []
-        for name in self.files.names(self.layout.manifests):
-            if name.startswith("shard="):
-                with contextlib.suppress(InvalidArgumentError):
-                    found.append(parse_shard(name.removeprefix("shard=")))
-        return found
+        names = self.files.names(self.layout.manifests)
+        found = (parse_shard_text(name.removeprefix("shard=")) for name in names if name.startswith("shard="))
+        return [shard for shard in found if shard is not None]
 
     def dates(self) -> list[str]:
-        """Return the dates of units, ``YYYY-MM-DD``, ascending; ``~`` stands for all beyond the calendar."""
+        """Return the dates of units, ``YYYY-MM-DD``, ascending."""
         folders = map(self.layout.shard_manifests, self.shards())
         names = {name for folder in folders for name in self.files.names(folder)}
-        return sorted(name.removeprefix("date=") for name in names if name.startswith("date="))
+        return sorted(name.removeprefix("date=") for name in names if _is_date(name))
 
     def units(
         self, shard: Shard, start: datetime | None = None, end: datetime | None = None
@@ -167,6 +170,8 @@ class ManifestStore:
         """
         Return the highest token that any attempt has left in the output, or among the units' manifests; else
         0.
+
+        :raises ManifestError: no database could give a higher one.
         """
         attempts = [*self.begun_attempts(), *self.specs()]
         folders: dict[str, set[str]] = {}
@@ -175,15 +180,22 @@ class ManifestStore:
         for folder, names in folders.items():
             parsed = [ManifestName.parse(name) for name in self.files.names(folder)]
             attempts += [name.attempt for name in parsed if name and name.unit in names]
-        return max(attempts, default=0)
+        highest = max(attempts, default=0)
+        if highest > MOST_TOKEN // 2:
+            raise ManifestError(
+                f"{self.layout.control} has a file or folder with attempt token {highest}, which no database "
+                "has given: remove it",
+                attempt=highest,
+            )
+        return highest
 
     def begun_attempts(self) -> Tokens:
         """Return the tokens of attempts that have a folder."""
-        return [int(name) for name in self.files.names(self.layout.attempts) if name.isdigit()]
+        return _tokens(self.files.names(self.layout.attempts))
 
     def specs(self) -> Tokens:
         """Return the tokens of plans whose job has a spec."""
-        return [int(name) for name in self.files.names(self.layout.specs) if name.isdigit()]
+        return _tokens(self.files.names(self.layout.specs))
 
     # ---- manifests
 
@@ -276,6 +288,18 @@ class ManifestStore:
             unit=manifest.unit,
             file=file.name,
         )
+
+
+def _is_date(name: str) -> bool:
+    """Whether a folder of manifests is that of a date."""
+    try:
+        return name == f"date={datetime.strptime(name, 'date=%Y-%m-%d').date()}"
+    except ValueError:
+        return False
+
+
+def _tokens(names: Iterable[str]) -> Tokens:
+    return [token for token in map(parse_token_text, names) if token is not None]
 
 
 def by_folder(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ICEBERG, PARQUET
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.output.structs import leaf_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,11 @@ def parse_schema(text: str, *, where: str) -> pa.Schema:
 def _parse_schema(text: str) -> pa.Schema:
     import pyarrow as pa
 
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) if text else pa.schema([])
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) if text else pa.schema([])
+    # Here, and not where they are needed first: names that are no UTF-8.
+    for field in schema:
+        list(leaf_types(field.name, field.type))
+    return schema
 
 
 def file_schema(schema: pa.Schema, table_format: str) -> pa.Schema:

@@ -14,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import PARQUET, ExportOptions
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
     OutputNotWritableError,
     SupersededError,
 )
@@ -58,6 +60,11 @@ class StagedFile:
     path: str
     facts: FileFacts
     upload: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # An executor says it, and the driver moves the file.
+        if self.path.startswith("/") or ".." in self.path.split("/"):
+            raise InvalidArgumentError(f"{shown(self.path)} is not a path in the folder of the attempt")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.base import RequestResponseEndpoint
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_changefeed import exceptions as errors
 from airflow_changefeed.core.cursor import CursorRow
@@ -25,6 +26,9 @@ from airflow_changefeed.plugins.changefeed_connections import message_of
 from airflow_changefeed.plugins.views.rows import cursor_row
 
 log = logging.getLogger(__name__)
+
+#: Maximum length of a body; the longest that the page sends is a note.
+MOST_BYTES = 64 * 1024
 
 _FILES = files("airflow_changefeed.plugins") / "static"
 _TYPES = {
@@ -110,8 +114,29 @@ def page() -> FastAPI:
     app.add_exception_handler(OSError, _unreachable)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_middleware(_Bounded)
     app.middleware("http")(_with_headers)
     return app
+
+
+class _Bounded:
+    """Refuses a body that is longer than any of the page, as it comes: it is read before a user is known."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = 0
+
+        async def bounded() -> Message:
+            nonlocal length
+            message = await receive()
+            length += len(message.get("body", b""))
+            if length > MOST_BYTES:
+                raise HTTPException(413, f"The body is longer than {MOST_BYTES} bytes")
+            return message
+
+        await self._app(scope, bounded, send)
 
 
 def _page() -> HTMLResponse:

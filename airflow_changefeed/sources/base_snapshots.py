@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import SnapshotError
+from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,10 +34,16 @@ class KeyRange:
 
     :param after: :func:`key_text` of the last key before the range; None for the beginning of the table.
     :param upto: likewise of its last key; None for the end of the table.
+    :raises InvalidArgumentError: one of them is not the text of a key.
     """
 
     after: str | None = None
     upto: str | None = None
+
+    def __post_init__(self) -> None:
+        for end in (self.after, self.upto):
+            if end is not None:
+                key_values(end)
 
     def __str__(self) -> str:
         return f"({self.after or 'the beginning'}, {self.upto or 'the end'}]"
@@ -48,8 +55,20 @@ def key_text(values: Sequence[Any]) -> str:
 
 
 def key_values(text: str) -> tuple[Any, ...]:
-    """Read what :func:`key_text` wrote."""
-    return tuple(bytes.fromhex(one[_BYTES]) if isinstance(one, dict) else one for one in json.loads(text))
+    """
+    Read what :func:`key_text` wrote.
+
+    :raises InvalidArgumentError: it is something else.
+    """
+    try:
+        found = json.loads(text)
+        values = tuple(bytes.fromhex(one[_BYTES]) if isinstance(one, dict) else one for one in found)
+        values = values if isinstance(found, list) else ((),)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        values = ((),)
+    if any(isinstance(one, (list, tuple)) for one in values):
+        raise InvalidArgumentError(f"{shown(text)} is not the text of a key, a JSON list of its values")
+    return values
 
 
 def key_ranges(bounds: Sequence[str]) -> list[KeyRange]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings, ulid_texts, ulid_times
 
 #: Event kinds as stored in a capture's table, and as readers see them.
@@ -173,4 +173,4 @@ def shape_of(schema: pa.Schema) -> CaptureShape | None:
     found = (schema.metadata or {}).get(METADATA_KEY)
     if found is None:
         return None
-    return decode(CaptureShape, json.loads(found), where="the schema's capture")
+    return decode_text(CaptureShape, found, where="the schema's capture")

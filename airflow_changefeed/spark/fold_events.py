@@ -7,12 +7,12 @@ And looks, in few columns, for those that make the state unknowable, before all 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -279,7 +279,8 @@ def refuse_unrecorded(events: CapturedEvents) -> None:
     names = {place: name for name, place in source.columns.items()}
     for row in sorted(rows, key=lambda one: str(one["first"])):
         # An older version did not record which.
-        fields = json.loads(row["ddl"] or "{}").get("unrecorded", ())
+        where = f"the ddl event {row['first']}"
+        fields = decode_text(_Ddl, row["ddl"] or "{}", where=where).unrecorded
         changed = [names[field] for field in fields if field in names]
         if changed:
             time = format_time(Ulid.parse_text(row["first"]).time)
@@ -289,6 +290,13 @@ def refuse_unrecorded(events: CapturedEvents) -> None:
                 ulid=row["first"],
                 columns=changed,
             )
+
+
+@dataclass(frozen=True)
+class _Ddl:
+    """What a fold must know of a change of columns: the fields whose values older rows do not have."""
+
+    unrecorded: tuple[str, ...] = ()
 
 
 def refuse_lost_keys(events: CapturedEvents) -> None:

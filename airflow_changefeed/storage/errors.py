@@ -62,6 +62,7 @@ _REFUSED_ERRNO = {
         "EEXIST",
         "ENOTEMPTY",
         "ENAMETOOLONG",
+        "ELOOP",
         "EMSGSIZE",
         "ENOSYS",
         "EREMCHG",

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
-from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError
 from airflow_changefeed.storage.credentials import made
 from airflow_changefeed.storage.errors import answering, check_path, secrets_of
 from airflow_changefeed.storage.objects import OpenUpload, Receipt
@@ -179,6 +179,16 @@ def writing(path: str) -> Iterator[None]:
         ) from problem
 
 
+def _looking(path: str) -> contextlib.AbstractContextManager[None]:
+    """
+    Map what the operating system refuses to ours: a name that is too long, a folder for a file, rights.
+
+    :raises OutputNotWritableError: it refused.
+    :raises TransientError: the disk did not answer.
+    """
+    return answering(path, ours=(FileNotFoundError, NotADirectoryError, ChangefeedError))
+
+
 def _never_there(path: str) -> OutputNotWritableError:
     """Return the error for a file whose folder cannot be created."""
     there = _deepest(os.path.dirname(path))
@@ -228,10 +238,9 @@ class LocalFiles:
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; empty if it does not exist."""
-        try:
+        with _looking(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return sorted(os.listdir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
@@ -240,7 +249,7 @@ class LocalFiles:
             for name in names:
                 path = f"{where}/{name}"
                 # A file may vanish meanwhile: another attempt is being cleaned up.
-                with contextlib.suppress(FileNotFoundError):
+                with _looking(path), contextlib.suppress(FileNotFoundError):
                     found[os.path.relpath(path, folder)] = os.stat(path).st_size
         return found
 
@@ -254,11 +263,13 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None if it does not exist."""
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with (
+            _looking(path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            open(path, "rb") as file,
+        ):
+            return file.read()
+        return None
 
     def write(self, path: str, content: bytes) -> None:
         """Write a whole file atomically: readers see the old or the new content."""

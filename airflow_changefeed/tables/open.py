@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_changefeed.core.plan import DELTA, ICEBERG
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.tables.base import EXPORTED, LakeTable, TableHome, TableUse
 from airflow_changefeed.tables.delta import DeltaLakeTable
 from airflow_changefeed.tables.iceberg import IcebergTable
 
-#: Formats of tables.
-FORMATS = ("delta", "iceberg")
+#: Formats of tables, and what opens each: of the arguments of :func:`open_table` those that it needs.
+_OPENERS: Mapping[str, Callable[..., LakeTable]] = {
+    DELTA: lambda store, options, use, table, catalog: DeltaLakeTable(store, options, use),
+    ICEBERG: lambda store, options, use, table, catalog: IcebergTable(store, table, catalog, options, use),
+}
+FORMATS = tuple(_OPENERS)
 
 
 def open_table(
@@ -38,13 +43,11 @@ def open_table(
     problems = []
     if format not in FORMATS:
         problems.append(f"format is {format!r}; expected {' or '.join(map(repr, FORMATS))}")
-    if format == "iceberg" and (not table or "." not in table.strip(".")):
+    if format == ICEBERG and (not table or "." not in table.strip(".")):
         problems.append(f"table is {table!r}; expected a name with its namespace, such as 'sales.orders'")
-    if format == "iceberg" and not (catalog or {}).get("name"):
+    if format == ICEBERG and not (catalog or {}).get("name"):
         problems.append("catalog has no name; expected for example {'name': 'default'}")
-    if format == "delta" and (table or catalog):
-        problems.append("table and catalog are only for format 'iceberg'; a Delta table is found by its path")
+    if format in FORMATS and format != ICEBERG and (table or catalog):
+        problems.append(f"table and catalog are only for format 'iceberg'; a table of {format} has a path")
     InvalidArgumentError.collect(f"table of feed {store.feed!r}", problems)
-    if format == "delta":
-        return DeltaLakeTable(store, storage_options, use)
-    return IcebergTable(store, table or "", catalog or {}, storage_options, use)
+    return _OPENERS[format](store, storage_options, use, table or "", catalog or {})

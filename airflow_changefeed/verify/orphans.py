@@ -7,22 +7,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
-    InvalidArgumentError,
     ManifestError,
     OutputNotWritableError,
     UnsupportedVersionError,
 )
 from airflow_changefeed.output.claims import Claim
 from airflow_changefeed.output.layout import (
-    DELTA_LOG,
-    ICEBERG_FILES,
+    METADATA_FOLDERS,
     ManifestName,
     is_document,
+    parse_shard_text,
     parse_unit,
     placed_attempt,
     token_text,
@@ -80,13 +79,7 @@ def data_shards(store: ExportStore) -> list[Shard]:
 
 
 def _shard(name: str) -> Shard | None:
-    if not name.startswith(_SHARD):
-        return None
-    try:
-        shard = parse_shard(name.removeprefix(_SHARD))
-    except InvalidArgumentError:
-        return None
-    return shard if f"{_SHARD}{shard_text(shard)}" == name else None
+    return parse_shard_text(name.removeprefix(_SHARD)) if name.startswith(_SHARD) else None
 
 
 def orphans(
@@ -181,7 +174,7 @@ def _data(store: ExportStore, folders: set[str]) -> Iterator[Fault]:
     data = store.layout.data
     for name in sorted(store.files.sizes(data)):
         path, parts = f"{data}/{name}", name.split("/")
-        if parts[0] in (DELTA_LOG, ICEBERG_FILES):
+        if parts[0] in METADATA_FOLDERS:
             continue
         if any(f"{data}/{'/'.join(parts[:depth])}" in folders for depth in (3, 4)):
             continue

@@ -88,7 +88,7 @@ def verify_sample(
     store = ExportStore(path, feed, storage_options)
     export_there(store)
     report = Report(store.feed, store.path)
-    there = [date.fromisoformat(each) for each in store.dates() if each != "~"]
+    there = [date.fromisoformat(each) for each in store.dates()]
     draw = random.Random(seed)  # noqa: S311 - a sample, no secret
     for place in sorted(draw.sample(range(len(there)), min(days, len(there)))):
         start = datetime.combine(there[place], time(), timezone.utc)

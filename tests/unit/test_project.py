@@ -174,7 +174,7 @@ def _anchors(page: Path) -> set[str]:
 def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
     """README, changelog and all pages of docs/."""
     broken = []
-    for page in (PROJECT / "README.md", PROJECT / "CHANGELOG.md", *(PROJECT / "docs").rglob("*.md")):
+    for page in (*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for link in re.findall(r"\]\(([^)]+)\)", text):
             file, _, anchor = link.partition("#")
@@ -182,6 +182,18 @@ def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
             if "://" not in link and not (target.exists() and (not anchor or anchor in _anchors(target))):
                 broken.append(f"{page.relative_to(PROJECT)}: {link}")
     assert broken == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_files_that_these_pages_name_are_there(page: str) -> None:
+    """Who carries on looks for them; a path begins at the project or the package, a name is somewhere."""
+    text = re.sub(r"```.*?```", "", (PROJECT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|toml|txt|md|sql)|/))`", text)
+    assert len(named) > 5
+    for path in named:
+        places = (PROJECT / path, PROJECT / "airflow_changefeed" / path)
+        there = any(place.exists() for place in places) or any((PROJECT / "tests").rglob(Path(path).name))
+        assert there, path
 
 
 def test_every_page_can_be_found_from_the_index() -> None:

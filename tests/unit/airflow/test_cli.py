@@ -272,3 +272,13 @@ def test_what_a_server_says_without_a_name_of_ours_is_one_line_too(
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(KeyError):
         fail(Namespace(verbose=False, error=KeyError("x")))
+
+
+@pytest.mark.parametrize("output", ["table", "json", "plain"])
+def test_a_file_whose_name_is_no_text_is_shown(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """It ended the report with a UnicodeEncodeError."""
+    Path(os.fsdecode(os.fsencode(store.layout.data) + b"/\xff.parquet")).write_bytes(b"x")
+    assert verify(store, "-o", output) < FAILED
+    assert "udcff" in capsys.readouterr().out

@@ -585,9 +585,9 @@ def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("os.listdir", refuse)
     values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
-    told = Visitor("OP").ask("windows", 503, **values)["detail"]
+    told = Visitor("OP").ask("windows", 502, **values)["detail"]
     assert ("Permission denied" in told, output in told) == (True, True)
-    told = Visitor("VIEWER").ask("windows", 503, **values)["detail"]
+    told = Visitor("VIEWER").ask("windows", 502, **values)["detail"]
     assert ("currently not available" in told, output in told) == (True, False)
 
 

@@ -19,8 +19,9 @@ from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from tests.unit.core.strategies import texts, times, ulids, units
 
 _checksums = st.integers(0, (1 << 128) - 1)
+_names = texts.filter(lambda name: name not in ("", ".", "..") and not set("/\\\0") & set(name))
 _files = st.builds(
-    FileFacts, texts, st.integers(1, 1 << 40), st.integers(0, 1 << 40), ulids, ulids, _checksums
+    FileFacts, _names, st.integers(1, 1 << 40), st.integers(0, 1 << 40), ulids, ulids, _checksums
 )
 _manifests = st.builds(
     Manifest,

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.tables.open import FORMATS
 from tests.unit.tables.exports import Export
+from tests.unit.tables.formats import catalog_below
 
 
 def make(format: str, folder: Path, **more: str) -> Export:
     """Return an export below a folder; a catalog of SQLite for Iceberg."""
     folder.mkdir(parents=True, exist_ok=True)
-    catalog = {"name": "tests", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
-    return Export(format, f"{folder}/lake", catalog=catalog, **more)
+    return Export(format, f"{folder}/lake", catalog=catalog_below(folder), **more)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def iceberg(tmp_path: Path) -> Export:
     return make("iceberg", tmp_path)
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=FORMATS)
 def export(request: pytest.FixtureRequest, tmp_path: Path) -> Export:
     """With a table of each format in turn."""
     return make(request.param, tmp_path)

@@ -54,9 +54,8 @@ class Export:
 
     def table(self) -> LakeTable:
         """Open the table, as another process would."""
-        if self.format == "delta":
-            return open_table("delta", self.store, self.options)
-        return open_table("iceberg", self.store, self.options, table="sales.flights", catalog=self.catalog)
+        named = {"table": "sales.flights", "catalog": self.catalog} if self.format == "iceberg" else {}
+        return open_table(self.format, self.store, self.options, **named)
 
     def write(
         self,

@@ -15,14 +15,15 @@ from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.tables.base import LakeTable, TableChange, TableState
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.tables.open import FORMATS, open_table
 from airflow_changefeed.tables.publish import publish
 from tests.unit.export.faults import local_files, stepped
 from tests.unit.export.flights import FEED, Flights
+from tests.unit.tables.formats import LIBRARIES, NAME, FormatLibrary
 
 OPTIONS = {
-    "delta": ExportOptions(table_format="delta"),
-    "iceberg": ExportOptions(table_format="iceberg", catalog_table="nyc.flight"),
+    format: ExportOptions(table_format=format, catalog_table=NAME if format == "iceberg" else "")
+    for format in FORMATS
 }
 Before = Callable[[int], None]
 
@@ -105,16 +106,14 @@ class Lake:
         return ExportStore(files.root, FEED, files=files)
 
     @property
-    def catalog(self) -> dict[str, str]:
-        """Of an Iceberg table: a database beside the output."""
-        return {"name": "tests", "type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db"}
+    def library(self) -> FormatLibrary:
+        """What other readers of the table use."""
+        return LIBRARIES[self.kind](self.folder, self.store.layout.data)
 
     def table(self) -> LakeTable:
         """Open the table anew, as another process would."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.kind == "delta":
-            return open_table("delta", self.store)
-        return open_table("iceberg", self.store, table="nyc.flight", catalog=self.catalog)
+        return open_table(self.kind, self.store, **self.library.named)
 
     def attempt(self, windows: Sequence[Window] | None, run: str | None = None) -> LakeAttempt:
         """Plan an export of windows, or of a batch."""
@@ -122,35 +121,19 @@ class Lake:
         begin(self.store, plan)
         return LakeAttempt(self, plan)
 
-    def _loaded(self) -> Any:
-        if self.kind == "delta":
-            from deltalake import DeltaTable
-
-            return DeltaTable(self.store.layout.data)
-        from pyiceberg.catalog import load_catalog
-
-        return load_catalog(self.catalog["name"], type="sql", uri=self.catalog["uri"]).load_table(
-            "nyc.flight"
-        )
-
     def rows(self, columns: Sequence[str] = ("changefeed_ulid",)) -> list[Any]:
         """Rows that readers of the table find; none before there is a table."""
         if self.table().look().version is None:
             return []
-        loaded = self._loaded()
-        if self.kind == "delta":
-            found = loaded.to_pyarrow_table(columns=list(columns))
-        else:
-            found = loaded.scan(selected_fields=tuple(columns)).to_arrow()
-        rows = found.select(list(columns)).to_pylist()
+        rows = self.library.read(columns).select(list(columns)).to_pylist()
         return sorted(tuple(row.values()) for row in rows)
 
     def delete(self, where: str) -> None:
         """Delete rows of the table, as somebody else may."""
-        self._loaded().delete(where)
+        self.library.delete(where)
 
     def commits(self) -> int:
         """How many commits the table has had."""
         if self.table().look().version is None:
             return 0
-        return len(self._loaded().history())
+        return self.library.commits()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.plan import PARQUET, TABLE_FORMATS
 from airflow_changefeed.exceptions import InvalidArgumentError, TableError, TransientError
 from airflow_changefeed.output.manifests import ManifestStore
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.tables.open import FORMATS, open_table
 from airflow_changefeed.tables.storage import object_store_options
 from tests.unit.tables.conftest import make
 from tests.unit.tables.exports import Export, change, paths, unit
@@ -204,3 +205,8 @@ def test_a_catalog_that_is_not_there_shows_no_secret(tmp_path: Path) -> None:
     with pytest.raises((TableError, TransientError)) as caught:
         Export("iceberg", str(tmp_path), catalog=catalog).table().look()
     assert "hidden-word" not in str(caught.value)
+
+
+def test_each_format_of_an_export_can_be_opened() -> None:
+    """Two lists of them: core knows no rooms above it."""
+    assert (PARQUET, *FORMATS) == TABLE_FORMATS

@@ -27,6 +27,7 @@ from airflow_changefeed.output.attempts import end
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.tables.base import UNKNOWN, LakeTable, TableChange, TableState
 from airflow_changefeed.tables.clean import clean
+from airflow_changefeed.tables.open import FORMATS
 from airflow_changefeed.tables.publish import differences, publish
 from airflow_changefeed.verify.verify import verify, verify_export
 from tests.clocks import after_now
@@ -38,7 +39,7 @@ ROWS = 12
 _MOST_CHANGES = 80
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=FORMATS)
 def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Flights], Lake]:
     """What makes new outputs."""
     numbers = count()
@@ -438,10 +439,7 @@ def test_a_table_that_was_lost_is_made_again(lakes: Callable[[Flights], Lake], f
     """From the manifests alone."""
     lake = lakes(flights)
     lake.attempt(hours(0, 3)).run()
-    if lake.kind == "delta":
-        lake.store.files.remove(f"{lake.store.layout.data}/_delta_log")
-    else:
-        (lake.folder / "catalog.db").unlink()
+    lake.library.lose()
     assert len(differences(lake.store, lake.table())) == 3
     assert publish(lake.store, lake.table(), None, "tests")
     _check_whole(lake, ROWS + 3)

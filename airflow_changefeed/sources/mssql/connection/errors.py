@@ -92,7 +92,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77160: FeedSetupError,
     77157: PermissionDeniedError,
 }
-_THROWN = re.compile(r"changefeed (\d+): (.*)", re.DOTALL)
+_THROWN = re.compile(r"changefeed (\d{5,6}): (.*)", re.DOTALL)
 #: How our T-SQL reports the current version, the current value, and the expected version.
 _STALE = re.compile(r"is at resource version (\d+) \((.*)\), not (-?\d+): nothing was changed", re.DOTALL)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
@@ -191,7 +191,7 @@ def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[Curso
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
     """Return a cursor row from a procedure's row."""
-    pieces = decode(tuple[UlidRange, ...], json.loads(row["ahead"]), where="ahead")
+    pieces = decode_text(tuple[UlidRange, ...], row["ahead"], where="ahead")
     expires = row["lease_expires"]
     return CursorRow(
         consumer=row["consumer"],

@@ -15,7 +15,7 @@ from airflow_changefeed.core.capture import (
     CaptureSpec,
     Operation,
 )
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureNotFoundError
@@ -161,9 +161,9 @@ def _stored(
     disabled: int | None,
 ) -> StoredCapture:
     return StoredCapture(
-        spec=decode(CaptureSpec, json.loads(spec), where=f"capture {name!r}"),
-        fields=decode(tuple[Column, ...], json.loads(fields), where=f"fields of capture {name!r}"),
-        tables=decode(tuple[StoredTable, ...], json.loads(tables), where=f"tables of capture {name!r}"),
+        spec=decode_text(CaptureSpec, spec, where=f"capture {name!r}"),
+        fields=decode_text(tuple[Column, ...], fields, where=f"fields of capture {name!r}"),
+        tables=decode_text(tuple[StoredTable, ...], tables, where=f"tables of capture {name!r}"),
         enabled_at_ms=enabled,
         disabled_at_ms=disabled,
         balances=tuple(json.loads(balances)),

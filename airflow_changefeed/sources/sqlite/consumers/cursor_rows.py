@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.codec import decode
+from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
@@ -78,7 +77,7 @@ def read_row(*values: Any) -> CursorRow:
     consumer, feed, shard, start, upto, ahead, ack, version, moved_at, moved_by, token, holder, expires = (
         values
     )
-    pieces = decode(tuple[UlidRange, ...], json.loads(ahead), where="ahead")
+    pieces = decode_text(tuple[UlidRange, ...], ahead, where="ahead")
     return CursorRow(
         consumer=consumer,
         feed=feed,

@@ -194,7 +194,19 @@ def has_column(connection: sqlite3.Connection, table: str, column: str) -> bool:
 
 
 def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[FeedTables]:
-    """Return one feed or all, by name; none where changefeed was never installed."""
+    """
+    Return one feed or all, by name; none where changefeed was never installed.
+
+    :raises InvalidArgumentError: a name that no table can have.
+    """
+    if feed is not None and not feed.isascii():
+        try:
+            feed.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(
+                f"feed {feed!r} has half a character (a lone surrogate), which no table's name can have",
+                feed=feed,
+            ) from None
     installed = present(connection, ("registry", "feed_version"))
     if "registry" not in installed:
         return []
