@@ -99,8 +99,8 @@ def check_installed(programs: Path, folder: Path) -> None:
         )
     if found["pyspark"] != found["pyspark-client"]:
         raise CheckError(
-            f"a plain install takes pyspark {found['pyspark']} with pyspark-client {found['pyspark-client']}, which "
-            "share a folder: limit both in pyproject.toml"
+            f"a plain install takes pyspark {found['pyspark']}, pyspark-client {found['pyspark-client']}, "
+            "which share a folder: limit both in pyproject.toml"
         )
     tested = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
     if f"\npyspark=={found['pyspark']}\n" not in tested:
