@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build release-check clean
+.PHONY: help setup java libraries demo demo-mssql ui test matrix matrix-spark operators observability constraints-operators browser stores readers soak tsql test-mssql bench lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -274,6 +274,12 @@ release-check: build .venv-release/.changefeed-installed java ## Install what is
 	@$(BIN)/python -m tests.tools.check_wheel dist
 	@.venv-release/bin/twine check --strict dist/*
 	@$(BIN)/python -m tests.tools.check_release dist
+
+fixtures: setup java ## Write what the present version leaves behind, before its release (3 minutes)
+	@$(BIN)/python -m tests.tools.released.write
+
+surface: setup ## Write only what people hold on to of the present version: names, keys, options
+	@$(BIN)/python -m tests.tools.released.write surface
 
 clean: ## Remove what builds, tests, demo and ui left (the environment stays)
 	@rm -rf build dist .airflow .mypy_cache .ruff_cache .hypothesis .pytest_cache spark-warehouse

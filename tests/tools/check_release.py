@@ -92,7 +92,9 @@ def check_installed(programs: Path, folder: Path) -> None:
     :param folder: an empty one, for Airflow.
     """
     version = declared_version()
-    found = json.loads(_run(programs / "python", "-c", _PUBLIC, folder=folder).splitlines()[-1])
+    home = str(folder / "airflow")
+    shown = _run(programs / "python", "-c", _PUBLIC, folder=folder, AIRFLOW_HOME=home)
+    found = json.loads(shown.splitlines()[-1])
     if (found["package"], found[NAME]) != (version, version):
         raise CheckError(
             f"version {version} was built, and {found['package']} (metadata: {found[NAME]}) installed"
@@ -107,13 +109,10 @@ def check_installed(programs: Path, folder: Path) -> None:
         raise CheckError(
             f"a plain install takes pyspark {found['pyspark']}, which constraints.txt does not have"
         )
-    home = str(folder / "airflow")
     listed = json.loads(
         _run(programs / "airflow", "providers", "list", "-o", "json", folder=folder, AIRFLOW_HOME=home)
     )
-    if {"package_name": NAME, "version": version}.items() - {
-        pair for each in listed for pair in each.items() if each["package_name"] == NAME
-    }:
+    if [each["version"] for each in listed if each["package_name"] == NAME] != [version]:
         raise CheckError(f"airflow providers list does not show {NAME} {version}")
     usage = _run(programs / NAME, "--help", folder=folder, AIRFLOW_HOME=home)
     if "doctor" not in usage:
