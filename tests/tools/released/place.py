@@ -107,6 +107,8 @@ def left_by(version: str) -> Iterator[Left]:
             shutil.copytree(RELEASED / version / "lake", root / "lake")
             for name in ("feeds", "catalog"):
                 with closing(sqlite3.connect(root / f"{name}.db")) as connection:
+                    # A dump does not say so.
+                    connection.execute("pragma journal_mode = wal")
                     connection.executescript((RELEASED / version / f"{name}.sql").read_text(encoding="utf-8"))
             yield Left(root, version)
         finally:

@@ -112,7 +112,10 @@ def _owner(line: str) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Enum):
         return repr(value.value)
-    return value.__name__ if inspect.isclass(value) or inspect.isfunction(value) else repr(value)
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return value.__name__
+    # A marker, whose repr is its address.
+    return type(value).__name__ if type(value).__repr__ is object.__repr__ else repr(value)
 
 
 def _parameters(what: str, function: Any) -> Iterator[str]:
