@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.doctor import examine
 from tests.integration.babelfish import rewrite_script
@@ -55,10 +56,13 @@ def test_the_script_of_this_version_upgrades_it(left: Database) -> None:
         write(client, 4)
         client.results(f"update {CAPTURED} set amount = 11")
         with left.source() as source:
+            for feed in (FEED, f"{CAPTURED}_changes"):
+                source.drain(feed)
             events = source.read_feed(FEED, 0, Ulid.MIN).events
             assert [event.key for event in events] == [(1,), (2,), (3,), (4,)]
             assert [(bytes(event.ulid), event.key[0]) for event in events[:2]] == [
                 (bytes(u), i) for u, i in before
             ]
             assert len(source.read_feed(f"{CAPTURED}_changes", 0, Ulid.MIN).events) == 2
-            assert examine(source).faults == ()
+            # A server that is compatible with SQL Server does not report everything.
+            assert {fault.kind for fault in examine(source).faults} <= {FaultKind.NOT_CHECKED}

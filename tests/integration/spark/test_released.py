@@ -50,12 +50,13 @@ def test_outputs_are_read_by_spark(left: Left, spark: SparkSession, name: str) -
 def test_folds_go_on_from_what_was_left(left: Left, spark: SparkSession, base: str) -> None:
     """From the state, or from the snapshot before it; to what the table has by now."""
     changes, stock = left.lake("changes"), left.lake("stock")
-    begin = until(left) if base == "state" else datetime.fromisoformat(left.documents["snapshot"]["begin"])
-    then = fold(spark, changes, CAPTURE, at=until(left), states=stock, base=begin)
+    then = fold(spark, changes, CAPTURE, at=until(left), states=stock)
     assert rows(then) == left.documents["rows"][TABLE]
     change_stock(left, "update stock set amount = 100 where id = 2", "delete from stock where id = 8")
     at = export_stock(left, until(left))
-    now = fold(spark, changes, CAPTURE, at=at, states=stock)
+    snapshot = datetime.fromisoformat(left.documents["snapshot"]["begin"])
+    begin = until(left) if base == "state" else snapshot
+    now = fold(spark, changes, CAPTURE, at=at, states=stock, base=begin)
     assert rows(now) == [
         [2, "name 2", 100.0] if row[0] == 2 else row for row in left.documents["rows"][TABLE] if row[0] != 8
     ]
