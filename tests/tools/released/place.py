@@ -116,7 +116,7 @@ def left_by(version: str) -> Iterator[Left]:
 
 
 @contextmanager
-def airflow_home() -> Iterator[None]:
+def airflow_home(*, has_database: bool = True) -> Iterator[None]:
     """Give this process an Airflow of its own, as its commands have."""
     if "airflow.configuration" in sys.modules:
         raise RuntimeError("Airflow was imported before it was given a home: it would use the person's own")
@@ -126,7 +126,8 @@ def airflow_home() -> Iterator[None]:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "_AIRFLOW_PROCESS_CONTEXT": "server",
         }
-        from airflow.utils.db import initdb
+        if has_database:
+            from airflow.utils.db import initdb
 
-        initdb()
+            initdb()
         yield

@@ -75,9 +75,10 @@ def main(only: Sequence[str]) -> int:
         print(f"{version} is released: raise the version in pyproject.toml and __init__.py first")
         return 1
     if only == ["surface"]:
-        from tests.tools.released.surface import surface
+        with airflow_home(has_database=False):
+            from tests.tools.released.surface import surface
 
-        (target / "surface.txt").write_text(surface(), encoding="utf-8")
+            (target / "surface.txt").write_text(surface(), encoding="utf-8")
         return 0
     place = Place(home(version))
     shutil.rmtree(place.root, ignore_errors=True)
