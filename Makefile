@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build clean
+.PHONY: help setup java libraries demo demo-mssql ui test check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -303,6 +303,24 @@ constraints-airflow: setup ## Resolve constraints/airflow-3.N.txt again, from wh
 build: setup ## Build the wheel and the source distribution into dist/
 	@rm -rf dist
 	@$(UV) build --quiet --python $(BIN)/python -b constraints.txt --out-dir dist
+
+.venv-release/.changefeed-installed: constraints/release.txt | $(STAMP)
+	@echo "Installing into $(@D)"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) pip install --quiet --python $(@D)/bin/python -r constraints/release.txt
+	@touch $@
+
+release-check: build .venv-release/.changefeed-installed java ## Install what is built into fresh environments without constraints, and use it
+	@$(BIN)/python -m tests.tools.changelog > build/release-notes.md
+	@$(BIN)/python -m tests.tools.check_wheel dist
+	@.venv-release/bin/twine check --strict dist/*
+	@$(BIN)/python -m tests.tools.check_release dist
+
+fixtures: setup java ## Write what the present version leaves behind, before its release (3 minutes)
+	@$(BIN)/python -m tests.tools.released.write
+
+surface: setup ## Write only what people hold on to of the present version: names, keys, options
+	@$(BIN)/python -m tests.tools.released.write surface
 
 clean: ## Remove what builds, tests, demo and ui left (the environment stays)
 	@rm -rf build dist .airflow .mypy_cache .ruff_cache .hypothesis .pytest_cache spark-warehouse

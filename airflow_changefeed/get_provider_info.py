@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_changefeed import __version__
+
 _NAME = "Changefeed"
+_PARQUET = "Apache Parquet"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -18,15 +21,25 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-changefeed",
         "name": _NAME,
-        "description": "Race-safe change feeds of database tables, exported to Parquet through Spark.",
+        "description": "Race-safe change feeds of SQL Server tables, exported to Parquet, Delta Lake "
+        "and Iceberg through Spark, in provably complete time windows.",
+        "versions": [__version__],
         "integrations": [
             {
                 "integration-name": _NAME,
                 "external-doc-url": "https://pypi.org/project/airflow-changefeed/",
+                "logo": "/docs/integration-logos/changefeed.svg",
+                "how-to-guide": [
+                    "/docs/tutorial/first-export.md",
+                    "/docs/how-to/schedule-an-export.md",
+                    "/docs/how-to/capture-changes.md",
+                    "/docs/how-to/keep-a-current-table.md",
+                    "/docs/how-to/watch-freshness.md",
+                ],
                 "tags": ["software"],
             },
             {
-                "integration-name": "Parquet",
+                "integration-name": _PARQUET,
                 "external-doc-url": "https://parquet.apache.org/",
                 "tags": ["apache"],
             },
@@ -90,12 +103,13 @@ def get_provider_info() -> dict[str, Any]:
         "transfers": [
             {
                 "source-integration-name": _NAME,
-                "target-integration-name": "Parquet",
-                "python-module": module,
+                "target-integration-name": _PARQUET,
+                "python-module": f"airflow_changefeed.transfers.{module}",
+                "how-to-guide": f"/docs/how-to/{page}.md",
             }
-            for module in (
-                "airflow_changefeed.transfers.changefeed_to_parquet",
-                "airflow_changefeed.transfers.changefeed_group",
+            for module, page in (
+                ("changefeed_to_parquet", "schedule-an-export"),
+                ("changefeed_group", "run-by-any-operator"),
             )
         ],
     }

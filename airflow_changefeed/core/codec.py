@@ -6,9 +6,11 @@ A dataclass becomes an object with the names of its fields; an enum its value; a
 text; a length of time seconds; a tuple a list; a mapping an object whose keys are written as such values are.
 :class:`Form` in ``Annotated`` writes a type in another way.
 
-A dataclass may say two things of its JSON: ``ALSO_WRITTEN`` names properties that are written for readers and
-not read back, and ``REFUSES_UNKNOWN`` refuses names that are not its fields', which else are passed over. A
-name that is missing takes the default of its field, unless that is a ``default_factory``.
+A dataclass may say three things of its JSON: ``ALSO_WRITTEN`` names properties that are written for readers
+and not read back; ``REFUSES_UNKNOWN`` refuses names that are not its fields', which else are passed over; and
+``OMITS_DEFAULTS`` leaves out what has its default, so that an older version which refuses unknown names reads
+what uses none of them. A name that is missing takes the default of its field, unless that is a
+``default_factory``.
 
 Our own, in pure Python: Spark's executors get this package as a zip, where no module in machine code loads.
 """
@@ -240,9 +242,19 @@ def _record(kind: Any) -> Form:
     for name in getattr(kind, "ALSO_WRITTEN", ()):
         written[name] = _form(get_type_hints(getattr(kind, name).fget, include_extras=True)["return"])
     refuses_unknown = getattr(kind, "REFUSES_UNKNOWN", False)
+    omitted = (
+        {name: field.default for name, (field, _) in known.items()}
+        if getattr(kind, "OMITS_DEFAULTS", False)
+        else {}
+    )
 
     def write(value: Any) -> dict[str, Any]:
-        return {name: form.write(getattr(value, name)) for name, form in written.items()}
+        found = {name: getattr(value, name) for name in written}
+        return {
+            name: written[name].write(one)
+            for name, one in found.items()
+            if name not in omitted or one != omitted[name]
+        }
 
     def read(value: Any) -> Any:
         unknown = [str(name) for name in _OBJECT.read(value) if name not in written]

@@ -60,6 +60,8 @@ class ExportOptions:
     """
 
     REFUSES_UNKNOWN: ClassVar[bool] = True
+    #: Workers of an older version read attempts and plans that use no option which they do not know.
+    OMITS_DEFAULTS: ClassVar[bool] = True
 
     compression: str = "zstd"
     target_file_rows: int = 5_000_000

@@ -9,7 +9,8 @@ it: a database that is installed in this way takes the same statements as one on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,7 @@ from airflow.sdk import Connection
 
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sql import load_sql, mssql
+from airflow_changefeed.sql import fill, load_sql, mssql
 from tests.integration.contract.engines import MSSQL_VARIABLE
 
 
@@ -161,9 +162,39 @@ def rewrite(name: str, text: str) -> str:
         if name.startswith(form.files):
             text = text.replace(form.plain, form.rewritten)
     if name == "mssql/install/schema.batch.sql":
-        made = (f"exec (N'{one.strip().replace(chr(39), chr(39) * 2)}');" for one in _OBJECTS.split("\ngo\n"))
-        text += "\n".join(made).replace("<<schema>>", "<<schema_in_text>>")
+        text += _made()
     return text
+
+
+def rewrite_script(batches: Sequence[str]) -> list[str]:
+    """
+    Return what Babelfish executes instead of the script of a released version, whose files are not there.
+
+    :param batches: of a script for the schema ``changefeed``.
+    """
+    tokens = mssql.install_tokens(mssql.DEFAULT_SCHEMA)
+
+    def filled(text: str) -> str:
+        return fill(text, tokens)
+
+    found = []
+    for batch in batches:
+        made = re.search(r"create or alter \w+ \[changefeed\]\.\[(\w+)\]", batch)
+        name = f"{_INSTALL}{made[1] if made else ''}"
+        text = batch
+        if not name.endswith("templates"):
+            for form in FORMS:
+                # Words of a batch without a name are those of one file only.
+                if name.startswith(form.files) or not made:
+                    text = text.replace(filled(form.plain), filled(form.rewritten))
+        found.append(text + filled(_made()) if "create schema" in batch else text)
+    return found
+
+
+def _made() -> str:
+    """Return a batch that makes what the forms use."""
+    made = (f"exec (N'{one.strip().replace(chr(39), chr(39) * 2)}');" for one in _OBJECTS.split("\ngo\n"))
+    return "\n".join(made).replace("<<schema>>", "<<schema_in_text>>")
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,35 +23,14 @@ def _by_pip(folder: Path) -> dict[str, str]:
     return {each["metadata"]["name"]: each["metadata"]["version"] for each in found}
 
 
-def _by_uv(folder: Path) -> dict[str, str]:
-    run = [
-        str(Path(sys.executable).parent / "uv"),
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-header",
-        "--no-annotate",
-    ]
-    out = folder / "out.txt"
-    subprocess.run(
-        [*run, "--python", sys.executable, "-o", str(out), str(PROJECT / "pyproject.toml")],
-        check=True,
-        env=_environment(),
-        stdout=subprocess.DEVNULL,
-    )
-    return dict(re.findall(r"^(\S+)==(\S+)", out.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 def _environment() -> dict[str, str]:
     """Leave out what would constrain the resolution."""
     return {name: text for name, text in os.environ.items() if "CONSTRAINT" not in name}
 
 
-@pytest.mark.parametrize("resolve", [_by_pip, _by_uv], ids=["pip", "uv"])
-def test_a_plain_install_takes_the_tested_version_of_both_pysparks(resolve: object, tmp_path: Path) -> None:
-    """Other versions of the two would mix Python code with foreign jars."""
-    assert callable(resolve)
-    found = resolve(tmp_path)
+def test_pip_takes_the_tested_version_of_both_pysparks(tmp_path: Path) -> None:
+    """Other versions of the two would mix Python code with foreign jars; ``make release-check`` asks uv."""
+    found = _by_pip(tmp_path)
     assert found["pyspark"] == found["pyspark-client"]
     assert f"pyspark=={found['pyspark']}\n" in (PROJECT / "constraints.txt").read_text(encoding="utf-8")
     assert found["apache-airflow-providers-apache-spark"]

@@ -13,15 +13,19 @@ from pathlib import Path
 from tests.examples import DOCS
 
 _BLOCK = re.compile(
-    r"(?:`(?P<file>[\w./]+\.py)`[^`\n]*:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
+    r"(?:`(?P<file>[\w./-]+\.py)`[^`\n]*:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
 )
+#: Commands of a page that install things, which the environment has.
+_INSTALLS = ("pip install", "-m venv")
 
 
 def script(page: str, replaced: Mapping[str, str]) -> str:
     """
-    Return a page as a shell's script; Python that belongs to a file is written there, ``text`` is left out.
+    Return a page as a shell's script.
 
-    Blocks of ``console`` install things, which the tests have.
+    Python that belongs to a file is written there. Python that belongs to none is typed into one session, up
+    to the next commands of the shell. Of blocks of ``console`` the lines with a prompt are commands; ``text``
+    is left out.
     """
     text = (DOCS / page).read_text(encoding="utf-8")
     for there, here in replaced.items():
@@ -29,21 +33,37 @@ def script(page: str, replaced: Mapping[str, str]) -> str:
             raise AssertionError(f"{page} does not say {there!r}")
         text = text.replace(there, here)
     lines = ["set -euo pipefail"]
-    for match in _BLOCK.finditer(text):
+    session = ""
+    for match in [*_BLOCK.finditer(text), None]:
+        if match and match["language"] == "python" and not match["file"]:
+            session += match["text"]
+            continue
+        if session:
+            lines.append(f"python - <<'END OF SESSION'\n{session}END OF SESSION")
+            session = ""
+        if match is None:
+            break
         if match["language"] == "python":
-            if not match["file"]:
-                raise AssertionError(f"{page} does not say where this is saved: {match['text'][:100]}")
             lines.append(f"cat > {match['file']} <<'END OF FILE'\n{match['text']}END OF FILE")
         elif match["language"] == "bash":
             lines.append(match["text"])
+        elif match["language"] == "console":
+            commands = re.findall(r"^\$ (.+)$", match["text"], re.MULTILINE)
+            lines += [each for each in commands if not any(name in each for name in _INSTALLS)]
     return "\n".join(lines)
 
 
-def walk(page: str, folder: Path, replaced: Mapping[str, str]) -> str:
-    """Run a page in an empty folder; return what its last command prints."""
+def walk(
+    page: str, folder: Path, replaced: Mapping[str, str], programs: Path = Path(sys.executable).parent
+) -> str:
+    """
+    Run a page in an empty folder; return what its last command prints.
+
+    :param programs: folder of the environment's programs, ``python`` and ``airflow`` among them.
+    """
     # No setting of ours or of the tests' may help.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ""}
     done = subprocess.run(
         ["bash", "-c", script(page, replaced)],
         cwd=folder,

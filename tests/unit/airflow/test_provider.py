@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import select
 import stat
 import subprocess
@@ -29,6 +30,9 @@ else:
     import tomli as tomllib
 
 PROJECT = Path(__file__).resolve().parents[3]
+_KINDS = ("hooks", "operators", "sensors", "triggers")
+#: A class that people name in DAGs, or that Airflow shows.
+_FACE = r"^class (?:Changefeed\w*(?:Operator|Sensor|Trigger|Notifier|Hook)|[A-Z]\w*Link)\b"
 
 
 def test_the_provider_info_is_what_airflow_validates() -> None:
@@ -37,17 +41,40 @@ def test_the_provider_info_is_what_airflow_validates() -> None:
     jsonschema.validate(get_provider_info(), json.loads(schema))
 
 
-def test_every_module_of_the_provider_info_exists() -> None:
-    """What Airflow lists can be imported."""
+@since("3.3", "all keys of the schema")
+def test_the_provider_info_is_what_the_registry_asks_for() -> None:
+    """It fits the schema of Airflow's own providers, but for what their releases need (state, epoch)."""
+    text = files("airflow").joinpath("provider.yaml.schema.json").read_text(encoding="utf-8")
+    asked = json.loads(text) | {"required": ["package-name", "name", "description", "versions"]}
+    jsonschema.validate(get_provider_info(), asked)
+    assert get_provider_info()["versions"] == [airflow_changefeed.__version__]
+
+
+def test_the_guides_and_the_logo_of_the_provider_info_are_files() -> None:
+    """Their paths begin at the root of the repository, as the schema asks."""
     info = get_provider_info()
-    modules = [
-        name
-        for kind in ("hooks", "operators", "sensors", "triggers")
-        for entry in info[kind]
-        for name in entry["python-modules"]
-    ]
-    modules += [entry["python-module"] for entry in info["transfers"]]
-    for name in modules:
+    named = [each["how-to-guide"] for each in info["transfers"]]
+    for integration in info["integrations"]:
+        named += integration.get("how-to-guide", [])
+        named += [integration["logo"]] if "logo" in integration else []
+    assert [name for name in named if not (PROJECT / name.lstrip("/")).is_file()] == []
+
+
+def test_every_module_with_a_face_is_in_the_provider_info() -> None:
+    """Operators, sensors, triggers, notifiers and links that Airflow lists, and no others."""
+    info = get_provider_info()
+    listed = {name for kind in _KINDS for entry in info[kind] for name in entry["python-modules"]}
+    listed |= {entry["python-module"] for entry in info["transfers"]}
+    listed |= {name.rpartition(".")[0] for name in (*info["extra-links"], *info["notifications"])}
+    found = set()
+    for folder in ("hooks", "links", "notifications", "operators", "sensors", "transfers", "triggers"):
+        for path in (PROJECT / "airflow_changefeed" / folder).glob("*.py"):
+            named = re.findall(_FACE, path.read_text(encoding="utf-8"), re.MULTILINE)
+            found |= {f"airflow_changefeed.{folder}.{path.stem}"} if named else set()
+    # What operators are made of.
+    found -= {"airflow_changefeed.hooks.changefeed_spark", "airflow_changefeed.hooks.changefeed_submit"}
+    assert found == listed
+    for name in listed:
         importlib.import_module(name)
     for name in (*info["extra-links"], *info["notifications"]):
         module, _, face = name.rpartition(".")

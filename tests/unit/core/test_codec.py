@@ -212,3 +212,22 @@ def test_a_type_without_a_form_is_an_error_of_ours(kind: Any) -> None:
     """Whatever the value."""
     with pytest.raises(TypeError, match="has no form in JSON"):
         decode(kind, None, where="it")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a version."""
+
+    REFUSES_UNKNOWN: ClassVar[bool] = True
+    OMITS_DEFAULTS: ClassVar[bool] = True
+
+    rows: int = 10
+    colour: Colour = Colour.RED
+
+
+def test_what_has_its_default_is_left_out_where_the_type_says_so() -> None:
+    """So an older version, which knows only some of the names, reads what uses none of the others."""
+    assert encode(Options()) == {}
+    assert encode(Options(rows=5)) == {"rows": 5}
+    assert decode(Options, {"rows": 5}, where="it") == Options(rows=5)
+    assert decode(Options, {}, where="it") == Options()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.sql import load_sql
-from airflow_changefeed.sql.mssql import CAPTURE, FEED, INSTALL
-from tests.integration.babelfish import FORMS, Form, rewrite
+from airflow_changefeed.sql import load_sql, mssql
+from airflow_changefeed.sql.mssql import CAPTURE, FEED, INSTALL, install_script
+from tests.integration.babelfish import FORMS, Form, rewrite, rewrite_script
 
 PRODUCT = Path(str(files("airflow_changefeed")))
 
@@ -36,6 +36,15 @@ def test_what_is_rewritten_is_gone() -> None:
         text = rewrite(name, load_sql(name)).partition("\nexec (N'create or alter ")[0]
         for form in FORMS:
             assert not name.startswith(form.files) or form.plain not in text, (name, form.plain)
+
+
+def test_a_script_is_rewritten_as_its_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a released version only the script is left."""
+    plain = install_script()
+    monkeypatch.setattr(mssql, "load_sql", lambda name: rewrite(name, load_sql(name)))
+    rewritten = install_script()
+    assert rewritten != plain
+    assert rewrite_script(plain) == rewritten
 
 
 def _without_comments(file: Path) -> Iterator[str]:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What released versions have left behind, and what the present one does with it."""
