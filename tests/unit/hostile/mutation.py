@@ -27,7 +27,17 @@ ROUNDS, ROUNDS_VARIABLE = 40, "CHANGEFEED_HOSTILE_ROUNDS"
 
 #: Names that lead out of a folder, or that a path, a terminal, a page or a database takes for something else.
 NAMES = (
-    *("", " ", ".", "..", "../../secret.parquet", "/nowhere/secret.parquet", "a/../../b", "s3://other/b", "file:///b"),
+    *(
+        "",
+        " ",
+        ".",
+        "..",
+        "../../secret.parquet",
+        "/nowhere/secret.parquet",
+        "a/../../b",
+        "s3://other/b",
+        "file:///b",
+    ),
     *("..\\..\\b", "C:\\b", "~", "~root", "a\x00b", "a\nb", "\x1b[2J", "\u202egnp.exe", "e\u0301", "\u212a"),
     *(
         "\ufeff",
