@@ -184,7 +184,7 @@ def test_every_link_between_pages_leads_to_a_file_and_a_heading() -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("page", ["docs/CONTRIBUTING.md", "docs/SECURITY.md"])
 def test_files_that_these_pages_name_are_there(page: str) -> None:
     """Who carries on looks for them; a path begins at the project or the package, a name is somewhere."""
     text = re.sub(r"```.*?```", "", (PROJECT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
