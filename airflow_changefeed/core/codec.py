@@ -79,7 +79,7 @@ def decode(
 def decode_text(
     kind: type[_T], text: str | bytes, *, where: str, error: type[TerminalError] = InvalidArgumentError
 ) -> _T:
-    """Read the JSON text of what :func:`encode` wrote, as :func:`decode` does; also one that is no JSON."""
+    """Read the JSON text of what :func:`encode` wrote, as :func:`decode` does, or say that it is not JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:

@@ -132,7 +132,7 @@ def tables(files: Files, feed: str) -> list[str]:
     found = []
     for name in files.names(f"{files.root}/{CONTROL}"):
         layout = Layout(files.root, unquote_feed(name))
-        # A damaged one of another feed, or a folder that is none, is not our concern.
+        # Damaged claims of other feeds, and folders of something else, are not our concern.
         with contextlib.suppress(ManifestError, InvalidArgumentError):
             claim = read(files, layout)
             if claim is not None and claim.table and claim.feed == feed:

@@ -292,7 +292,7 @@ def merge() -> str:
         if changed:
             canvas.arrow((23, y + 2.3), (33, 24.5), colour=ORANGE)
             canvas.box(
-                (77, y), 18, 4.6, f"file {number + 1}, written anew", fill=LIGHT_BLUE, edge=BLUE, size=7.5
+                (77, y), 18, 4.6, f"file {number + 1}, written again", fill=LIGHT_BLUE, edge=BLUE, size=7.5
             )
             canvas.arrow((61, 24.5), (77, y + 2.3), colour=BLUE)
         else:
