@@ -249,9 +249,9 @@ def lost_remedy(consumer: str, feed: str, shard: Shard) -> str:
     """Return what to do about a consumer that is lost."""
     command = shell("cursor set", consumer, feed, "--shard", shard_text(shard), "--to", "earliest")
     return (
-        "If you need the purged events, read them from an export. Then move the cursor to the first event "
-        f"that is left: {command}; for an export of windows to the start of the first window that is whole "
-        "(--to TIME)"
+        "If you need the purged events, read them from an export. Then move the cursor of a consumer of "
+        f"events, or of an export in batches, to the first event that is left: {command}. For an export of "
+        "windows run its task instead: its error has the command for the first window that is whole"
     )
 
 

@@ -25,6 +25,7 @@ from airflow_changefeed.core.cursor import (
 )
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
 from airflow_changefeed.exceptions import (
@@ -208,7 +209,7 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
     try:
         return CursorDocument.from_json(text, key=key)
     except CursorFormatError as problem:
-        there = some(f"shard {shard_text(row.shard)} {_of_row(row)}" for row in rows) or "nothing"
+        there = some(f"shard {shard_text(row.shard)} {_place(row)}" for row in rows) or "nothing"
         _, publish = recovery_commands(consumer, feed)
         rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
         act = f"Overwrite the Variable: {publish}" if rows else f"Delete the Variable{_OF_ROWS}: {rebuild}"
@@ -252,14 +253,15 @@ def _difference(cursor: Cursor, row: CursorRow | None) -> str:
 
 
 def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
-    there = _of_row(row) if row else "nothing"
-    here = f"{cursor.ulid} (resource version {cursor.resource_version})"
+    there = _place(row) if row else "nothing"
+    here = _place(cursor)
     both = f"shard {shard_text(shard)}: the Variable has {here}, the database has {there}"
     return f"{both}: {why}" if why else both
 
 
-def _of_row(row: CursorRow) -> str:
-    return f"{row.ulid} (resource version {row.resource_version})"
+def _place(cursor: Cursor | CursorRow) -> str:
+    ulid = cursor.ulid
+    return f"{ulid} ({format_time(ulid.time)}, resource version {cursor.resource_version})"
 
 
 def move(

@@ -113,6 +113,7 @@ def _scope(
         checked.append("the export's manifests, and names and sizes of its data files")
         left_out.append("the content of data files (run airflow-changefeed verify)")
     left_out.append("values that cannot be exported unchanged (exports report them)")
+    left_out.append("how late consumers are, and their DAGs (run airflow-changefeed status --max-age 2h)")
     return checked, left_out
 
 

@@ -149,8 +149,9 @@ class ChangefeedHook(BaseHook):
         except AirflowNotFoundException:
             raise ConnectionNotUsableError(
                 f"Airflow has no connection {self.changefeed_conn_id!r}: create it (airflow connections add "
-                f"{self.changefeed_conn_id} --conn-type sqlite --conn-host /path/to/feeds.db), or name "
-                "another one by changefeed_conn_id",
+                f"{self.changefeed_conn_id} --conn-type mssql --conn-host SERVER --conn-schema DATABASE "
+                "--conn-login LOGIN --conn-password ..., or --conn-type sqlite --conn-host "
+                "/path/to/feeds.db), or name another one by changefeed_conn_id (--conn-id)",
                 conn_id=self.changefeed_conn_id,
             ) from None
         hide_secrets(connection.extra_dejson)

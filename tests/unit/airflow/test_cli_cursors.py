@@ -76,7 +76,7 @@ def test_show_says_what_a_variable_is(commands: Commands, exported: SqliteFeedSo
     edit("0", ulid=end_of(0))
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
     for words in (
-        f"the Variable has {end_of(0)} (resource version 3), the database has {end_of(3)} (res",
+        f"the Variable has {end_of(0)} (2013-01-01T00:59:59.999Z, resource version 3), the database has",
         f"airflow-changefeed cursor adopt {CONSUMER} --feed {FEED} --conn-id changefeed_default",
         f"airflow-changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id changefeed_default",
     ):

@@ -157,7 +157,7 @@ def test_an_edited_variable_stops_a_move(
     with pytest.raises(CursorEditedError) as refused:
         move(source, variables, moves)
     for words in (
-        f"the Variable has {end_of(7)} (resource version 2), the database has {end_of(5)} (res",
+        f"the Variable has {end_of(7)} (2013-01-01T07:59:59.999Z, resource version 2), the database has",
         "airflow-changefeed cursor adopt warehouse --feed nyc.Flight",
         "airflow-changefeed cursor publish warehouse --feed nyc.Flight",
     ):
