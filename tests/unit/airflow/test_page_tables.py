@@ -152,7 +152,7 @@ def begin(stock: Stock, seconds: float = 60.0) -> None:
     since = stock.source.now()
     stock.source.seal(CAPTURE, since)
     stock.source.begin_snapshot(
-        CAPTURE, TABLE, token="01A", path="/other", begin=since, by="Anna", seconds=seconds
+        CAPTURE, TABLE, token="01A", path="/second-lake", begin=since, by="Anna", seconds=seconds
     )
 
 
@@ -165,7 +165,7 @@ def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> N
         TABLE,
         "running",
         "Anna",
-        "/other",
+        "/second-lake",
     )
     assert claim["remedy"] is None
     assert claim["begin"] < claim["expires_at"]
@@ -268,7 +268,7 @@ def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock)
             task_id="fold", feed=CAPTURE, path=stock.export, output_path="/folded", conn_id="spark"
         )
         ChangefeedFoldOperator(
-            task_id="other", feed=CAPTURE, path="/elsewhere", output_path="/other", conn_id="spark"
+            task_id="other", feed=CAPTURE, path="/elsewhere", output_path="/second-lake", conn_id="spark"
         )
         ChangefeedFoldOperator(
             task_id="later", feed=CAPTURE, path=stock.export, output_path="{{ ds }}", conn_id="spark"
