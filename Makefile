@@ -168,7 +168,7 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 .venv-observability/.changefeed-installed: pyproject.toml constraints.txt constraints/observability.txt | $(STAMP)
 	@[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	@echo "Installing into $(@D)"
-	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev,spark]'
+	@$(UV) pip install --quiet --python $(@D)/bin/python -c constraints.txt -b constraints.txt -r constraints/observability.txt -e '.[dev,spark,delta]'
 	@touch $@
 
 observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD, and the alerts (needs Python 3.11 or later and promtool)
