@@ -171,7 +171,7 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             f"written to it. Undo that; or {_REMEDY}",
             table=lake.what,
         )
-    # Whoever may write to the table's log would have us read what only we may.
+    # Somebody who may write only the table's log could have us read files that are closed to them.
     outside = [file.path for file in seen.plain if _is_outside(file.path)]
     if outside:
         raise TableError(

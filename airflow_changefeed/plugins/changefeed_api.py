@@ -207,7 +207,7 @@ def exporting(uses: Uses, conn_id: ConnId, dag_id: str, task_id: str) -> Use:
     """
     Return a task with windows that the user may see.
 
-    :raises HTTPException: 404 if there is none.
+    :raises HTTPException: 404 if it does not exist.
     """
     for use in uses:
         if (use.conn_id, use.dag_id, use.task_id) == (conn_id, dag_id, task_id) and use.has_windows:

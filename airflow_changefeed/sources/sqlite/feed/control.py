@@ -339,7 +339,7 @@ def _purge_bound(
     kept = min(bound, *held)
     released = min(bound, tables.info.held_since(from_milliseconds(now_ms)))
     if released > kept:
-        # To the last event that goes, so that whoever has read all there is does not count as lost.
+        # To the last event that goes, so that a consumer that has read everything does not count as lost.
         (last,) = connection.execute(
             f"select max({tables.ulid}) from {tables.feed} "
             f"where {tables.shard_condition} and {tables.ulid} <= ?",
