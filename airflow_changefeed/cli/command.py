@@ -136,6 +136,7 @@ def show(
     Write rows to standard output; no rows are an empty list in ``json`` and ``yaml``, nothing otherwise.
 
     :param output: ``json`` and ``yaml`` have all values as they are, ``table`` and ``plain`` are for people.
+        A table that is too wide for the terminal becomes a line for each value.
     :param short: picks the values of a row that people see.
     :param on_error: whether to write to standard error instead.
     """
@@ -148,10 +149,15 @@ def show(
         texts = [{name: _text(value) for name, value in short(row).items()} for row in rows]
         if output == "plain":
             print(_plain(texts), file=file)
-        else:
-            # Rich reads brackets as markup.
-            escaped = [{name: escape(value) for name, value in row.items()} for row in texts]
-            AirflowConsole(file=file).print_as(data=escaped, output="table")
+            return
+        console = AirflowConsole(file=file)
+        if _least_width(texts) > console.width:
+            # A table would break times, names and ULIDs.
+            print("\n\n".join(map(_record, texts)), file=file)
+            return
+        # Rich reads brackets as markup.
+        escaped = [{name: escape(value) for name, value in row.items()} for row in texts]
+        console.print_as(data=escaped, output="table")
 
 
 def show_faults(faults: Iterable[Fault], output: str) -> None:
@@ -168,6 +174,21 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={_text(part)}" for name, part in value.items())
     return "; ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _least_width(rows: Sequence[dict[str, str]]) -> int:
+    """Return the width of a table in which no word is broken."""
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    columns = zip(*lines, strict=True)
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    # A line with spaces around it is between the columns.
+    return sum(words) + 3 * (len(words) - 1)
+
+
+def _record(row: dict[str, str]) -> str:
+    """Return one row as lines of names and values; empty values are left out."""
+    width = max(map(len, row))
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in row.items() if value)
 
 
 def _plain(rows: Sequence[dict[str, str]]) -> str:

@@ -66,7 +66,7 @@ def resolve(source: FeedSource, feed: str, start: Position) -> tuple[Ulid, dict[
     if isinstance(start, Ulid):
         _check_beyond(feed, statuses, after)
     # A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
-    return after, {status.shard: min(after, _highest(status)) for status in statuses}
+    return after, {status.shard: min(after, status.highest_cursor) for status in statuses}
 
 
 def _after(source: FeedSource, feed: str, start: datetime | Ulid | Beginning) -> Ulid:
@@ -98,16 +98,10 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
 
 
 def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
-    if statuses and all(after > _highest(status) for status in statuses):
+    if statuses and all(after > status.highest_cursor for status in statuses):
         raise CursorBeyondFeedError(
             f"feed {feed!r}: a consumer cannot begin after {after}, which is beyond the high-water time of "
             "every shard; the ULID is from another feed, or the database was restored. Begin at latest",
             feed=feed,
             cursor=after,
         )
-
-
-def _highest(status: ShardStatus) -> Ulid:
-    """Return the highest position that a cursor may have in a shard."""
-    clock = Ulid.floor(status.high_water).previous()
-    return max(clock, status.head or Ulid.MIN, status.purged_upto)

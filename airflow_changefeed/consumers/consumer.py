@@ -15,7 +15,7 @@ from typing import Any
 from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.receiving import Receiver
 from airflow_changefeed.core.consumer import Attempt, Parked
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, counted
 from airflow_changefeed.exceptions import (
     ConsumerUseError,
     DeadLetterError,
@@ -108,7 +108,9 @@ class Consumer(Receiver):
                 f"{what} without an event; call get() or poll() first, and consume each event only once"
             )
         if events is not None and not 1 <= events <= len(self._got):
-            raise ConsumerUseError(f"{what} of {events} events, but {len(self._got)} were returned")
+            raise ConsumerUseError(
+                f"{what} of {counted(events, 'event')}, but get() returned {len(self._got)}"
+            )
         return self._got
 
     def begin(self) -> None:

@@ -26,6 +26,8 @@ KEY_PREFIX = "changefeed"
 KEPT_CHANGES = 200
 #: Placeholder in commands for the connection id, which is not known here.
 CONN_ID = "--conn-id ..."
+#: Where people read what to do after a restore.
+RESTORED_PAGE = "see 'The database was restored to an earlier state' on the page 'Recover'"
 _KEY_LIMIT = 250
 _URL_UNSAFE = re.compile(r"[#?%/\\\s]")
 
@@ -233,6 +235,11 @@ def shell(command: str, consumer: str, feed: str, *words: str) -> str:
     :param words: further arguments; they are quoted if needed.
     """
     return f"airflow-changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
+
+
+def seal_command(feed: str, until: datetime) -> str:
+    """Return the command that seals a feed, ready to paste; with ``CONN_ID`` for the connection."""
+    return f"airflow-changefeed seal {shlex.join(('--feed', feed, '--until', format_time(until)))} {CONN_ID}"
 
 
 def lost_text(cursor: Ulid, purged_upto: Ulid) -> str:

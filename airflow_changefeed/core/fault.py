@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -68,8 +69,10 @@ class FaultKind(Enum):
     DEAD_LETTER = ("dead-letter", _WARNING)
     CURSOR_BEYOND_FEED = ("cursor-beyond-feed", _ERROR)
     CONSUMER_LOST = ("consumer-lost", _ERROR)
+    CONSUMER_FAILING = ("consumer-failing", _WARNING)
     LEASE_EXPIRED = ("lease-expired", _NOTE)
     LEASE_STUCK = ("lease-stuck", _WARNING)
+    LEASE_HELD = ("lease-held", _NOTE)
     DAG_PAUSED = ("dag-paused", _WARNING)
     RUN_FAILED = ("run-failed", _WARNING)
     NO_RUN = ("no-run", _WARNING)
@@ -82,9 +85,11 @@ class FaultKind(Enum):
     VARIABLE_BEHIND = ("variable-behind", _NOTE)
     # Outputs.
     WINDOW_MISSING = ("window-missing", _WARNING)
+    WINDOW_LOST = ("window-lost", _NOTE)
     WINDOW_STALE = ("window-stale", _WARNING)
     BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
+    SEAL_LOST = ("seal-lost", _ERROR)
     UPLOAD_LEFT = ("upload-left", _WARNING)
     CLAIM_MISSING = ("claim-missing", _ERROR)
     CLAIM_DAMAGED = ("claim-damaged", _ERROR)
@@ -237,5 +242,5 @@ class Examination:
 
 
 def not_checked(where: str, what: str, remedy: str) -> Fault:
-    """Return the fault for a check that failed."""
-    return Fault(FaultKind.NOT_CHECKED, where, what, remedy)
+    """Return the fault for a check that failed; a sentence of a server's or driver's may end with a stop."""
+    return Fault(FaultKind.NOT_CHECKED, where, re.sub(r"(?<!\.)\.$", "", what), remedy)

@@ -125,6 +125,11 @@ class ShardStatus:
     purged_upto: Ulid
     has_outbox: bool
 
+    @property
+    def highest_cursor(self) -> Ulid:
+        """The highest position that a cursor of the shard may have: no future event is at or below it."""
+        return max(self.head or Ulid.MIN, Ulid.floor(self.high_water).previous(), self.purged_upto)
+
 
 @dataclass(frozen=True)
 class Seal:
@@ -207,6 +212,15 @@ def max_hold_text(max_hold: timedelta) -> str:
     milliseconds = max_hold // _MILLISECOND
     length, unit = next(one for one in _UNITS if milliseconds % one[0] == 0)
     return f"{milliseconds // length}{unit}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """
+    Return a number with its noun: ``1 event``, ``2 events``.
+
+    :param many: the plural, if it is not the singular with an s.
+    """
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def shard_text(shard: Shard) -> str:

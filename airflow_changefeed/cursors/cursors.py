@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from airflow_changefeed.core.cursor import (
+    RESTORED_PAGE,
     Cursor,
     CursorDocument,
     CursorRow,
@@ -28,6 +29,7 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
+from airflow_changefeed.cursors.remedies import edited_remedy, recovery_commands
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     CursorFormatError,
@@ -153,7 +155,7 @@ def compare(
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
             "the database has been restored to an earlier state, or failed over with data loss: its recovery "
-            f"fork was {document.recovery_fork} and is now {identity.recovery_fork} (docs/how-to/recover.md)"
+            f"fork was {document.recovery_fork} and is now {identity.recovery_fork}: {RESTORED_PAGE}"
         )
     for shard, cursor in document.shards.items():
         row = known.get(shard)
@@ -161,14 +163,16 @@ def compare(
         if why or (problems and row is not None and row.ulid != cursor.ulid):
             problems.append(_both(shard, cursor, row, why))
     if problems:
+        remedy = edited_remedy(source, consumer, feed, document.shards)
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
-            f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy(consumer, feed)}"
+            f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy}"
             + ("" if rows else f"{_OF_ROWS}: {shell('cursor rebuild', consumer, feed)} --path ..."),
             key=key,
             consumer=consumer,
             feed=feed,
             problems=problems,
+            remedy=remedy,
         )
     is_current = {shard: row.resource_version for shard, row in known.items()} == {
         shard: cursor.resource_version for shard, cursor in document.shards.items()
@@ -219,19 +223,6 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
             **problem.facts,
             reason=problem.message,
         ) from None
-
-
-def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
-    """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
-    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
-
-
-def remedy(consumer: str, feed: str) -> str:
-    """Return what resolves an edited Variable."""
-    adopt, publish = recovery_commands(consumer, feed)
-    return (
-        f"Move the cursors to the Variable's: {adopt}; or overwrite it with those of the database: {publish}"
-    )
 
 
 def some(texts: Iterable[str], separator: str = ", ", most: int = 10) -> str:

@@ -33,13 +33,15 @@ class PlannedMove:
     :param row: as read.
     :param target: new position of the cursor, inclusive.
     :param again: completed events that the consumer would get again.
-    :param skipped: incomplete events that the consumer would never get.
+    :param skipped: incomplete events that the consumer would never get, those that were purged not counted.
+    :param skips_purged: whether events that were purged may be among what it would never get.
     """
 
     row: CursorRow
     target: Ulid
     again: int
     skipped: int
+    skips_purged: bool = False
 
     @property
     def shard(self) -> Shard:
@@ -97,8 +99,8 @@ def plan_moves(
             return _purged(status)
         if isinstance(position, Ulid):
             # A shard that has not reached the time continues with its next event; a ULID is taken literally.
-            return position if position is to else min(position, highest(status))
-        return highest(status)
+            return position if position is to else min(position, _highest(status))
+        return _highest(status)
 
     return _plan(source, consumer, feed, states, target)
 
@@ -163,17 +165,6 @@ def _before(change: CursorChange) -> Ulid:
             number=change.number,
         )
     return change.before
-
-
-def highest(status: ShardStatus | None) -> Ulid:
-    """
-    Return the highest position that a cursor of a shard may have: no future event is at or below it.
-
-    :param status: None for a shard that never had an event.
-    """
-    if status is None:
-        return Ulid.MIN
-    return max(status.head or Ulid.MIN, Ulid.floor(status.high_water).previous(), status.purged_upto)
 
 
 def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
@@ -255,10 +246,11 @@ def _plan(
 def _planned(source: FeedSource, feed: str, row: CursorRow, target: Ulid, purged: Ulid) -> PlannedMove:
     is_back = target < row.ulid
     ranges = [UlidRange(target, row.ulid), *row.frontier.ahead] if is_back else _passed(row, target)
-    # Purged events cannot be counted.
+    # Purged events cannot be counted, only that there may have been some.
+    skips_purged = not is_back and any(one.after < purged for one in ranges)
     left = [UlidRange(max(one.after, purged), one.upto) for one in ranges if one.upto > purged]
     events = sum(source.count(feed, row.shard, left)) if left else 0
-    return PlannedMove(row, target, events if is_back else 0, 0 if is_back else events)
+    return PlannedMove(row, target, events if is_back else 0, 0 if is_back else events, skips_purged)
 
 
 def _passed(row: CursorRow, target: Ulid) -> list[UlidRange]:
@@ -276,9 +268,9 @@ def _check_beyond(
     consumer: str, feed: str, wanted: Sequence[tuple[CursorRow, ShardStatus | None, Ulid]]
 ) -> None:
     beyond = [
-        (row.shard, position, highest(status))
+        (row.shard, position, _highest(status))
         for row, status, position in wanted
-        if position > highest(status)
+        if position > _highest(status)
     ]
     if beyond:
         positions = some(f"{shard_text(shard)} ({top}, {format_time(top.time)})" for shard, _, top in beyond)
@@ -313,6 +305,11 @@ def _check_purged(
             shards=[shard_text(shard) for shard, *_ in purged],
             purged_upto=purged[0][2],
         )
+
+
+def _highest(status: ShardStatus | None) -> Ulid:
+    # None: a shard that never had an event.
+    return Ulid.MIN if status is None else status.highest_cursor
 
 
 def _purged(status: ShardStatus | None) -> Ulid:

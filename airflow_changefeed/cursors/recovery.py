@@ -19,8 +19,9 @@ from airflow_changefeed.core.cursor import (
     shell,
     variable_key,
 )
-from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import (
     MOVE_TIMEOUT,
@@ -30,6 +31,7 @@ from airflow_changefeed.cursors.cursors import (
     retrying,
 )
 from airflow_changefeed.cursors.leases import leased
+from airflow_changefeed.cursors.remedies import beyond_remedy
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorError,
@@ -213,16 +215,16 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
 def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
     """Check all positions before the first change: rows are created and moved in separate transactions."""
     states = {status.shard: status for status in source.shards(feed)}
+    publish = shell("cursor publish", consumer, feed)
     for shard, cursor in wanted.items():
         status = states.get(shard)
-        if status is None or cursor.ulid > _highest(status):
+        if status is None or cursor.ulid > status.highest_cursor:
             raise CursorBeyondFeedError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable is beyond "
                 "the shard's high-water time "
-                f"({status.high_water.isoformat() if status else 'the feed has no such shard'}). It "
+                f"({format_time(status.high_water) if status else 'the feed has no such shard'}). It "
                 "belongs to another feed, or the database was restored to an earlier state. Nothing was "
-                "changed; write a cursor that the feed has reached, or publish: "
-                f"{shell('cursor publish', consumer, feed)}",
+                f"changed. {beyond_remedy(source, consumer, feed, wanted) or f'Publish: {publish}'}",
                 feed=feed,
                 shard=shard,
                 cursor=cursor.ulid,
@@ -231,13 +233,8 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
             raise PurgedError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable would miss "
                 f"events, because they are purged up to {status.purged_upto}. Nothing was changed; write a "
-                f"cursor at or after that, or publish: {shell('cursor publish', consumer, feed)}",
+                f"cursor at or after that, or publish: {publish}",
                 feed=feed,
                 shard=shard,
                 purged_upto=status.purged_upto,
             )
-
-
-def _highest(status: ShardStatus) -> Ulid:
-    """Return the highest position that a cursor of a shard may have."""
-    return max(status.head or Ulid.MIN, Ulid.floor(status.high_water).previous(), status.purged_upto)

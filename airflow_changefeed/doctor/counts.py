@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.cursors import FeedState
-from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base import FeedSource
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,16 @@ def consumer_counts(state: FeedState, overview: FeedOverview) -> ConsumerCounts:
     )
 
 
-def feed_counts(source: FeedSource, overview: FeedOverview, now: datetime) -> FeedCounts:
+def feed_counts(overview: FeedOverview, gaps: Sequence[CaptureGap] | None, now: datetime) -> FeedCounts:
     """
-    Count what is known of a feed; of a capture, reads the list of its gaps.
+    Count what is known of a feed.
 
+    :param gaps: that are open; None if they are not known.
     :param now: the database's.
     """
     since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
-    gaps_open: int | None = None
-    # No capture, or a login that may not see it: that is doctor's business.
-    with suppress(ChangefeedError):
-        gaps_open = sum(gap.resolved_at is None for gap in source.capture_gaps(overview.info.name))
     return FeedCounts(
         outbox_rows=sum(shard.waiting for shard in overview.shards),
         outbox_age=max(0.0, (now - min(since, default=now)).total_seconds()),
-        gaps_open=gaps_open,
+        gaps_open=None if gaps is None else len(gaps),
     )

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of shards' high-water times and consumers' cursors and leases, from what any source returns."""
+"""Checks of shards' high-water times and consumers' cursors, from what any source returns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
-from airflow_changefeed.core.cursor import CursorRow, lost_remedy, lost_text, shell
+from airflow_changefeed.core.cursor import (
+    RESTORED_PAGE,
+    CursorRow,
+    lost_remedy,
+    lost_text,
+    seal_command,
+    shell,
+)
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
-from airflow_changefeed.core.times import EPOCH, format_time, to_milliseconds
+from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.coverage import Gap
 
-#: Our exports never take a lease for longer than this.
-LONG_LEASE = timedelta(hours=1)
-#: The same for consumers, which can choose their emit timeout.
-LONGEST_EMIT_TIMEOUT = timedelta(days=1)
-#: Characters to show of the reason of a dead letter.
-_REASON = 200
 _NEVER_BACK = (
     "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
     "back: until the clock reaches it, all events of the shard get that time. Wait, or let the writers use "
@@ -49,29 +50,47 @@ class FeedState:
     dead_letters: Sequence[DeadLetter] = ()
     max_hold: timedelta = FOREVER
 
+    @property
+    def purged(self) -> dict[Shard, Ulid]:
+        """Up to where each shard is purged."""
+        return {status.shard: status.purged_upto for status in self.shards}
+
 
 def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
-    """Check a feed's high-water times, cursors, dead letters and leases."""
-    return [
-        *_high_water(state, limits),
-        *_positions(state),
-        *_idle(state, limits),
-        *_dead_letters(state),
-        *(fault for row in state.rows for fault in _lease(state, row, limits)),
-    ]
+    """Check a feed's high-water times and cursors."""
+    return [*_high_water(state, limits), *_positions(state), *_idle(state, limits)]
 
 
-def hole_faults(rows: Iterable[CursorRow]) -> list[tuple[Gap, Fault]]:
+def hole_faults(state: FeedState) -> list[tuple[Gap, Fault]]:
     """Find the gaps that hold cursors back."""
-    return [
-        (Gap(row.shard, hole), missing_window(Gap(row.shard, hole), _subject(row)))
-        for row in rows
-        for hole in row.frontier.missing()
-    ]
+    found = []
+    for row in state.rows:
+        for hole in row.frontier.missing():
+            gap, purged = Gap(row.shard, hole), state.purged.get(row.shard, Ulid.MIN)
+            words = ("--shard", shard_text(row.shard), "--to", str(max(hole.upto, purged)))
+            move_on = f"let the cursor pass it: {shell('cursor set', row.consumer, row.feed, *words)}"
+            found.append((gap, missing_window(gap, subject(row), purged, accept=move_on)))
+    return found
 
 
-def missing_window(gap: Gap, where: str) -> Fault:
-    """Return the fault for a window that is not exported."""
+def missing_window(
+    gap: Gap, where: str, purged_upto: Ulid, *, accept: str = "leave it: readers find the gap"
+) -> Fault:
+    """
+    Return the fault for a window that is not exported.
+
+    :param purged_upto: of the shard.
+    :param accept: what to do if its events were purged, and nobody needs them.
+    """
+    if gap.range.after < purged_upto:
+        return Fault(
+            FaultKind.WINDOW_LOST,
+            where,
+            f"nothing is complete in {gap}, and events were purged up to {format_time(purged_upto.time)}, so "
+            "that no run can export all of it any more",
+            "If the feed captures a table, a new snapshot of the table gives all later states of it. "
+            f"To accept the loss, {accept}",
+        )
     return Fault(
         FaultKind.WINDOW_MISSING,
         where,
@@ -102,18 +121,20 @@ def _positions(state: FeedState) -> Iterator[Fault]:
         status = known.get(row.shard)
         high_water = status.high_water if status is not None else sealed
         if row.ulid.ms > to_milliseconds(high_water):
+            until = from_milliseconds(row.ulid.ms + 1)
             yield Fault(
                 FaultKind.CURSOR_BEYOND_FEED,
-                _subject(row),
+                subject(row),
                 f"its cursor {row.ulid} ({format_time(row.ulid.time)}) is beyond the shard's high-water "
                 f"time ({format_time(high_water)})",
-                "The database was restored to an earlier state, or the cursor belongs to another database; "
-                "see 'The database was restored to an earlier state' in docs/how-to/recover.md",
+                "The database was restored to an earlier state, or the cursor belongs to another database. "
+                f"If it was restored, seal the feed first: {seal_command(row.feed, until)}; then "
+                f"{RESTORED_PAGE}",
             )
         elif status is not None and row.is_lost(status.purged_upto):
             yield Fault(
                 FaultKind.CONSUMER_LOST,
-                _subject(row),
+                subject(row),
                 lost_text(row.ulid, status.purged_upto),
                 lost_remedy(row.consumer, row.feed, row.shard),
             )
@@ -163,60 +184,10 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
             )
 
 
-def _dead_letters(state: FeedState) -> Iterator[Fault]:
-    """Find open dead letters."""
-    for consumer in dict.fromkeys(dead_letter.consumer for dead_letter in state.dead_letters):
-        own = [dead_letter for dead_letter in state.dead_letters if dead_letter.consumer == consumer]
-        first = min(own, key=lambda dead_letter: dead_letter.ulid)
-        purged = {status.shard: status.purged_upto for status in state.shards}
-        gone = sum(one.ulid <= purged.get(one.shard, Ulid.MIN) for one in own)
-        lost = f" The events of {gone} of them were purged, so those can only be dropped." if gone else ""
-        yield Fault(
-            FaultKind.DEAD_LETTER,
-            f"feed {state.feed}, consumer {consumer}",
-            f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
-            f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and hold "
-            f"back purges of their shards for as long as the feed's max_hold lets them.{lost}",
-            "List them with airflow-changefeed dead-letters list, then retry or drop each",
-        )
-
-
-def _lease(state: FeedState, row: CursorRow, limits: Limits) -> Iterator[Fault]:
-    if row.lease_holder is None or row.lease_expires is None:
-        return
-    now, longest = state.now, LONG_LEASE
-    is_still = now - row.moved_at > limits.idle_consumer
-    if row.consumer in state.consumers:
-        # A waiting consumer keeps its lease, and moves only when there are events.
-        heads = {status.shard: status.head for status in state.shards}
-        is_still = is_still and (heads.get(row.shard) or Ulid.MIN) > row.ulid
-        longest = LONGEST_EMIT_TIMEOUT
-    if row.lease_expires <= now:
-        yield Fault(
-            FaultKind.LEASE_EXPIRED,
-            _subject(row),
-            f"{row.lease_holder} did not release its lease, which expired at "
-            f"{format_time(row.lease_expires)}",
-            "Nothing to do: the process was killed, and the next one takes the lease",
-        )
-    elif row.lease_expires - now > longest or is_still:
-        yield Fault(
-            FaultKind.LEASE_STUCK,
-            _subject(row),
-            f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}, but has not moved "
-            f"the cursor since {format_time(row.moved_at)}",
-            "Stop that process; then wait, or revoke its lease: "
-            f"{_command('consumer revoke', row, '--fencing-token', str(row.fencing_token))}",
-        )
-
-
-def _command(name: str, row: CursorRow, *words: str) -> str:
-    return shell(name, row.consumer, row.feed, "--shard", shard_text(row.shard), *words)
-
-
 def _shard(feed: str, shard: Shard) -> str:
     return f"feed {feed}, shard {shard_text(shard)}"
 
 
-def _subject(row: CursorRow) -> str:
+def subject(row: CursorRow) -> str:
+    """Return the feed, shard and consumer of a cursor."""
     return f"{_shard(row.feed, row.shard)}, consumer {row.consumer}"

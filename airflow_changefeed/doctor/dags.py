@@ -53,14 +53,16 @@ def dag_faults(
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
     dag = _last_dag(source, find_dag, feed, consumer, last)
+    found = []
     if dag is not None and dag.is_paused:
         remedy = "Unpause it, and backfill what it left out if its schedule does not catch up"
-        return [Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy)]
+        found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":
         what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
-        return [Fault(FaultKind.RUN_FAILED, where, what, "Read the failed task's log, then clear the task")]
-    if last is not None and now - last.moved_at <= max_age:
-        return []
+        remedy = "Read the failed task's log, then clear the task"
+        found.append(Fault(FaultKind.RUN_FAILED, where, what, remedy))
+    if found or (last is not None and now - last.moved_at <= max_age):
+        return found
     what = "nothing has moved its cursor yet"
     if last is not None:
         by = f", by {last.moved_by}" if last.moved_by else ""

@@ -14,14 +14,17 @@ from typing import TypeVar
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked
-from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark
+from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark, counted
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
-from airflow_changefeed.doctor.output import output_faults
+from airflow_changefeed.doctor.failures import dead_letter_faults, failing_faults
+from airflow_changefeed.doctor.leases import lease_faults
+from airflow_changefeed.doctor.output import output_faults, seal_faults
 from airflow_changefeed.doctor.snapshots import snapshot_faults
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,
+    PermissionDeniedError,
     SourceUnavailableError,
 )
 from airflow_changefeed.output.coverage import Gap
@@ -29,7 +32,13 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
 Answer = TypeVar("Answer")
-#: Remedy of a failed check.
+#: How the names of checks begin that ask Airflow, and not the feeds' database.
+_VARIABLES = "Variables"
+#: Remedies of a failed check.
+_NO_AIRFLOW = (
+    "Run this command where Airflow runs, with its configuration (sql_alchemy_conn) and its metadata "
+    "database; a new database needs airflow db migrate"
+)
 _OTHERWISE = "Fix the other faults, or run doctor again with a login that has more permissions"
 
 
@@ -65,22 +74,40 @@ def examine(
             feed=feed,
             known=feeds,
         )
+    if feed is None:
+        # That the login may not read the others is a fault of the inspection's.
+        chosen = [name for name in feeds if not _is_closed(source, name)]
+    else:
+        chosen = [feed] if feed in feeds else []
     seen: list[str] = []
-    for name in feeds if feed is None else [feed] if feed in feeds else []:
+    for name in chosen:
         state = _read_state(source, infos[name], consumer, faults)
         faults += state_faults(source, variables, state, consumer, limits, open_store)
         seen += [*(row.consumer for row in state.rows), *state.consumers]
-    if consumer is not None and feeds and not seen:
-        names = [feed] if feed is not None else feeds
-        faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, names, consumer)) or []
+    if consumer is not None and chosen and not seen:
+        faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, chosen, consumer)) or []
     if consumer is None:
         faults += _try(faults, "snapshots", partial(snapshot_faults, source, feed)) or []
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
-        faults += _try(faults, "Variables of other feeds", others) or []
-    checked, left_out = _scope(feeds if feed is None else [feed], variables, open_store)
+        faults += _try(faults, f"{_VARIABLES} of other feeds", others) or []
+    hidden = [fault.where for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
+    has_variables = variables is not None and not any(where.startswith(_VARIABLES) for where in hidden)
+    checked, left_out = _scope(chosen if feed is None else [feed], open_store, has_variables=has_variables)
     facts = _try(faults, "the database's identity", partial(_identity_facts, source))
     return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
+
+
+def _is_closed(source: FeedSource, feed: str) -> bool:
+    """Whether the login may not read a feed."""
+    try:
+        source.shards(feed)
+    except PermissionDeniedError:
+        return True
+    except Exception:
+        # Found again, and reported, by the check that needs it.
+        return False
+    return False
 
 
 def _identity_facts(source: FeedSource) -> dict[str, str]:
@@ -98,15 +125,12 @@ def _identity_facts(source: FeedSource) -> dict[str, str]:
 
 
 def _scope(
-    feeds: Sequence[str], variables: VariableLister | None, open_store: Callable[[str], ExportStore] | None
+    feeds: Sequence[str], open_store: Callable[[str], ExportStore] | None, *, has_variables: bool
 ) -> tuple[list[str], list[str]]:
     """Return what is checked, and what is not, where the absence of faults means nothing."""
     checked = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
-    left_out = []
-    if variables is None:
-        left_out.append("Airflow's Variables")
-    else:
-        checked.append("Airflow's Variables")
+    left_out: list[str] = []
+    (checked if has_variables else left_out).append("Airflow's Variables")
     if open_store is None:
         left_out.append("the export (pass --path)")
     else:
@@ -142,21 +166,27 @@ def state_faults(
     :param consumer: whose state it is; None for all.
     """
     feed, rows, events = state.feed, state.rows, state.consumers
-    faults = cursor_faults(state, limits)
+    faults = [*cursor_faults(state, limits), *dead_letter_faults(state)]
+    faults += _try(faults, f"attempts of feed {feed}", partial(failing_faults, source, state)) or []
+    faults += lease_faults(state, limits)
     marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
-    holes = hole_faults(rows)
+    holes = hole_faults(state)
     faults += [fault for _, fault in holes]
     if variables is not None:
         # Only exports publish their cursors to Variables.
         exports = [row for row in rows if row.consumer not in events]
         check = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
-        faults += _try(faults, f"Variables of feed {feed}", check) or []
+        faults += _try(faults, f"{_VARIABLES} of feed {feed}", check) or []
     if open_store is not None:
         exporter = rows if consumer is not None else []
-        export = partial(_output, source, open_store, feed, exporter, marks, {gap for gap, _ in holes})
-        faults += _try(faults, f"the export of feed {feed}", export) or []
+        check = partial(_output, source, open_store, state, exporter, marks, {gap for gap, _ in holes})
+        found = _try(faults, f"the export of feed {feed}", check) or []
+        faults += found
+        if all(fault.kind is not FaultKind.EXPORT_MISSING for fault in found):
+            check = partial(_seal, source, open_store, feed)
+            faults += _try(faults, f"the seal of the export of feed {feed}", check) or []
     elif marks:
-        what = f"whether windows with inserted history ({len(marks)} marks) have been exported again"
+        what = f"whether windows with inserted history ({counted(len(marks), 'mark')}) were exported again"
         faults.append(not_checked(f"feed {feed}", what, "Pass the export's path with --path"))
     return faults
 
@@ -170,13 +200,18 @@ def of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, 
 def _output(
     source: FeedSource,
     open_store: Callable[[str], ExportStore],
-    feed: str,
+    state: FeedState,
     rows: Sequence[CursorRow],
     marks: Sequence[StaleMark],
     holes: set[Gap],
 ) -> list[Fault]:
     # Opened here, because opening may fail too.
-    return output_faults(open_store(feed), source.identity().id, rows, marks, holes)
+    store = open_store(state.feed)
+    return output_faults(store, source.identity().id, rows, marks, holes, state.purged)
+
+
+def _seal(source: FeedSource, open_store: Callable[[str], ExportStore], feed: str) -> list[Fault]:
+    return seal_faults(source, open_store(feed))
 
 
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:
@@ -195,8 +230,9 @@ def _try(faults: list[Fault], what: str, check: Callable[[], Answer]) -> Answer 
         raise
     except Exception as problem:
         # Any error of a driver or file system: one failed check must not hide the results of the others.
-        if isinstance(problem, SourceUnavailableError) and not what.startswith("Variables"):
+        of_airflow = isinstance(problem, SourceUnavailableError) and what.startswith(_VARIABLES)
+        if isinstance(problem, SourceUnavailableError) and not of_airflow:
             raise
         text = " ".join(f"{type(problem).__name__}: {problem}".split())
-        faults.append(not_checked(what, text, _OTHERWISE))
+        faults.append(not_checked(what, text, _NO_AIRFLOW if of_airflow else _OTHERWISE))
         return None

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.cursor import CONN_ID
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
@@ -19,26 +20,30 @@ from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, dag_faults
 from airflow_changefeed.doctor.doctor import of_events, state_faults
 from airflow_changefeed.doctor.frontiers import Inspect, complete_until
+from airflow_changefeed.doctor.leases import held_leases
 from airflow_changefeed.doctor.variables import VariableLister
 from airflow_changefeed.exceptions import (
+    CaptureNotFoundError,
     ChangefeedError,
     ConsumerNotFoundError,
     FreshnessError,
+    PermissionDeniedError,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
 
-#: Besides all errors, the faults that can keep a consumer from moving; the most telling first.
+#: Besides what became of the DAG, and all errors, the faults that can keep a consumer from moving; the most
+#: telling first.
 _STOPS = (
-    FaultKind.DAG_PAUSED,
-    FaultKind.RUN_FAILED,
     FaultKind.WINDOW_MISSING,
+    FaultKind.WINDOW_LOST,
+    FaultKind.CONSUMER_FAILING,
     FaultKind.DEAD_LETTER,
     FaultKind.LEASE_STUCK,
+    FaultKind.LEASE_HELD,
     FaultKind.LEASE_EXPIRED,
     FaultKind.OPEN_TRANSACTION,
     FaultKind.OUTBOX_NOT_DRAINED,
-    FaultKind.NO_RUN,
 )
 #: Instead of what a handler said of an event, which may be data; freshness is sent to many people.
 _NO_REASON = "airflow-changefeed dead-letters list says why"
@@ -188,16 +193,16 @@ def check_freshness(
     for name in known if feed is None else choose_feeds(source, named):
         inspect = cache(lambda name=name: source.inspect(name, _limits(max_age)).faults)
         try:
-            state = _read_state(source, name)
+            state, gaps = _read_state(source, name), _open_gaps(source, name)
             names = _consumers(state)
             if name in named and not (names if consumer is None else consumer in names):
                 raise _no_consumer(name, consumer, names)
             others |= set(names)
             chosen = state if consumer is None else _only(state, consumer)
             (overview,) = source.overview([name])
-            found += _freshness(source, variables, find_dag, chosen, overview, max_age, inspect)
+            found += _freshness(source, variables, find_dag, chosen, gaps, overview, max_age, inspect)
             if names:
-                counts[name] = feed_counts(source, overview, state.now)
+                counts[name] = feed_counts(overview, gaps, state.now)
         except ChangefeedError as problem:
             errors[name] = problem
     if not found and not errors:
@@ -226,6 +231,14 @@ def _read_state(source: FeedSource, feed: str) -> FeedState:
     )
 
 
+def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap] | None:
+    """Return the open gaps of a capture; None for other feeds, and if the login may not read them."""
+    try:
+        return [gap for gap in source.capture_gaps(feed) if gap.resolved_at is None]
+    except (CaptureNotFoundError, PermissionDeniedError):
+        return None
+
+
 def _consumers(state: FeedState) -> list[str]:
     return sorted({*(row.consumer for row in state.rows), *state.consumers})
 
@@ -235,6 +248,7 @@ def _freshness(
     variables: VariableLister | None,
     find_dag: FindDag,
     state: FeedState,
+    gaps: Sequence[CaptureGap] | None,
     overview: FeedOverview,
     max_age: timedelta,
     inspect: Inspect,
@@ -242,7 +256,7 @@ def _freshness(
     """Yield the freshness of each consumer of a state."""
     for consumer in _consumers(state):
         own = _only(state, consumer)
-        until = complete_until(source, own, max_age, inspect)
+        until = complete_until(source, own, gaps or (), max_age, inspect)
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, max_age, inspect)
@@ -279,11 +293,14 @@ def _reasons(
     max_age: timedelta,
     inspect: Inspect,
 ) -> list[Fault]:
+    of_dag: list[Fault] = []
     faults: list[Fault] = []
     hidden = []
+    limits = _limits(max_age)
     try:
-        faults += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age)
-        faults += state_faults(source, variables, state, consumer, _limits(max_age))
+        of_dag += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age)
+        faults += state_faults(source, variables, state, consumer, limits)
+        faults += held_leases(state, source.leases(state.feed), limits)
         faults += inspect()
     except ChangefeedError as problem:
         # That it is late is known, whatever the reason.
@@ -291,4 +308,4 @@ def _reasons(
         hidden.append(not_checked(f"feed {state.feed}", what, "Run airflow-changefeed doctor"))
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
     stops = [fault for kind in _STOPS for fault in faults if fault.kind is kind]
-    return [*errors, *stops, *hidden]
+    return [*of_dag, *errors, *stops, *hidden]

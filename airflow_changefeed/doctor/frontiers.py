@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import ShardStatus, shard_text
 from airflow_changefeed.core.ulid import Ulid
@@ -17,20 +18,28 @@ from airflow_changefeed.sources.base import FeedReader
 Inspect = Callable[[], Iterable[Fault]]
 
 
-def complete_until(source: FeedReader, state: FeedState, max_age: timedelta, inspect: Inspect) -> datetime:
+def complete_until(
+    source: FeedReader,
+    state: FeedState,
+    gaps: Sequence[CaptureGap],
+    max_age: timedelta,
+    inspect: Inspect,
+) -> datetime:
     """
     Return until when a feed is complete for a consumer: the oldest frontier of its shards.
 
     Windows are complete until their end, with and without events. A batch, or a consumer of events, that has
     read everything is complete until now; else until the first event that it has not read, or that is a dead
-    letter.
+    letter. Nothing is complete after the begin of an open gap: what a capture missed is in no feed.
 
     :param state: of this one consumer.
+    :param gaps: of the feed's capture that are open.
     :param max_age: if the result is younger, it may be the cursor's time, which is earlier than the first
         event after it.
     :param inspect: with ``max_age`` as the limit of the outbox's age.
     """
-    return min(_frontiers(source, state, max_age, inspect), default=state.now)
+    missed = [gap.after or gap.found_at for gap in gaps]
+    return min([*missed, *_frontiers(source, state, max_age, inspect)], default=state.now)
 
 
 def _frontiers(

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.core.feed import Shard, StaleMark
+from airflow_changefeed.core.feed import Shard, StaleMark, counted
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import format_time, now
@@ -20,13 +21,16 @@ from airflow_changefeed.exceptions import (
     ForeignOutputError,
     ManifestError,
     OutputNotWritableError,
+    SealLostError,
     UnsupportedVersionError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.output.ownership import check_not_restored
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import FeedReader
 from airflow_changefeed.verify.orphans import ABORT_UPLOAD, LIST_UPLOADS
 from airflow_changefeed.verify.report import output_fault
 from airflow_changefeed.verify.verify import manifest_fault
@@ -42,6 +46,7 @@ def output_faults(
     rows: Sequence[CursorRow],
     marks: Sequence[StaleMark],
     holes: set[Gap],
+    purged: Mapping[Shard, Ulid] = MappingProxyType({}),
 ) -> list[Fault]:
     """
     Find missing and stale windows of an output, and missing or truncated files.
@@ -50,6 +55,7 @@ def output_faults(
     :param rows: cursors of the consumer that exports to it; empty if it is not known.
     :param marks: stale marks of inserted history.
     :param holes: gaps that are already reported.
+    :param purged: up to where each shard is purged.
     """
     try:
         export_there(store)
@@ -60,14 +66,31 @@ def output_faults(
     units = {shard: store.units(shard) for shard in store.shards()}
     gaps = dict.fromkeys(find_gaps(store, Interval(), {shard: list(own) for shard, own in units.items()}))
     gaps |= dict.fromkeys(gap for row in rows for gap in _lost(row, units.get(row.shard, ())))
-    where = f"export of feed {store.feed} in {store.path}"
+    where = _where(store)
     return [
-        *(missing_window(gap, where) for gap in gaps if gap not in holes),
+        *(
+            missing_window(gap, where, Ulid.MIN if gap.shard is None else purged.get(gap.shard, Ulid.MIN))
+            for gap in gaps
+            if gap not in holes
+        ),
         *_stale(store, units, marks, where),
         *_files(store, units),
         *_mixed(store, units, where),
         *_uploads(store, where),
     ]
+
+
+def seal_faults(source: FeedReader, store: ExportStore) -> list[Fault]:
+    """Find an output that reaches beyond what its feed is sealed until: the database was restored."""
+    try:
+        check_not_restored(source, store, source.feed(store.feed).sealed_until)
+    except SealLostError as problem:
+        return [Fault(FaultKind.SEAL_LOST, _where(store), problem.facts["what"], problem.facts["remedy"])]
+    return []
+
+
+def _where(store: ExportStore) -> str:
+    return f"export of feed {store.feed} in {store.path}"
 
 
 def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
@@ -77,8 +100,8 @@ def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
         yield Fault(
             FaultKind.BATCH_AMONG_WINDOWS,
             where,
-            f"an output of windows has {len(batches)} batches, the first {batches[0]}; windows that overlap "
-            "one are refused",
+            f"an output of windows has {counted(len(batches), 'batch', 'batches')}, the first {batches[0]}; "
+            "windows that overlap one are refused",
             f"Remove them, and run the windows of their time: {removal_command(store.feed, store.path)}",
         )
 
@@ -142,7 +165,7 @@ def _files(store: ExportStore, units: Units) -> Iterator[Fault]:
             continue
         wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
         if wrong:
-            more = f"; {len(wrong) - 1} more files of the unit are damaged" if len(wrong) > 1 else ""
+            more = f"; damaged files of the unit: {len(wrong)}" if len(wrong) > 1 else ""
             yield replace(wrong[0], what=f"{wrong[0].what}{more}")
 
 
@@ -163,5 +186,5 @@ def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int
                     yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=path)
         else:
             kind = FaultKind.FILE_TRUNCATED if size < file.size else FaultKind.FILE_CHANGED
-            what = f"it has {size} bytes, but its manifest says {file.size}"
+            what = f"it has {counted(size, 'byte')}, but its manifest says {file.size}"
             yield output_fault(kind, what, unit=unit, path=path)

@@ -18,8 +18,9 @@ from airflow_changefeed.core.cursor import (
     variable_prefix,
 )
 from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.cursors.cursors import VariableStore, compare, recovery_commands
-from airflow_changefeed.cursors.cursors import remedy as resolving
+from airflow_changefeed.core.feed import counted
+from airflow_changefeed.cursors.cursors import VariableStore, compare
+from airflow_changefeed.cursors.remedies import recovery_commands
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     CursorFormatError,
@@ -170,13 +171,14 @@ def _edited(
     key = problem.facts["key"]
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])
-        remedy = f"No cursor moves until you decide. {resolving(consumer, feed)}"
+        remedy = f"No cursor moves until you decide. {problem.facts['remedy']}"
         return Fault(FaultKind.VARIABLE_EDITED, f"Variable {key}", what, remedy)
     shards = CursorDocument.from_json(variables.get(key) or "", key=key).shards
     return Fault(
         FaultKind.VARIABLE_ORPHANED,
         f"Variable {key}",
-        f"it has cursors of {len(shards)} shards, but the database has none of consumer {consumer!r}",
+        f"it has cursors of {counted(len(shards), 'shard')}, but the database has none of consumer "
+        f"{consumer!r}",
         "If the consumer was dropped, delete the Variable. If its rows are lost, restore them from the "
         f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
         f"({shell('cursor rebuild', consumer, feed)} --path ...)",

@@ -21,6 +21,7 @@ from airflow_changefeed.core.feed import (
     ShardStatus,
     check_known_shards,
     check_shards,
+    counted,
     shard_text,
 )
 from airflow_changefeed.core.manifest import Manifest
@@ -253,9 +254,9 @@ def _check_none_lost(store: ExportStore, planned: Sequence[PlannedUnit]) -> None
         manifest = store.read(unit.unit)
         if manifest is not None and unit.rows < manifest.rows:
             raise MissingEventError(
-                f"feed {store.feed!r}, {unit.unit}: the export has {manifest.rows} events, the table only "
-                f"{unit.rows}: rows were deleted after they were fed. Restore them, leave the window as it "
-                "is, or export what is left with on_missing='keys_only'",
+                f"feed {store.feed!r}, {unit.unit}: the export has {counted(manifest.rows, 'event')}, the "
+                f"table only {unit.rows}: rows were deleted after they were fed. Restore them, leave the "
+                "window as it is, or export what is left with on_missing='keys_only'",
                 feed=store.feed,
                 unit=unit.unit,
             )

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time, now
 from airflow_changefeed.exceptions import (
     ChangefeedError,
@@ -93,7 +94,10 @@ def merge(
     output.claim()
     events = sum(file.facts.rows for group in source.groups for file in group.files)
     since = "the beginning" if source.base is None else source.base.what
-    report(f"changefeed merge: {lake.what} at {format_time(request.at)}: {events} events since {since}")
+    report(
+        f"changefeed merge: {lake.what} at {format_time(request.at)}: {counted(events, 'event')} "
+        f"since {since}"
+    )
     done = MergedFiles() if record is not None and not source.groups else run(task)
     if record is None:
         done = MergedFiles(done.add, tuple(file.path for file in seen.plain))
@@ -167,8 +171,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
     # Marks of Delta Lake outlive commits of others.
     if (rows := sum(file.rows for file in seen.plain)) != record.rows:
         raise TableError(
-            f"{lake.what} has {rows} rows, and its newest merge left {record.rows}: something else has "
-            f"written to it. Undo that; or {_REMEDY}",
+            f"{lake.what} has {counted(rows, 'row')}, and its newest merge left {record.rows}: something "
+            f"else has written to it. Undo that; or {_REMEDY}",
             table=lake.what,
         )
     # Somebody who may write only the table's log could have us read files that are closed to them.
@@ -377,4 +381,4 @@ def _clean(
         report(f"changefeed merge: files that {lake.what} does not need could not be removed: {problem}")
         return
     if removed:
-        report(f"changefeed merge: {len(removed)} files that {lake.what} does not need were removed")
+        report(f"changefeed merge: removed {counted(len(removed), 'file')} that {lake.what} does not need")

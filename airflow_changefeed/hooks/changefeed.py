@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
@@ -136,10 +137,8 @@ class ChangefeedHook(BaseHook):
             feeds = self.source().feeds()
         except ChangefeedError as error:
             return False, f"{type(error).__name__}: {error}"
-        return (
-            True,
-            f"{len(feeds)} feeds: {', '.join(feed.name for feed in feeds[:10])}" if feeds else "no feeds yet",
-        )
+        names = ", ".join(feed.name for feed in feeds[:10])
+        return True, f"{counted(len(feeds), 'feed')}: {names}" if feeds else "no feeds yet"
 
     def _connection(self) -> Connection:
         from airflow_changefeed.version_compat import AirflowNotFoundException

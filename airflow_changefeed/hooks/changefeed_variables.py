@@ -158,4 +158,6 @@ def _named_errors(doing: str) -> Any:
     try:
         yield
     except (AirflowRuntimeError, SQLAlchemyError, OSError) as error:
-        raise SourceUnavailableError(f"could not {doing}: {type(error).__name__}: {error}") from error
+        # The driver's own words, without the statement and SQLAlchemy's address.
+        cause = getattr(error, "orig", None) or error
+        raise SourceUnavailableError(f"could not {doing}: {type(cause).__name__}: {cause}") from error

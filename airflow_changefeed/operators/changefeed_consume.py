@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
@@ -221,9 +221,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         if dead_letters:
             numbers = " ".join(str(dead_letter.number) for dead_letter in dead_letters[:20])
             raise PoisonError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: {len(dead_letters)} events before "
-                f"{format_time(end)} are dead letters, so not all events until then are consumed. See "
-                f"airflow-changefeed dead-letters list; retry or drop {numbers}, then clear this task",
+                f"consumer {self.consumer!r} of feed {self.feed!r}: not all events before "
+                f"{format_time(end)} are consumed, because of {counted(len(dead_letters), 'dead letter')}. "
+                f"See airflow-changefeed dead-letters list; retry or drop {numbers}, then clear this task",
                 consumer=self.consumer,
                 feed=self.feed,
             )
@@ -237,8 +237,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
                 left += source.count(self.feed, status.shard, [UlidRange(after, upto)])[0]
         if left:
             raise LeaseHeldError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: {left} events before {format_time(end)} "
-                "are not consumed yet, in shards that other processes hold; a retry checks again",
+                f"consumer {self.consumer!r} of feed {self.feed!r}: {counted(left, 'event')} before "
+                f"{format_time(end)} not consumed yet, in shards that other processes hold; a retry checks "
+                "again",
                 consumer=self.consumer,
                 feed=self.feed,
             )

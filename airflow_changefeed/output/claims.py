@@ -109,7 +109,7 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
         raise ForeignOutputError(
             f"{where} holds feed {feed!r} of database {theirs}, and this is feed {feed!r} of database "
             f"{ours}: their events must not be mixed. Check the connection, or give this database's export "
-            "another path (docs/how-to/recover.md)",
+            "another path: see 'Two databases, or a copy' on the page 'Recover'",
             feed=feed,
             database=theirs,
         )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, counted
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.times import now
@@ -115,8 +115,8 @@ class Commit:
         missing = [self._plan.units[number].unit for number, parts in self._open.items() if parts]
         if missing:
             raise IncompleteReadError(
-                f"feed {self._plan.feed!r}: no task reported all parts of {len(missing)} units, the first "
-                f"{missing[0]}; retry",
+                f"feed {self._plan.feed!r}: no task reported all parts of {counted(len(missing), 'unit')}, "
+                f"the first {missing[0]}; retry",
                 attempt=self._plan.attempt,
             )
         self._commit()
@@ -131,8 +131,9 @@ class Commit:
             withdraw_overlapping(self._store, units, attempt)
         if self._superseded:
             raise SupersededError(
-                f"newer attempts count for {len(self._superseded)} of {len(self._plan.units)} units, or "
-                f"overlap them; the first: {min(self._superseded)}",
+                f"newer attempts count for {len(self._superseded)} of "
+                f"{counted(len(self._plan.units), 'unit')}, or overlap them; the first: "
+                f"{min(self._superseded)}",
                 attempt=self._plan.attempt,
             )
         return manifests
@@ -143,11 +144,12 @@ class Commit:
             planned = self._plan.units[number]
             rows = sum(file.facts.rows for file in self._files[number])
             if rows != planned.rows:
-                wrong.append(f"{planned.unit}: {planned.rows} rows were planned, {rows} read")
+                wrong.append(f"{planned.unit}: {counted(planned.rows, 'row')} planned, {rows} read")
         if wrong:
             raise IncompleteReadError(
-                f"feed {self._plan.feed!r}: {len(wrong)} units differ from the plan, so they were not "
-                f"committed; history was inserted or purged meanwhile, retry. {'; '.join(wrong[:5])}",
+                f"feed {self._plan.feed!r}: {counted(len(wrong), 'unit')} not as planned, and so not "
+                "committed: history was inserted or purged meanwhile; retry. "
+                f"{'; '.join(wrong[:5])}",
                 attempt=self._plan.attempt,
             )
 

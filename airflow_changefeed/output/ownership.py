@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from airflow_changefeed.core.cursor import RESTORED_PAGE, seal_command
 from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions
@@ -73,7 +74,8 @@ def _check_events(source: FeedReader, store: ExportStore, database: str) -> None
             f"{store.layout.data} was begun by a version that did not record the database, and holds events "
             f"of feed {store.feed!r} that database {database} does not have (the last is {last}, of "
             f"{newest.unit}): it is another database's, or this one was restored to an earlier state. Check "
-            "the connection, or give this database's export another path (docs/how-to/recover.md)",
+            "the connection, or give this database's export another path: see 'Two databases, or a copy' on "
+            "the page 'Recover'",
             path=store.path,
             feed=store.feed,
         )
@@ -112,15 +114,22 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
     # The latest: a seal until then covers all.
     end, unit = max(beyond, key=lambda one: one[0])
     now = f"until {format_time(sealed)} only" if sealed else "nowhere"
+    what = (
+        f"{unit} is exported, for which the feed was sealed until {format_time(end)}; now it is sealed "
+        f"{now}: its database was restored to an earlier state, failed over with loss, or the feed was "
+        "dropped. Events that were exported may be gone, and others may come into exported windows"
+    )
+    remedy = (
+        f"Seal the feed until then: {seal_command(store.feed, end)}; then run the windows since the restored "
+        f"state as a backfill: {RESTORED_PAGE}"
+    )
     raise SealLostError(
-        f"feed {store.feed!r}, {unit} is exported, for which the feed was sealed until {format_time(end)}; "
-        f"now it is sealed {now}: its database was restored to an earlier state, failed over with loss, or "
-        "the feed was dropped. Events that were exported may be gone, and others may come into exported "
-        "windows: seal the feed until then, and run the windows since the restored state as a backfill "
-        "(docs/how-to/recover.md)",
+        f"feed {store.feed!r}, {what}. {remedy}",
         feed=store.feed,
         unit=unit,
         sealed_until=sealed,
+        what=what,
+        remedy=remedy,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_compact, format_time
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -187,14 +188,14 @@ class Reconciliation(Document):
         what = f"table {self.table!r} of feed {self.feed!r}{part} at {format_time(self.at)}"
         export = f"its export, from {self.base} on,"
         if self.equal:
-            return f"{what} and {export} are equal: {self.rows} rows"
+            return f"{what} and {export} are equal: {counted(self.rows, 'row')}"
         after = ""
         if self.repaired:
             after = "; the next folds start from what was read now; make a current table again with "
             after += f"base={format_time(self.begin)}"
         return (
-            f"{what} and {export} differ: of {self.rows} rows, {self.missing} missing in the export, "
-            f"{self.different} different, and {self.extra} extra in the export; for example "
+            f"{what} and {export} differ: of {counted(self.rows, 'row')}, {self.missing} missing in the "
+            f"export, {self.different} different, and {self.extra} extra in the export; for example "
             f"{'; '.join(map(_shown, self.differences[:_SHOWN]))}. Report: {self.report}{after}"
         )
 

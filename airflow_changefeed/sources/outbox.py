@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
+from airflow_changefeed.core.feed import counted
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -33,4 +34,4 @@ def length_text(seconds: float) -> str:
     for unit, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} seconds"
+    return counted(round(seconds), "second")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from airflow_changefeed.capture.shapes import shaped_batch
-from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, shard_text
+from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, counted, shard_text
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
 from airflow_changefeed.export.planner import check_shape
@@ -205,8 +205,8 @@ def read_pieces(
         if rows != piece.rows:
             raise IncompleteReadError(
                 f"feed {options.feed!r}, shard {shard_text(piece.shard)}: ({piece.range.after}, "
-                f"{piece.range.upto}] had {piece.rows} events when it was planned, {rows} when it was read: "
-                "history was inserted or rows were deleted meanwhile; read again",
+                f"{piece.range.upto}] had {counted(piece.rows, 'event')} when it was planned, {rows} when it "
+                "was read: history was inserted or rows were deleted meanwhile; read again",
                 feed=options.feed,
                 shard=piece.shard,
             )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
@@ -66,9 +67,10 @@ def run_fold(
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()
     since = "the beginning" if source.base is None else source.base.what
+    events = sum(file.facts.rows for group in source.groups for file in group.files)
     report(
         f"changefeed fold: table {source.table} of feed {task.feed} at {format_time(source.at)}: "
-        f"{sum(file.facts.rows for group in source.groups for file in group.files)} events since {since}"
+        f"{counted(events, 'event')} since {since}"
     )
     running = spark()
     try:
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(text)
         return 1
     Path(options.result).write_text(FoldResult(state).to_json(), encoding="utf-8")
-    say(f"changefeed done: {state.rows} rows, {size_text(state.bytes)}, in {state.path}")
+    say(f"changefeed done: {counted(state.rows, 'row')}, {size_text(state.bytes)}, in {state.path}")
     return 0
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
@@ -71,7 +72,9 @@ def _run_specs(
             report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
             return error
         of = f"{next(done)} of {len(specs)}"
-        report(f"changefeed feed {of}, {feed}: {result.rows} rows in {result.units} units")
+        report(
+            f"changefeed feed {of}, {feed}: {counted(result.rows, 'row')} in {counted(result.units, 'unit')}"
+        )
         return result
 
     with ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool:
@@ -145,8 +148,8 @@ def write(
     tags = [tag, *job_tags(spark)]
     units = {part.unit for task in tasks for part in task}
     report(
-        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {plan.rows} rows in {len(units)} units, "
-        f"{len(tasks)} tasks"
+        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {counted(plan.rows, 'row')} in "
+        f"{counted(len(units), 'unit')}, {counted(len(tasks), 'task')}"
     )
 
     def run(numbers: range) -> list[Row]:
@@ -264,7 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(error_text(error))
         return 1
     say(
-        f"changefeed done: {result.rows} rows, {size_text(result.size)}, in {result.units} units, "
+        f"changefeed done: {counted(result.rows, 'row')}, {size_text(result.size)}, in "
+        f"{counted(result.units, 'unit')}, "
         f"{time.monotonic() - started:.1f} s"
     )
     return 0

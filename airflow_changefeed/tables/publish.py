@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from uuid import UUID
 
-from airflow_changefeed.core.feed import parse_shard, shard_text
+from airflow_changefeed.core.feed import counted, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.unit import ExportUnit, by_shard, overlapping
@@ -74,7 +74,7 @@ def differences(store: ExportStore, table: LakeTable) -> list[str]:
     for file in found.add:
         lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.rows
     return [
-        *(f"it lacks {rows} rows of {unit}" for unit, rows in lacking.items()),
+        *(f"it lacks {counted(rows, 'row')} of {unit}" for unit, rows in lacking.items()),
         *(f"it holds {path}, which is of no committed unit" for path in found.remove),
         *(f"it has other rows of {unit} than were exported" for unit in found.changed),
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -231,12 +232,12 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _log_plan(self, plan: Plan) -> None:
         done = sum(1 for planned in plan.units if planned.committed_by)
         self.log.info(
-            "Feed %s: %s rows in %s units to export, attempt %s%s",
+            "Feed %s: %s in %s to export, attempt %s%s",
             plan.feed,
-            plan.rows,
-            len(plan.units) - done,
+            counted(plan.rows, "row"),
+            counted(len(plan.units) - done, "unit"),
             plan.attempt,
-            f"; earlier tries have committed {done} units" if done else "",
+            f"; earlier tries have committed {counted(done, 'unit')}" if done else "",
         )
 
 

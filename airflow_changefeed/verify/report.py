@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Severity
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import ManifestError
 
@@ -73,8 +74,9 @@ class Report:
         """One line for people."""
         missing = f", {self.missing_files} missing" if self.missing_files else ""
         return (
-            f"{self.units} units with {self.rows} rows in {self.files} files read{missing}; damaged: "
-            f"{len(self.damage)}, leftovers: {len(self.leftovers)}"
+            f"{counted(self.units, 'unit')} with {counted(self.rows, 'row')} in "
+            f"{counted(self.files, 'file')} read{missing}; damaged: {len(self.damage)}, leftovers: "
+            f"{len(self.leftovers)}"
         )
 
     def check(self, most: int | None = None) -> None:

@@ -10,6 +10,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import (
@@ -275,7 +276,7 @@ def _unreadable(
     size = store.files.sizes(folder).get(name, file.size)
     kind, what = FaultKind.FILE_UNREADABLE, f"it cannot be read: {type(problem).__name__}: {problem}"
     if size < file.size:
-        kind, what = FaultKind.FILE_TRUNCATED, f"it has {size} of {file.size} bytes"
+        kind, what = FaultKind.FILE_TRUNCATED, f"it has {size} of {counted(file.size, 'byte')}"
     return output_fault(kind, what, unit=unit, path=path)
 
 

@@ -20,7 +20,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
 )
 from airflow_changefeed.core.codec import decode, encode
-from airflow_changefeed.core.feed import FeedStorage
+from airflow_changefeed.core.feed import FeedStorage, counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -262,7 +262,7 @@ def resolve(args: Namespace) -> None:
             args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
         )
         show([capture_row(info)], args.output, _short)
-        echo(f"Resolved {len(before.gaps)} gaps of capture {args.name}")
+        echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
         if args.resync:
             echo("Recorded the existing rows; folds are correct from here on")
 
@@ -272,7 +272,7 @@ def _resolving(info: CaptureInfo, *, resync: bool) -> str:
     if not info.gaps:
         return f"Capture {info.name} has no open gaps. Record all rows of its tables again?"
     more = ", and record all rows of their tables again" if resync else ""
-    return f"Resolve {len(info.gaps)} gaps of capture {info.name}{more}?"
+    return f"Resolve {counted(len(info.gaps), 'gap')} of capture {info.name}{more}?"
 
 
 @command

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.command import Row, command, echo, open_feeds
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, StoppedError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def consume(args: Namespace) -> None:
             events = _print_events(source, feed, args, stop)
         else:
             events = _run_handler(source, feed, args, stop)
-        echo(f"Consumed {events} events of feed {feed}")
+        echo(f"Consumed {counted(events, 'event')} of feed {feed}")
         if args.at_head and stop.is_set():
             raise StoppedError("stopped before all events were consumed; run the same command to continue")
 
@@ -102,7 +103,8 @@ def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading
         stop=stop,
     )
     if done.parked:
-        echo(f"Parked {done.parked} events: see airflow-changefeed dead-letters list --consumer {args.name}")
+        parked = counted(done.parked, "event")
+        echo(f"Parked {parked}: see airflow-changefeed dead-letters list --consumer {args.name}")
     return done.events
 
 

@@ -51,6 +51,7 @@ def move_row(move: PlannedMove) -> Row:
         **ulid_values("after", move.frontier.upto),
         "again": move.again,
         "skipped": move.skipped,
+        "skips_purged": move.skips_purged,
         "forgotten": [_range(one) for one in move.forgotten],
         "absorbed": [_range(one) for one in move.absorbed],
     }
@@ -104,7 +105,8 @@ def short_move(row: Row) -> Row:
         "its time": row["after_time"],
     }
     if "again" in row:
-        short |= {"again": row["again"], "skipped": row["skipped"]}
+        purged = " and purged events" if row["skips_purged"] else ""
+        short |= {"again": row["again"], "skipped": f"{row['skipped']}{purged}"}
         short |= {name: _windows(row[name]) for name in ("forgotten", "absorbed")}
     return short
 

@@ -24,7 +24,7 @@ from airflow_changefeed.cli.commands.cursor_rows import (
     short_cursor,
     short_move,
 )
-from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         args.output,
         short_move,
     )
-    echo(f"Moved {len(moves)} cursors. To undo, see airflow-changefeed cursor history")
+    echo(f"Moved {counted(len(moves), 'cursor')}. To undo, see airflow-changefeed cursor history")
 
 
 def named_versions(
@@ -169,9 +169,11 @@ def named_versions(
 
 def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
+    skips_purged = any(move.skips_purged for move in moves)
+    purged = ", and purged events, which cannot be counted" if skips_purged else ""
     return (
-        f"{again} events will be repeated, {skipped} will be skipped. Move {len(moves)} cursors of consumer "
-        f"{args.name}, feed {args.feed}?"
+        f"{counted(again, 'event')} will be repeated, {skipped} will be skipped{purged}. Move "
+        f"{counted(len(moves), 'cursor')} of consumer {args.name}, feed {args.feed}?"
     )
 
 

@@ -11,6 +11,7 @@ from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, 
 from airflow_changefeed.consumers.dead_letters import check_events
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import DeadLetterState
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import DeadLetterError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def retry(args: Namespace) -> None:
         ]
         show([encode(dead_letter) for dead_letter in found], args.output, _short)
         names = sorted({dead_letter.consumer for dead_letter in found})
-        echo(f"The next run of {', '.join(names)} retries {len(found)} events")
+        echo(f"The next run of {', '.join(names)} retries {counted(len(found), 'event')}")
 
 
 @command
@@ -52,7 +53,7 @@ def drop(args: Namespace) -> None:
         dead_letters = _open(source, args.number)
         if not args.yes:
             show([encode(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True)
-            ask(f"Discard {len(dead_letters)} events?", "Nothing was dropped")
+            ask(f"Discard {counted(len(dead_letters), 'event')}?", "Nothing was dropped")
         found = [
             source.resolve_dead_letter(
                 dead_letter.number, DeadLetterState.DROPPED, by=getuser(), note=args.note
@@ -60,7 +61,7 @@ def drop(args: Namespace) -> None:
             for dead_letter in dead_letters
         ]
         show([encode(dead_letter) for dead_letter in found], args.output, _short)
-        echo(f"Dropped {len(found)} dead letters")
+        echo(f"Dropped {counted(len(found), 'dead letter')}")
 
 
 def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:

@@ -18,7 +18,7 @@ from airflow_changefeed.cli.command import (
     show_faults,
     use_stored_connections,
 )
-from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.core.times import format_time
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def remove_batches(args: Namespace) -> None:
         if batches and not args.yes:
             show(rows, "table", _short, on_error=True)
             ask(
-                f"Readers will miss {sum(batch.rows for batch in batches)} events until windows export them "
-                f"again. Remove these {len(batches)} batches from {args.path}?",
+                f"Readers will miss {counted(sum(batch.rows for batch in batches), 'event')} until windows "
+                f"export them again. Remove {counted(len(batches), 'batch', 'batches')} from {args.path}?",
                 "Nothing was removed",
             )
         variables = ChangefeedHook(args.conn_id).variables()

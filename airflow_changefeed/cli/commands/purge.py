@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show, ulid_values
-from airflow_changefeed.core.feed import FeedKind, shard_text
+from airflow_changefeed.core.feed import FeedKind, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.consumer import DeadLetter
     from airflow_changefeed.core.cursor import CursorRow
-    from airflow_changefeed.core.feed import ShardStatus
+    from airflow_changefeed.core.feed import Shard, ShardStatus
     from airflow_changefeed.sources.base import FeedSource
     from airflow_changefeed.sources.base_control import Purged
 
@@ -30,13 +30,13 @@ def purge(args: Namespace) -> None:
             preview = _rows(source, args, dry_run=True)
             show(preview, "table", on_error=True)
             ask(
-                f"Remove {_total(preview)} events of feed {args.feed} before {format_time(args.before)}?",
+                f"Remove {_total(preview)} of feed {args.feed} before {format_time(args.before)}?",
                 "Nothing was removed",
             )
         rows = _rows(source, args, dry_run=args.dry_run)
         show(rows, args.output)
         verb = "Would remove" if args.dry_run else "Removed"
-        echo(f"{verb} {_total(rows)} events of feed {args.feed} before {format_time(args.before)}")
+        echo(f"{verb} {_total(rows)} of feed {args.feed} before {format_time(args.before)}")
         if source.feed(args.feed).kind is FeedKind.SERIALIZED:
             echo("The events remain in the writers' own table; delete those that you no longer need there")
 
@@ -52,17 +52,17 @@ def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
     return [
         _row(
             purged,
-            _lost(purged, cursors, begins),
+            _lost(purged.shard, purged.upto, cursors, begins),
             held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters),
         )
         for purged in found
     ]
 
 
-def _lost(purged: Purged, cursors: Iterable[CursorRow], begins: Mapping[str, Ulid]) -> list[str]:
-    """Return the consumers of which events go that they have not read."""
-    places = {**begins, **{row.consumer: row.ulid for row in cursors if row.shard == purged.shard}}
-    return sorted(consumer for consumer, place in places.items() if place < purged.upto)
+def _lost(shard: Shard, upto: Ulid, cursors: Iterable[CursorRow], begins: Mapping[str, Ulid]) -> list[str]:
+    """Return the consumers that have not read all events of a shard up to a position."""
+    places = {**begins, **{row.consumer: row.ulid for row in cursors if row.shard == shard}}
+    return sorted(consumer for consumer, place in places.items() if place < upto)
 
 
 def _row(purged: Purged, lost: list[str], reasons: list[str]) -> Row:
@@ -79,7 +79,7 @@ def held_back(
     purged: Purged,
     wanted: Ulid,
     state: ShardStatus | None,
-    cursors: Iterable[CursorRow],
+    cursors: Sequence[CursorRow],
     begins: Mapping[str, Ulid] = MappingProxyType({}),
     dead_letters: Iterable[DeadLetter] = (),
 ) -> list[str]:
@@ -99,13 +99,19 @@ def held_back(
         reasons.append("the feed is not sealed")
     elif Ulid.floor(sealed).previous() < wanted:
         reasons.append(f"the feed is only sealed until {format_time(sealed)}")
+    lost = [] if state is None else _lost(purged.shard, state.purged_upto, cursors, begins)
     acks = {name: None if begin == Ulid.MIN else begin for name, begin in begins.items()}
     for row in cursors:
         acks.setdefault(row.consumer, None)
         if row.shard == purged.shard:
             acks[row.consumer] = row.ack
     for consumer, ack in sorted(acks.items()):
-        if ack is None:
+        if consumer in lost and (ack is None or ack < wanted):
+            reasons.append(
+                f"consumer {consumer} is lost, and newer events are kept for it until they are older than "
+                "the feed's max_hold: move its cursor on, or drop it"
+            )
+        elif ack is None:
             reasons.append(f"consumer {consumer} has not begun in this shard and needs all of it")
         elif ack == Ulid.MIN:
             reasons.append(f"consumer {consumer} has acknowledged nothing")
@@ -118,5 +124,5 @@ def held_back(
     return reasons
 
 
-def _total(rows: list[Row]) -> int:
-    return sum(row["rows"] for row in rows)
+def _total(rows: list[Row]) -> str:
+    return counted(sum(row["rows"] for row in rows), "event")

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.command import Row, command, echo, open_feeds, show
-from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
+from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ShardNotFoundError
@@ -95,7 +95,7 @@ def plain_value(value: Any) -> Any:
 
 def _summary(args: Namespace, state: ShardStatus, events: list[Event]) -> str:
     where = f"feed {args.feed}, shard {shard_text(args.shard)}"
-    parts = [f"{len(events)} events of {where}"]
+    parts = [f"{counted(len(events), 'event')} of {where}"]
     if len(events) == args.limit:
         parts.append(f"there may be more: --after {events[-1].ulid}")
     elif not args.drain:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow.utils.platform import getuser
 
 from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import SnapshotError
 
@@ -91,7 +92,7 @@ def reconcile_table(args: Namespace) -> None:
 
 
 def _report(found: ReadRange) -> None:
-    echo(f"Range {found.number}: {found.rows} rows")
+    echo(f"Range {found.number}: {counted(found.rows, 'row')}")
 
 
 def _spark(master: str) -> SparkSession:

@@ -113,6 +113,7 @@ function meaning(found, verb, move) {
   return h("div", { class: found.is_back ? "meaning" : "meaning careful" },
     facts([["From", position(found.from)], ["To", position(found.to)]]),
     h("p", {}, words),
+    found.skips_purged ? h("p", {}, "Events that were purged are skipped, too; they cannot be counted.") : null,
     found.forgotten ? h("p", {}, `${things(found.forgotten, "complete range")} after a gap will count as missing until exported again.`) : null,
     button("Move the cursor", move, { class: "main" }));
 }

@@ -131,6 +131,7 @@ def move_row(move: PlannedMove) -> Row:
         "is_back": move.target < move.row.ulid,
         "again": move.again,
         "skipped": move.skipped,
+        "skips_purged": move.skips_purged,
         "forgotten": len(move.forgotten),
         "resource_version": move.row.resource_version,
     }

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
@@ -63,8 +64,8 @@ def run_merge(
         output.discard(task.attempt, task.at)
         raise own_error(error) from error
     report(
-        f"changefeed merge: {len(replaced)} of {len(task.files)} files replaced by {len(add)} with "
-        f"{sum(file.rows for file in add)} rows, {size_text(sum(file.size for file in add))}"
+        f"changefeed merge: {len(replaced)} of {counted(len(task.files), 'file')} replaced by {len(add)} "
+        f"with {counted(sum(file.rows for file in add), 'row')}, {size_text(sum(file.size for file in add))}"
     )
     return MergedFiles(add, tuple(file.path for file in replaced))
 

@@ -155,6 +155,30 @@ def test_a_reader_of_a_capture_may_read_what_it_is(database: Database, before: S
             _drop(client, user)
 
 
+def test_who_is_no_reader_of_a_capture_needs_the_role_only(database: Database, before: Seen) -> None:
+    """The role has the right on the table of events, so that nobody is told to grant it."""
+    user, password = "outsider", "Aa1!outsider_of_captures"
+    role = f"[changefeed.readers:{NAME}]"
+    with database.client() as client:
+        _drop(client, user)
+        client.results(f"create login {user} with password = '{password}'")
+        client.results(f"create user {user} for login {user}")
+        try:
+            client.results(f"alter role [changefeed.writers:{NAME}] add member {user}")
+            # Only members of the readers list feeds.
+            client.results(f"grant select on [changefeed].[feeds] to {user}")
+            outsider = MssqlFeedSource(**database.description | {"user": user, "password": password})
+            try:
+                faults = outsider.inspect(NAME, Limits(role="readers")).faults
+            finally:
+                outsider.close()
+        finally:
+            _drop(client, user)
+    (lacks,) = (fault for fault in faults if fault.kind is FaultKind.PERMISSION_MISSING)
+    assert f"select {NAME}" in lacks.what
+    assert lacks.remedy == f"alter role {role} add member [{user}]"
+
+
 def _drop(client: Client, user: str) -> None:
     client.results(f"drop user if exists {user}")
     if client.rows("select 1 from sys.server_principals where name = ?", user):

@@ -157,7 +157,7 @@ def test_a_first_commit_begins_from_the_newest_base(merging: Merging) -> None:
     run_fold(lambda: merging.spark, task, JobConnection({}), merging.said.append)
     end = merging.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog")))
     merging.merge(end, states=states)
-    assert merging.said[-2].endswith(f"1 events since the state at {format_time(START + HOUR)}")
+    assert merging.said[-2].endswith(f"1 event since the state at {format_time(START + HOUR)}")
     assert merging.rows() == [shoe(1, "clog"), shoe(2)]
 
 

@@ -21,6 +21,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
 )
 from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources import SOURCES
 from airflow_changefeed.sources.base import Capabilities
@@ -385,7 +386,7 @@ def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) 
     assert commands.rows("capture check", "shop.OrderLine_changes") == []
     assert [row["open_gaps"] for row in commands.rows("capture list")] == [[], found]
     commands.rows("capture resolve", CAPTURE, "--note", "seen", "--resync", "--yes")
-    assert f"Resolved {len(found)} gaps" in commands.err
+    assert f"Resolved {counted(len(found), 'gap')} of capture" in commands.err
     (resolved, *_) = commands.rows("capture gaps")
     assert resolved["note"] == "seen"
     assert resolved["resolved_by"]

@@ -139,7 +139,7 @@ def test_dead_letters_are_listed_tried_again_and_dropped(
     assert [row["number"] for row in commands.rows("dead-letters list")] == [1, 2]
     assert "open: 2" in commands.err
     assert [row["state"] for row in commands.rows("dead-letters retry", "1")] == ["retry"]
-    assert f"The next run of {NAME} retries 1 events" in commands.err
+    assert f"The next run of {NAME} retries 1 event" in commands.err
     assert commands.run("dead-letters drop", "1", "9", "--note", "no", "--yes") == 2
     assert "dead letter 9 not found. Nothing was changed" in commands.err
     (row, _) = commands.rows("dead-letters drop", "1", "2", "--note", "booked by hand", "--yes")
@@ -174,7 +174,7 @@ def test_dropping_dead_letters_asks_first(
     park_two(source)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert commands.run("dead-letters drop", "1", "--note", "no") == 1
-    assert "Discard 1 events?" in commands.err
+    assert "Discard 1 event?" in commands.err
     assert len(source.dead_letters()) == 2
 
 
@@ -239,7 +239,7 @@ def test_a_handler_is_run_for_each_event(
     assert "PoisonError: consumer 'billing'" in commands.err
     assert commands.run("consume", NAME, "--handler", handler, "--at-head", "--on-poison", "park") == 0
     assert HANDLED == [0, 2]
-    assert "Parked 1 events" in commands.err
+    assert "Parked 1 event:" in commands.err
     assert [dead_letter.reason for dead_letter in source.dead_letters()] == ["ValueError: not this one"]
 
 

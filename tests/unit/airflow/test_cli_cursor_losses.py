@@ -79,7 +79,7 @@ def test_adopting_asks_first_and_names_the_version(
     for answer, status in (("", 2), ("n\n", 1)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         assert commands.run("cursor adopt", *OF) == status
-        assert "events will be repeated, 0 will be skipped. Move 1 cursors" in commands.err
+        assert "events will be repeated, 0 will be skipped. Move 1 cursor of" in commands.err
         assert end_of(0) in commands.err
     message = commands.fails("cursor adopt", *OF, "--resource-version", str(version - 1))
     assert message.startswith("StaleVersionError: ")

@@ -13,6 +13,7 @@ from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pytest
+from airflow.cli import simple_table
 
 from airflow_changefeed.cli.commands.purge import held_back
 from airflow_changefeed.cli.commands.read import plain_value
@@ -221,6 +222,42 @@ def test_every_consumer_that_holds_back_is_named() -> None:
         "consumer b has acknowledged nothing",
     ]
     assert held_back(Purged(0, 5, wanted), wanted, state, rows) == []
+
+
+def test_a_lost_consumer_that_holds_back_is_named_as_lost(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """Events that are not older than max_hold are kept for it, too: without it, they go."""
+    source.seal(FEED, NOON)
+    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN, 1: Ulid.MIN}, by="test")
+    age = source.now() - START - HOUR - HOUR / 4
+    source.set_up_feed(FEED, max_hold=age)
+    commands.rows("purge", *purge_arguments(NOON), "--yes")
+    first, _ = commands.rows("purge", *purge_arguments(NOON), "--yes")
+    assert (first["rows"], first["lost"]) == (0, [CONSUMER])
+    (reason,) = first["held_back_by"]
+    assert reason.startswith(f"consumer {CONSUMER} is lost, and newer events are kept for it until they are")
+    source.drop_consumer(CONSUMER, FEED)
+    first, _ = commands.rows("purge", *purge_arguments(NOON), "--yes")
+    assert first["rows"] > 0
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_times_are_whole_on_a_narrow_terminal(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """A table that would break them is shown value by value."""
+    source.seal(FEED, NOON)
+    consume(source, START + HOUR)
+    monkeypatch.setattr(simple_table, "is_tty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert commands.run("status") == 0
+    assert commands.out.count("2013-01-01T12:00:00Z") == 4
+    assert {"feed", "shard", "consumer"} <= {line.split("  ")[0] for line in commands.out.splitlines()}
+    assert "sealed until  2013-01-01T12:00:00Z" in commands.out
+    monkeypatch.setenv("COLUMNS", "250")
+    assert commands.run("status") == 0
+    assert commands.out.splitlines()[0].split("|")[3].strip() == "sealed until"
 
 
 def test_consumers_of_events_that_hold_back_are_named() -> None:

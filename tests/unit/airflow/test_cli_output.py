@@ -57,7 +57,7 @@ def test_nothing_goes_without_a_yes(
     """They are shown first; nobody there is no yes."""
     answer(monkeypatch, said)
     assert commands.run(NAME, "--feed", FEED, "--path", wedged) == status
-    assert "Readers will miss 30 events until windows export them again. Remove these 2" in commands.err
+    assert "Readers will miss 30 events until windows export them again. Remove 2 batches" in commands.err
     assert "dag/run/export/1" in commands.err
     assert exported(wedged) == list(range(36))
 

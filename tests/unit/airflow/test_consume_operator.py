@@ -121,7 +121,9 @@ def test_a_batch_is_one_call(source: SqliteFeedSource) -> None:
 def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_resolved(source: SqliteFeedSource) -> None:
     """The events after it are consumed; once it is dropped the cleared task succeeds."""
     operator = consume(until="window_end", handler=refuse_the_first)
-    with pytest.raises(AirflowFailException, match=r"PoisonError: .*1 events before .* retry or drop 1"):
+    with pytest.raises(
+        AirflowFailException, match=r"PoisonError: .*because of 1 dead letter\. .* retry or drop 1"
+    ):
         operator.execute(context(**WINDOW))
     assert sorted(worked(source)) == [1, 2, 3, 4, 5]
     source.resolve_dead_letter(1, DeadLetterState.DROPPED, by="tests")

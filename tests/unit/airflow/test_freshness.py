@@ -20,6 +20,7 @@ from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.dags import DagState
@@ -29,6 +30,7 @@ from airflow_changefeed.exceptions import (
     FeedNotFoundError,
     FreshnessError,
     InvalidArgumentError,
+    PoisonError,
     SourceUnavailableError,
 )
 from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
@@ -307,10 +309,23 @@ def parked(shop: Shop) -> None:
     run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
 
 
+def failing(shop: Shop) -> None:
+    """Let a handler fail until its consumer stops at the event."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer(max_attempts=1)
+
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("card 4111-1111")
+
+    with pytest.raises(PoisonError):
+        run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [
         (hole, "window-missing"),
+        (failing, "consumer-failing"),
         (gap, "capture-gap"),
         (stuck, "lease-stuck"),
         (dead, "lease-expired"),
@@ -325,6 +340,50 @@ def test_what_doctor_finds_is_a_reason(shop: Shop, make: Callable[[Shop], None],
     assert reason.remedy
     assert reason.what in str(found)
     assert "4111" not in str(found)
+
+
+def test_a_consumer_is_complete_until_the_gap_of_its_capture(shop: Shop) -> None:
+    """Although it has read all there is: what the capture missed is not in the feed."""
+    gap(shop)
+    shop.source.drop_consumer(EXPORT, "cart_changes")
+    create_consumer(
+        shop.source, ConsumerSpec("billing", "cart_changes", max_attempts=1), "latest", by="a person"
+    )
+    found = shop.only()
+    assert (found.consumer, found.is_fresh) == ("billing", False)
+    assert found.complete_until == shop.hour - 3 * HOUR
+    assert "capture-gap" in [fault.kind.code for fault in found.reasons]
+    shop.source.resolve_capture("cart_changes", note="counted", by="a person")
+    assert shop.only().is_fresh
+
+
+def test_who_holds_the_lease_of_a_consumer_that_is_behind_is_a_reason(shop: Shop) -> None:
+    """With the time since when, also while it moves the cursor: it may be slow."""
+    shop.write(1, 9 * HOUR)
+    shop.write(2, 8 * HOUR)
+    shop.consumer()
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1)
+    begun = shop.source.now()
+    shop.source.acquire_leases("billing", FEED, [0], holder="pod-7", seconds=60)
+    found = shop.only()
+    (reason,) = found.reasons
+    assert reason.kind.code == "lease-held"
+    (lease,) = shop.source.leases(FEED)
+    assert lease.since is not None
+    assert begun <= lease.since
+    assert f"pod-7 holds the lease of shard 0 since {format_time(lease.since)}, and last moved" in reason.what
+    assert f"--fencing-token {lease.token} --conn-id ..." in reason.remedy
+
+
+def test_the_reason_of_the_dag_comes_first(shop: Shop) -> None:
+    """Then errors, then what else may stop it; a failed run is named although the DAG is paused."""
+    hole(shop)
+    shop.age_cursors(4 * HOUR)
+    shop.sql(f'drop index "changefeed.outbox_shard:{FEED}"')
+    shop.known = {"hourly": DagState("hourly", is_paused=True, last_run="r7", last_state="failed")}
+    assert shop.codes() == ["dag-paused", "run-failed", "object-missing", "window-missing"]
+    shop.known = {}
+    assert shop.codes() == ["no-run", "object-missing", "window-missing"]
 
 
 def test_a_writer_that_lets_seals_time_out_is_a_reason(shop: Shop) -> None:

@@ -89,7 +89,7 @@ def test_a_connection_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_connection_can_be_tested(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test names the feeds, or the reason why there are none."""
-    assert ChangefeedHook().test_connection() == (True, f"1 feeds: {FEED}")
+    assert ChangefeedHook().test_connection() == (True, f"1 feed: {FEED}")
     monkeypatch.setenv("AIRFLOW_CONN_GONE", '{"conn_type": "sqlite", "host": "/nowhere/feeds.db"}')
     is_good, why = ChangefeedHook("gone").test_connection()
     assert not is_good

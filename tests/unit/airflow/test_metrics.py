@@ -23,7 +23,9 @@ import yaml
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
-from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, feed_counts
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts
+from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
@@ -140,8 +142,9 @@ def test_a_watch_sends_what_it_has_read(database: str, tmp_path: Path, stats: Re
 def test_the_open_gaps_of_a_capture_are_counted(tmp_path: Path) -> None:
     """Feeds that are no captures have none to count."""
     stock = Stock.create(tmp_path, rows=1)
-    (overview,) = stock.source.overview([CAPTURE])
-    assert feed_counts(stock.source, overview, stock.source.now()) == FeedCounts(0, 0.0, 0)
+    stock.source.create_consumer(ConsumerSpec("mailer", CAPTURE), begin=Ulid.MIN, starts={}, by="test")
+    counts = check_freshness(stock.source, None, lambda _: None, HOUR).feeds
+    assert counts == {CAPTURE: FeedCounts(0, 0.0, 0)}
 
 
 def test_stats_that_fail_are_a_warning(

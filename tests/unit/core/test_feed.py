@@ -17,11 +17,13 @@ from airflow_changefeed.core.feed import (
     Page,
     Shard,
     check_shard,
+    counted,
     parse_shard,
     shard_text,
 )
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.outbox import length_text
 from tests.unit.core.strategies import shards, ulids
 
 
@@ -100,3 +102,19 @@ def test_a_page_knows_the_cursor_to_go_on_from(found: list[Ulid]) -> None:
     page = Page(0, events)
     assert page.last == (max(found) if found else None)
     assert (len(page), tuple(page)) == (len(found), events)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (counted(0, "event"), "0 events"),
+        (counted(1, "event"), "1 event"),
+        (counted(2, "dead letter"), "2 dead letters"),
+        (counted(1, "batch", "batches"), "1 batch"),
+        (counted(3, "batch", "batches"), "3 batches"),
+        (length_text(1.2), "1 second"),
+    ],
+)
+def test_one_is_not_plural(text: str, expected: str) -> None:
+    """Of words with another plural, it is given."""
+    assert text == expected

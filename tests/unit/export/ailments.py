@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,9 +18,7 @@ from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, var
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.exceptions import (
-    SourceUnavailableError,
-)
+from airflow_changefeed.exceptions import PoisonError, SourceUnavailableError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.clocks import after_now
@@ -61,6 +59,16 @@ class Patient:
         with closing(sqlite3.connect(self.flights.path, isolation_level=None)) as connection:
             for statement in statements:
                 connection.execute(statement)
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Restore the file to what it was before a block."""
+        with closing(sqlite3.connect(":memory:")) as copy:
+            with closing(sqlite3.connect(self.flights.path)) as connection:
+                connection.backup(copy)
+            yield
+            with closing(sqlite3.connect(self.flights.path)) as connection:
+                copy.backup(connection)
 
     def complete(self, *numbers: int, shards: tuple[int, ...] = (1, 2)) -> None:
         """Say that hours are complete."""
@@ -231,6 +239,32 @@ def _export_moved(patient: Patient) -> None:
     Path(patient.store.path).rename(f"{patient.store.path}.moved")
 
 
+def _bring_back_an_older_file(patient: Patient) -> None:
+    """The file is restored to before its last export."""
+    with patient.restoring():
+        patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+        patient.flights.export(patient.store, hours(LAST, LAST + 1))
+
+
+def fail(patient: Patient) -> None:
+    """A handler fails, and its consumer stops at the event."""
+    create_consumer(patient.source, ConsumerSpec("mailer", FEED, max_attempts=2), "latest", by="test")
+    patient.sql(
+        f'insert into "{FEED}" (id) values (997)',
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (2, 0, 997)',
+    )
+    with suppress(PoisonError):
+        run_consumer(patient.source, "mailer", FEED, _fails, at_head=True)
+
+
+def _purge_hole(patient: Patient) -> None:
+    """Long ago, nobody had exported the second hour, and then its events were purged."""
+    for unit in patient.store.units(1):
+        if unit.range == hours(1, 2)[0].range:
+            patient.store.remove_manifest(unit, patient.store.units(1)[unit])
+    patient.source.purge(FEED, START + timedelta(hours=2))
+
+
 Break = Callable[[Patient], None]
 #: Of each fault how it is made, what else is asked for, and what its text has.
 FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
@@ -283,13 +317,31 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.DEAD_LETTER: (
         _park,
         {},
-        f"feed {FEED}, consumer mailer: 1 dead letters are open, the first of 2013-01-01T00:00:00Z in "
+        f"feed {FEED}, consumer mailer: 1 dead letter is open, the first of 2013-01-01T00:00:00Z in "
         "shard 1 (ValueError: no such airport)",
     ),
     FaultKind.CURSOR_BEYOND_FEED: (
         _restored,
-        {},
+        {"open_store": None},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor",
+    ),
+    FaultKind.SEAL_LOST: (
+        _bring_back_an_older_file,
+        {},
+        f"Seal the feed until then: airflow-changefeed seal --feed {FEED} --until 2013-01-01T04:00:00Z "
+        "--conn-id ...; then run the windows since the restored state as a backfill",
+    ),
+    FaultKind.CONSUMER_FAILING: (
+        fail,
+        {},
+        "the consumer stops there (max_attempts, on_poison=stop). Read why: airflow-changefeed consumer log "
+        f"mailer --feed {FEED} --failed --conn-id ...; then",
+    ),
+    FaultKind.WINDOW_LOST: (
+        _purge_hole,
+        {},
+        "nothing is complete in shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z), and events were purged "
+        "up to 2013-01-01T01:59:59.999Z, so that no run can export all of it any more",
     ),
     FaultKind.CONSUMER_LOST: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: it is lost: events"),
     FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),
@@ -341,7 +393,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.NOT_CHECKED: (
         insert_history,
         {"open_store": None},
-        f"feed {FEED}: whether windows with inserted history (1 marks) have been exported again. Pass",
+        f"feed {FEED}: whether windows with inserted history (1 mark) were exported again. Pass",
     ),
 }
 #: Faults that bring others with them, or need somebody else; each has a test of its own below.
@@ -356,6 +408,8 @@ APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
 APART |= {FaultKind.LAKE_TABLE_DIFFERS}
 #: Those of DAGs: ``tests/unit/airflow/test_freshness_dags.py``.
 APART |= {FaultKind.DAG_PAUSED, FaultKind.RUN_FAILED, FaultKind.NO_RUN}
+#: Who holds a lease is a fault only of a consumer that is late: ``tests/unit/airflow/test_freshness.py``.
+APART |= {FaultKind.LEASE_HELD}
 #: Those of Java and Spark are there as well.
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.

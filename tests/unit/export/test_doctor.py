@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.cli.console import parser
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors import recovery
+from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
+    CursorBeyondFeedError,
     FeedNotFoundError,
     InvalidArgumentError,
 )
@@ -40,7 +46,7 @@ from tests.unit.export.ailments import (
     make_read_only,
     rest_undrained,
 )
-from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
 
 
 @pytest.fixture
@@ -134,6 +140,11 @@ def test_a_fault_is_found_alone_and_has_a_remedy(patient: Patient, kind: FaultKi
     assert fault.kind is kind
     assert text in str(fault)
     assert fault.remedy
+    assert not re.search(r"(?<!\.)\.\.(?!\.)", str(fault))
+    # Names of files in our repository are of no use to an administrator.
+    assert "docs/" not in str(fault)
+    for command in re.findall(r"airflow-changefeed .*?--conn-id \.\.\.(?: --path \.\.\.)?", fault.remedy):
+        parser().parse_args(shlex.split(command)[1:])
     assert patient.examine(**options).is_clean == (kind.severity is Severity.NOTE)
 
 
@@ -207,6 +218,56 @@ def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient,
     assert f"nothing is complete in shard 1 {window}" in fault.what
 
 
+def test_a_lost_window_that_holds_the_cursor_can_be_passed(patient: Patient) -> None:
+    """The command moves the cursor to the end of what is complete after it; then all is well."""
+    hint = int((START + timedelta(hours=LAST, minutes=59)).timestamp() * 1000)
+    patient.sql(
+        f'insert into "{FEED}" (id) values (999)',
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (1, {hint}, 999)',
+    )
+    patient.source.drain(FEED)
+    leave_hole(patient)
+    patient.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    patient.source.purge(FEED, START + timedelta(hours=LAST + 2))
+    lost, window = patient.examine(open_store=None).faults
+    assert (lost.kind, window.kind) == (FaultKind.CONSUMER_LOST, FaultKind.WINDOW_LOST)
+    command = window.remedy.partition("let the cursor pass it: ")[2]
+    given = parser().parse_args(shlex.split(command)[1:])
+    (move,) = plan_moves(patient.source, given.name, given.feed, given.to, given.shard)
+    assert (move.skipped, move.skips_purged) == (0, True)
+    move_to(patient.source, patient.variables, CONSUMER, FEED, [move], versions=None, by="me", why="lost")
+    assert patient.examine(open_store=None).faults == ()
+
+
+def test_a_database_that_was_restored_is_sealed_before_its_cursors_are_published(patient: Patient) -> None:
+    """To adopt a Variable that is ahead of the feed is refused, and so it is not proposed."""
+    with patient.restoring():
+        patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+        patient.complete(LAST)
+    (fault,) = patient.examine(open_store=None).faults
+    assert fault.kind is FaultKind.VARIABLE_EDITED
+    seal = f"airflow-changefeed seal --feed {FEED} --until 2013-01-01T04:00:00Z --conn-id ..."
+    publish = f"airflow-changefeed cursor publish {CONSUMER} --feed {FEED} --conn-id ..."
+    before, between, after = re.split(f"{re.escape(seal)}|{re.escape(publish)}", fault.remedy)
+    assert "restored to an earlier state, first seal the feed" in before
+    assert "overwrite the Variable" in between
+    assert "on the page 'Recover'" in after
+    assert "cursor adopt" not in fault.remedy
+    with pytest.raises(CursorBeyondFeedError, match="first seal the feed"):
+        recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me")
+    patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+    (fault,) = patient.examine(open_store=None).faults
+    assert fault.remedy.index("cursor publish") < fault.remedy.index("cursor adopt")
+
+
+def test_a_variable_in_the_future_was_edited(patient: Patient) -> None:
+    """No feed can be sealed until then, and none was."""
+    patient.edit(1, ulid=Ulid.floor(datetime(2100, 1, 1, tzinfo=timezone.utc)))
+    (fault,) = patient.examine(open_store=None).faults
+    assert "The Variable is in the future (2100-01-01T00:00:00Z). Overwrite it" in fault.remedy
+    assert "seal" not in fault.remedy
+
+
 def test_a_stale_window_that_was_exported_again_is_well(patient: Patient) -> None:
     """The manifest says which marks its read has seen."""
     insert_history(patient)
@@ -218,9 +279,15 @@ def test_variables_out_of_reach_are_told(patient: Patient) -> None:
     """The rest is looked at nevertheless."""
     patient.variables.is_down = True
     die(patient)
-    lease, hidden = patient.examine().faults
+    found = patient.examine()
+    lease, hidden = found.faults
     assert lease.kind is FaultKind.LEASE_EXPIRED
     assert hidden.where == f"Variables of feed {FEED}; Variables of other feeds"
+    assert hidden.remedy.startswith("Run this command where Airflow runs")
+    assert "Airflow's Variables" in found.left_out
+    assert "Airflow's Variables" not in found.checked
+    patient.variables.is_down = False
+    assert "Airflow's Variables" in patient.examine().checked
 
 
 def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:

@@ -113,7 +113,7 @@ def test_large_objects_are_measured_and_read_in_the_order_of_the_index() -> None
 def test_a_key_of_another_table_is_no_range() -> None:
     """The table was cut before its key was changed."""
     source = _source()
-    with pytest.raises(InvalidArgumentError, match="which has 1 columns; cut the table again"):
+    with pytest.raises(InvalidArgumentError, match="which has 1 column; cut the table again"):
         TableQuery(source.feed, source, KeyRange(upto="[1, 2]"))
 
 
@@ -213,7 +213,7 @@ def test_half_a_surrogate_pair_is_refused() -> None:
 
 def test_a_row_without_a_shard_is_refused() -> None:
     """With the expression."""
-    with pytest.raises(ColumnTypeError, match=r"2 rows have no shard: k % 2 is null or not of type int"):
+    with pytest.raises(ColumnTypeError, match=r"no shard for 2 rows: k % 2 is null or not of type int"):
         _stream(_batch([1, 2, 3], ["a"] * 3, [None, 0, None]))
 
 

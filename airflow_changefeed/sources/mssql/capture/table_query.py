@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_changefeed.core.feed import Column
+from airflow_changefeed.core.feed import Column, counted
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
 from airflow_changefeed.sources.key_conditions import KeyCondition
@@ -69,8 +69,8 @@ class TableQuery(ArrowQuery):
         for given in (self.range.after, self.range.upto):
             if given is not None and len(key_values(given)) != len(self.table.keys):
                 raise InvalidArgumentError(
-                    f"{self.where}: {given} is not a key of it, which has {len(self.table.keys)} columns; "
-                    "cut the table again"
+                    f"{self.where}: {given} is not a key of it, which has "
+                    f"{counted(len(self.table.keys), 'column')}; cut the table again"
                 )
 
     @property
@@ -203,9 +203,9 @@ def _check_surrogates(query: TableQuery, number: int, ask: Ask) -> None:
 def _check_shards(query: TableQuery, shards: pa.Array) -> None:
     if shards.null_count:
         raise ColumnTypeError(
-            f"{query.where}: {shards.null_count} rows have no shard: {query.table.shard} is null or not of "
-            f"type {query.feed.shard_key_type} for their keys, so their changes cannot be recorded either. "
-            "Correct their keys, or enable a capture with another shard expression",
+            f"{query.where}: no shard for {counted(shards.null_count, 'row')}: {query.table.shard} is null "
+            f"or not of type {query.feed.shard_key_type} for their keys, so their changes cannot be recorded "
+            "either. Correct their keys, or enable a capture with another shard expression",
             column=SHARD,
             **query.facts,
         )

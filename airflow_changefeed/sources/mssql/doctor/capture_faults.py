@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
 from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.mssql.capture.drift import TableDrift
 from airflow_changefeed.sources.mssql.capture.registry import ASKED, Row, table_name
@@ -126,8 +127,8 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.CAPTURE_GAP,
                 what,
-                f"it has {row['rows']} rows, but {row['expected']} according to the recorded changes: some "
-                "changes were not recorded",
+                f"it has {counted(row['rows'], 'row')}, but {row['expected']} according to the recorded "
+                "changes: some changes were not recorded",
                 f"Run airflow-changefeed capture check {capture}, which records a gap, then resolve it. If "
                 "it finds none, the server's row count is wrong; correct it with dbcc updateusage (0)",
             )

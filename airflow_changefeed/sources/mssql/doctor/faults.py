@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sources.outbox import length_text
 
@@ -259,6 +258,12 @@ def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fa
     )
 
 
+def closed_feed(user: str, feed: str) -> Fault:
+    """Return the note that a login may not read a feed, although it reads others."""
+    remedy = "Name the feeds that it reads with --feed. If it should read this one, add it to the feed's role"
+    return not_checked(f"feed {feed}", f"{user} may not read it", remedy)
+
+
 def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: str | None) -> Fault:
     """
     Return the fault of missing rights.
@@ -277,16 +282,18 @@ def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: s
     return Fault(FaultKind.PERMISSION_MISSING, f"feed {feed}", what, remedy)
 
 
-def no_select(user: str, feed: MssqlFeed, table: str) -> Fault:
-    """Return the fault of a login that may not select from the event table."""
-    role = quote(f"{feed.schema}.readers:{feed.name}")
+def no_select(user: str, feed: str, table: str) -> Fault:
+    """
+    Return the fault of a login that may not select from the event table.
+
+    :param feed: not a capture, whose readers have this right.
+    """
     return Fault(
         FaultKind.PERMISSION_MISSING,
-        f"table {feed.name}",
+        f"table {feed}",
         f"{user} may not select from the event table, or it was dropped: keys can be read, but nothing "
         "exported",
-        f"grant select on {table} to {role if feed.capture else quote(user)}: "
-        f"{'the role lost this right' if feed.capture else 'no role has this right'}",
+        f"grant select on {table} to {quote(user)}: no role has this right",
     )
 
 

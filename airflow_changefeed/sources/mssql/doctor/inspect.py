@@ -133,12 +133,25 @@ class _Inspection:
         self._look("versions", lambda session: self._versions(session, names))
         self._look("options", lambda session: self._options(session, names))
         self._look("open transactions", self._transactions, remedy=_VIEW_STATE)
+        closed = self._closed(feeds) if feed is None else []
+        self.faults += [faults.closed_feed(self.user, name) for name in closed]
         for each in feeds:
-            self._feed(each)
+            if each.name not in closed:
+                self._feed(each)
         if any(each.capture for each in feeds):
             self._look("captures", lambda session: self._captures(session, feeds))
         database, durability = self.server["database_name"], self.server["delayed_durability"]
         self.faults += faults.durability_faults(database, durability or 0)
+
+    def _closed(self, feeds: list[MssqlFeed]) -> list[str]:
+        """Return the feeds that this login may not read, if there are others: it need not read all."""
+        if self.sees_all:
+            return []
+        with self.database.connect() as session:
+            names = [f"{quote(self.schema)}.{quote(f'read_feed:{each.name}')}" for each in feeds]
+            may = [session.rows(asked.rights(1), name, "EXECUTE")[0][0] for name in names]
+        closed = [each.name for each, answer in zip(feeds, may, strict=True) if not answer]
+        return closed if len(closed) < len(feeds) else []
 
     def _look(self, what: str, look: Callable[[Session], None], *, remedy: str = _OTHERWISE) -> None:
         """Run a check; what cannot be checked is a fault of its own."""
@@ -253,13 +266,17 @@ class _Inspection:
         for (name, right), may in zip(seen.items(), answers, strict=True):
             if not may:
                 lacks.setdefault(right.role, []).append(f"{right.permission.lower()} {self.schema}.{name}")
+        is_there = feed.table is not None or not self.sees_all
+        if feed.capture is not None and is_there and not may_select:
+            # Of a capture, its readers have this right, too.
+            lacks.setdefault("readers", []).append(f"select {feed.name}")
         for role, missing in lacks.items():
             full = f"{self.schema}.{role}:{feed.name}"
             ((is_member,),) = session.rows(asked.MEMBER, full)
             remedy = upgrade if is_member else None
             self.faults.append(faults.no_right(self.user, feed.name, missing, full, remedy))
-        if not may_select and (feed.table is not None or not self.sees_all):
-            self.faults.append(faults.no_select(self.user, feed, table))
+        if feed.capture is None and is_there and not may_select:
+            self.faults.append(faults.no_select(self.user, feed.name, table))
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
         """Count the rows of captured tables; seals only compare the server's row count if that agrees."""

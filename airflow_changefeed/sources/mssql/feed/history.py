@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.feed import Shard, StaleMark, shard_text
+from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.exceptions import HistoryError
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -85,7 +85,7 @@ def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any,
         raise _refused(feed, shard, ["there are no events"])
     keys = [column.name for column in feed.info.key_columns]
     if any(len(key) != len(keys) for _, key in timed):
-        raise _refused(feed, shard, [f"each key needs {len(keys)} values ({', '.join(keys)})"])
+        raise _refused(feed, shard, [f"each key needs {counted(len(keys), 'value')} ({', '.join(keys)})"])
     if any(value is None for _, key in timed for value in key):
         raise _refused(feed, shard, ["a key contains a null"])
 

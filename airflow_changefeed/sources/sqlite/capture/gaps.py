@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
+from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable, store_balances
@@ -243,7 +244,7 @@ def _miscounted(connection: sqlite3.Connection, capture: StoredCapture, skipped:
             continue
         (rows,) = connection.execute(f"select count(*) from {quote(table.name)}").fetchone()
         if rows != now:
-            reason = f"it has {rows} rows, but {now} according to the recorded changes"
+            reason = f"it has {counted(rows, 'row')}, but {now} according to the recorded changes"
             found.append((number, ROWS, reason))
     store_balances(connection, capture.name, balances, last)
     return found

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from airflow_changefeed.core.capture import Operation
-from airflow_changefeed.core.feed import Column
+from airflow_changefeed.core.feed import Column, counted
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base_snapshots import (
@@ -242,8 +242,8 @@ def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: in
     ).fetchone()
     if wrong:
         raise FeedSetupError(
-            f"capture {tables.info.name!r}: the shard of {wrong} rows is not of type {kind}, so they cannot "
-            "be recorded; correct their keys",
+            f"capture {tables.info.name!r}: the shard of {counted(wrong, 'row')} is not of type {kind}, so "
+            "they cannot be recorded; correct their keys",
             feed=tables.info.name,
         )
 

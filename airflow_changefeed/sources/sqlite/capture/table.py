@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from airflow_changefeed.core.capture import Operation
-from airflow_changefeed.core.feed import Column
+from airflow_changefeed.core.feed import Column, counted
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import SHARD_COLUMN
 from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns
@@ -124,8 +124,8 @@ class TableQuery(Query):
     def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
         """See the base class."""
         return FeedSetupError(
-            f"{self.where}: the shard of {rows} rows is not of type {self.capture.spec.shard_key_type}; "
-            "correct their keys",
+            f"{self.where}: the shard of {counted(rows, 'row')} is not of type "
+            f"{self.capture.spec.shard_key_type}; correct their keys",
             **self.facts,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.feed import Shard, StaleMark, shard_text
+from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, random_80_bits
 from airflow_changefeed.exceptions import HistoryError
@@ -124,7 +124,7 @@ def _key_problems(
     connection: sqlite3.Connection, tables: FeedTables, keys: list[tuple[Any, ...]]
 ) -> list[str]:
     if any(len(key) != len(tables.keys) for key in keys):
-        return [f"each key needs {len(tables.keys)} values ({', '.join(tables.keys)})"]
+        return [f"each key needs {counted(len(tables.keys), 'value')} ({', '.join(tables.keys)})"]
     names = ", ".join(tables.keys)
     marks = ", ".join("?" * len(tables.keys))
     connection.execute(f"create temp table history as select {names} from {tables.table} where false")

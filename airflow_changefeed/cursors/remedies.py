@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person does about a Variable that differs from the cursors in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_changefeed.core.cursor import RESTORED_PAGE, Cursor, seal_command, shell
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.base import FeedSource
+
+
+def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
+    """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
+    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
+
+
+def edited_remedy(source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]) -> str:
+    """
+    Return what resolves an edited Variable.
+
+    :param cursors: of the Variable.
+    """
+    adopt, publish = recovery_commands(consumer, feed)
+    return beyond_remedy(source, consumer, feed, cursors) or (
+        f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move the "
+        f"cursors there: {adopt}"
+    )
+
+
+def beyond_remedy(
+    source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]
+) -> str | None:
+    """Return what to do about a Variable that is beyond what its feed has reached; None if it is not."""
+    statuses = source.shards(feed)
+    # A shard that never had an event is sealed like the others.
+    sealed = max((status.sealed_until or EPOCH for status in statuses), default=EPOCH)
+    highest = {status.shard: status.highest_cursor for status in statuses}
+    others = Ulid.floor(sealed).previous()
+    beyond = [one.ulid for shard, one in cursors.items() if one.ulid > highest.get(shard, others)]
+    if not beyond:
+        return None
+    last = max(beyond)
+    _, publish = recovery_commands(consumer, feed)
+    until = from_milliseconds(last.ms + 1)
+    if until > source.now():
+        # Never sealed, so this is an edit by hand.
+        return (
+            f"The Variable is in the future ({format_time(last.time)}). Overwrite it with the cursors of the "
+            f"database: {publish}"
+        )
+    return (
+        f"The Variable ({format_time(last.time)}) is beyond what the feed has reached, so do not adopt it. "
+        "If the database was restored to an earlier state, first seal the feed: "
+        f"{seal_command(feed, until)}. Then overwrite the Variable with the cursors of the database: "
+        f"{publish}; {RESTORED_PAGE}"
+    )
