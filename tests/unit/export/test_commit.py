@@ -404,7 +404,7 @@ def test_another_number_of_rows_commits_nothing(local: World) -> None:
     """Tasks that read fewer rows than were counted fail the commit of all units."""
     attempt = local.attempt()
     plan = replace(attempt.plan, units=(replace(attempt.plan.units[0], rows=ROWS + 1), attempt.plan.units[1]))
-    with pytest.raises(IncompleteReadError, match="13 rows were planned, 12 read"):
+    with pytest.raises(IncompleteReadError, match="13 rows planned, 12 read"):
         replace(attempt, plan=plan).write_manifests(local.files)
     assert local.store.list() == []
 

@@ -107,6 +107,6 @@ def test_rows_that_are_gone_since_the_plan_are_found(flights: Flights, tmp_path:
     store = ExportStore(str(tmp_path / "out"), FEED)
     plan = flights.plan(store, hours(0, 3))
     flights.execute(f'delete from "changefeed.feed:{FEED}" where id = 3')
-    with pytest.raises(IncompleteReadError, match="rows were planned"):
+    with pytest.raises(IncompleteReadError, match="rows planned"):
         run_here(flights.source, store, plan, quiet)
     assert store.list() == []
