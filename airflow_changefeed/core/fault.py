@@ -200,12 +200,14 @@ class Examination:
     :param facts: about the server and the installation, for people.
     :param checked: what was checked, for people.
     :param left_out: what was not checked, and what would check it.
+    :param closed_feeds: feeds that the login may not read, although it reads others.
     """
 
     faults: tuple[Fault, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     checked: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    closed_feeds: tuple[str, ...] = ()
 
     @classmethod
     def of(

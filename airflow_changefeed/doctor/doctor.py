@@ -24,7 +24,6 @@ from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, v
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,
-    PermissionDeniedError,
     SourceUnavailableError,
 )
 from airflow_changefeed.output.coverage import Gap
@@ -74,11 +73,7 @@ def examine(
             feed=feed,
             known=feeds,
         )
-    if feed is None:
-        # That the login may not read the others is a fault of the inspection's.
-        chosen = [name for name in feeds if not _is_closed(source, name)]
-    else:
-        chosen = [feed] if feed in feeds else []
+    chosen = [name for name in feeds if feed in (None, name) and name not in inspection.closed_feeds]
     seen: list[str] = []
     for name in chosen:
         state = _read_state(source, infos[name], consumer, faults)
@@ -96,18 +91,6 @@ def examine(
     checked, left_out = _scope(chosen if feed is None else [feed], open_store, has_variables=has_variables)
     facts = _try(faults, "the database's identity", partial(_identity_facts, source))
     return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
-
-
-def _is_closed(source: FeedSource, feed: str) -> bool:
-    """Whether the login may not read a feed."""
-    try:
-        source.shards(feed)
-    except PermissionDeniedError:
-        return True
-    except Exception:
-        # Found again, and reported, by the check that needs it.
-        return False
-    return False
 
 
 def _identity_facts(source: FeedSource) -> dict[str, str]:

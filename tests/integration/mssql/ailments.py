@@ -185,7 +185,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
             f"drop role [changefeed.writers:{FEED}]"
         ),
         None,
-        f"role changefeed.writers:{FEED}: it is missing",
+        f"role changefeed.writers:{FEED}: it does not exist",
     ),
     "another version of a feed": (
         FaultKind.FEED_VERSION_DIFFERS,

@@ -240,10 +240,11 @@ def test_who_may_nothing_is_told_the_role(patient: Patient) -> None:
 def test_feeds_that_a_login_may_not_read_are_one_note(patient: Patient) -> None:
     """It reads one feed, and all that is wrong with it is found; the others are not faults."""
     with _login(patient, "readers") as seen, seen.source() as source:
-        found = examine(source, limits=Limits(role="readers"))
+        found = source.inspect(None, Limits(role="readers"))
     lacks = [fault for fault in found.faults if fault.kind is not FaultKind.NOT_CHECKED]
     assert [(fault.kind, fault.where) for fault in lacks] == [(FaultKind.PERMISSION_MISSING, f"table {FEED}")]
-    notes = [fault for fault in found.faults if GONE in fault.where or SERIALIZED in fault.where]
-    assert [fault.where for fault in notes] == [f"feed {GONE}; feed {SERIALIZED}"]
-    assert notes[0].remedy.startswith("Name the feeds that it reads with --feed")
-    assert f"feeds {FEED}" in found.checked
+    (note,) = (fault for fault in found.faults if SERIALIZED in fault.where)
+    assert f"feed {SERIALIZED}" in note.where.split("; ")
+    assert note.remedy.startswith("Name the feeds that it reads with --feed")
+    assert SERIALIZED in found.closed_feeds
+    assert FEED not in found.closed_feeds

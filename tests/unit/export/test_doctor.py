@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from airflow_changefeed.cli.console import parser
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
-from airflow_changefeed.core.fault import FaultKind, Limits, Severity
+from airflow_changefeed.core.fault import Examination, FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import recovery
@@ -302,6 +303,22 @@ def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
 
 
 # ---- what cannot be looked at
+
+
+class _Reader(SqliteFeedSource):
+    """A login that may not read one of the feeds, as SQL Server has them."""
+
+    def inspect(self, feed: str | None, limits: Limits) -> Examination:
+        """Say so."""
+        return replace(super().inspect(feed, limits), closed_feeds=("nyc.Reading",))
+
+
+def test_a_feed_that_the_login_may_not_read_is_left_out(patient: Patient) -> None:
+    """The inspection says so in a note; nothing else is asked of it."""
+    patient.sql('create table "nyc.Reading" (id integer primary key)')
+    patient.source.set_up_feed("nyc.Reading")
+    assert f"feeds {FEED}" in examine(_Reader(str(patient.flights.path))).checked
+    assert f"feeds {FEED}, nyc.Reading" in examine(patient.source).checked
 
 
 def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:

@@ -52,7 +52,7 @@ def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) ->
     """Find missing roles."""
     known = {name.casefold() for name in there}
     return [
-        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "does not exist, so it has no members", remedy)
+        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it does not exist, so it has no members", remedy)
         for name in expected
         if name.casefold() not in known
     ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked
@@ -59,7 +59,8 @@ class MssqlInspect:
             (server,) = session.records(asked.SERVER, quote(self.database.schema))
         inspection = _Inspection(self.database, limits, server)
         inspection.run(feed)
-        return Examination.of(inspection.faults, inspection.facts())
+        found = Examination.of(inspection.faults, inspection.facts())
+        return replace(found, closed_feeds=tuple(inspection.closed))
 
 
 @dataclass
@@ -68,6 +69,7 @@ class _Inspection:
     One inspection.
 
     :param server: properties of the server, the database and the login.
+    :param closed: feeds that the login may not read.
     :param names: of all objects in the schema visible to this login, in lower case.
     :param installed: the installed version; empty if unknown.
     :param cache: cache size of the sequence; likewise.
@@ -77,6 +79,7 @@ class _Inspection:
     limits: Limits
     server: Mapping[str, Any]
     faults: list[Fault] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
     names: frozenset[str] = frozenset()
     installed: str = ""
     cache: str = ""
@@ -133,10 +136,10 @@ class _Inspection:
         self._look("versions", lambda session: self._versions(session, names))
         self._look("options", lambda session: self._options(session, names))
         self._look("open transactions", self._transactions, remedy=_VIEW_STATE)
-        closed = self._closed(feeds) if feed is None else []
-        self.faults += [faults.closed_feed(self.user, name) for name in closed]
+        self.closed = self._closed(feeds) if feed is None else []
+        self.faults += [faults.closed_feed(self.user, name) for name in self.closed]
         for each in feeds:
-            if each.name not in closed:
+            if each.name not in self.closed:
                 self._feed(each)
         if any(each.capture for each in feeds):
             self._look("captures", lambda session: self._captures(session, feeds))
@@ -270,12 +273,15 @@ class _Inspection:
         if feed.capture is not None and is_there and not may_select:
             # Of a capture, its readers have this right, too.
             lacks.setdefault("readers", []).append(f"select {feed.name}")
+        is_outsider = False
         for role, missing in lacks.items():
             full = f"{self.schema}.{role}:{feed.name}"
             ((is_member,),) = session.rows(asked.MEMBER, full)
             remedy = upgrade if is_member else None
             self.faults.append(faults.no_right(self.user, feed.name, missing, full, remedy))
-        if feed.capture is None and is_there and not may_select:
+            is_outsider = is_outsider or (role == "readers" and not is_member)
+        # Who is no reader does not see whether the feed is a capture, whose readers may select.
+        if feed.capture is None and is_there and not may_select and not is_outsider:
             self.faults.append(faults.no_select(self.user, feed.name, table))
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
