@@ -13,7 +13,8 @@ from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import Layout, unquote_feed
-from airflow_changefeed.storage.files import CONTROL, Files
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.local import CONTROL
 
 _ANCESTORS = 16
 

@@ -27,7 +27,7 @@ from airflow_changefeed.output.layout import (
     token_text,
 )
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import unfinished
+from airflow_changefeed.storage.local import unfinished
 from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 
 #: Remedies of what attempts leave behind.
