@@ -36,12 +36,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import SnapshotFiles
     from airflow_changefeed.snapshots.ranges import RangesToRead
-    from airflow_changefeed.snapshots.reconcile import (
-        Comparison,
-        ReconcileRequest,
-        ReconcileTask,
-        Reconciliation,
-    )
+    from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask
+    from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
     from airflow_changefeed.sources.base import FeedSource
 
 #: Name of the Spark jobs, unless the task or ``default_args`` sets one.
@@ -222,7 +218,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         self.defer(trigger=DateTimeTrigger(moment), method_name=self.execute_complete.__name__)
 
     def _compare(self, context: Context, task: ReconcileTask, connection: JobConnection) -> Comparison:
-        from airflow_changefeed.snapshots.reconcile import Comparison
+        from airflow_changefeed.snapshots.reconciliation import Comparison
         from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 
         with self._connect() as session:
