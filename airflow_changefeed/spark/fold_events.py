@@ -16,8 +16,9 @@ from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.folding.columns import FoldedFiles
 from airflow_changefeed.folding.inputs import NEW, OLD
-from airflow_changefeed.folding.plan import RESOLVE, FoldedFiles, FoldSource
+from airflow_changefeed.folding.plan import RESOLVE, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.read import ddl, read_files, spark_type, union
