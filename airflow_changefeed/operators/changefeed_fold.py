@@ -100,7 +100,7 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.states import new_attempt
         from airflow_changefeed.folding.task import FoldTask
-        from airflow_changefeed.spark.fold_job import run_fold
+        from airflow_changefeed.spark.folds.fold_job import run_fold
 
         self._check()
         at, run = self._time(context), run_name(context)
@@ -114,7 +114,9 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
             if session is not None:
                 state = run_fold(session, task, connection, self.log.info)
             else:
-                text, failure = self._run_handed(context, "fold_job", {"fold": task.to_json()}, connection)
+                text, failure = self._run_handed(
+                    context, "folds/fold_job", {"fold": task.to_json()}, connection
+                )
                 state = self._state(text, failure)
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path

@@ -33,8 +33,8 @@ from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.spark.merge import rows as rows_module
 from tests.integration.spark.merging import Between, Merging, StoppedError, ids

@@ -15,7 +15,7 @@ from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, FoldError, TableError
 from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.merge import merge_job
 from tests.identity import DATABASE
 from tests.integration.spark.merging import Between, Merging, StoppedError

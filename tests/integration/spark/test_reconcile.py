@@ -41,7 +41,7 @@ from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
 from airflow_changefeed.snapshots.reconcile import ReconcileRequest, reconcile
 from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.fold_job import SETTINGS, session_settings
+from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
 from airflow_changefeed.spark.reconcile.compare import compare
 from tests.identity import DATABASE
 from tests.integration.spark.shop import Shop

@@ -329,7 +329,7 @@ def versions(changes: DataFrame, keys: int) -> DataFrame:
 
     A row that is recorded where earlier events have made it already has not changed.
 
-    :param changes: of :func:`~airflow_changefeed.spark.fold.changes`, whole.
+    :param changes: of :func:`~airflow_changefeed.spark.folds.fold.changes`, whole.
     :param keys: how many key columns they have.
     """
     from pyspark.sql import Window, functions

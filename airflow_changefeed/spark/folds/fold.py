@@ -24,8 +24,8 @@ from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.base_rows import base_rows, is_in_part, same_keys, shard_type
-from airflow_changefeed.spark.fold_events import (
+from airflow_changefeed.spark.folds.base_rows import base_rows, is_in_part, same_keys, shard_type
+from airflow_changefeed.spark.folds.fold_events import (
     RECORDING,
     SHARD,
     CapturedEvents,
