@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -28,13 +29,11 @@ def _logical_lines(block: str, *, has_prompt: bool) -> Iterator[str]:
         if not typed and has_prompt and not line.startswith("$ "):
             continue
         typed += line.removeprefix("$ ") if has_prompt and not typed else line
-        if typed.endswith("\\"):
-            typed = typed[:-1]
-            continue
         try:
             shlex.split(typed, comments=True)
-        except ValueError:
-            typed += "\n"
+        except ValueError as unfinished:
+            # Within quotes a backslash is no continuation: the shell keeps it.
+            typed = typed[:-1] if "escaped" in str(unfinished) else f"{typed}\n"
             continue
         yield typed
         typed = ""
@@ -57,14 +56,19 @@ def _commands(line: str) -> Iterator[list[str]]:
         command = []
 
 
-def printed(page: Path) -> list[list[str]]:
-    """Return all commands of a page that are ours or Airflow's."""
+def _printed(page: Path) -> list[str]:
+    """Return all lines of the shell that a page prints."""
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^ *```(bash|console)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    lines = (
+    return [
         line for language, block in found for line in _logical_lines(block, has_prompt=language == "console")
-    )
-    return [command for line in lines for command in _commands(line) if command[0] in (_NAME, "airflow")]
+    ]
+
+
+def printed(page: Path) -> list[list[str]]:
+    """Return all commands of a page that are ours or Airflow's."""
+    commands = (command for line in _printed(page) for command in _commands(line))
+    return [command for command in commands if command[0] in (_NAME, "airflow")]
 
 
 def _mentioned(page: Path) -> list[list[str]]:
@@ -86,6 +90,18 @@ def test_each_printed_command_is_taken(capsys: pytest.CaptureFixture[str]) -> No
             if end.code:
                 refused.append((str(page), program, words, capsys.readouterr().err))
     assert refused == []
+
+
+def test_each_object_that_a_command_is_given_is_json() -> None:
+    """As an argument, or as the value of a variable such as a connection."""
+    found = 0
+    for page in PAGES:
+        for line in _printed(page):
+            for word in shlex.split(line, comments=True):
+                if given := re.fullmatch(r"(?:\w+=)?(\{.*\})", word, re.DOTALL):
+                    json.loads(given[1])
+                    found += 1
+    assert found > 10
 
 
 def test_each_mentioned_command_exists() -> None:
