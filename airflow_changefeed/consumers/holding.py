@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LeaseHeldError
+from airflow_changefeed.sources.base_leases import Grant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,10 +190,11 @@ class Holding:
             for one in self._source.leases(wanted.feed)
             if one.consumer == wanted.consumer and one.holder is not None
         ]
+        listed = shell("leases", "--consumer", wanted.consumer, "--feed", wanted.feed)
         return LeaseHeldError(
             f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all shards "
             f"after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or "
-            "check who holds them with airflow-changefeed leases",
+            f"look who holds them: {listed}",
             consumer=wanted.consumer,
             feed=wanted.feed,
         )

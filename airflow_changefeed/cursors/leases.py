@@ -14,10 +14,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base_leases import LeaseStore
+from airflow_changefeed.sources.base_leases import Grant, LeaseStore
 
 #: Length of a lease in seconds; a move is one transaction and needs far less.
 LEASE_SECONDS = 30.0

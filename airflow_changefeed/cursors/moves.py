@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from airflow_changefeed.core.consumer import MAX_REASON
-from airflow_changefeed.core.cursor import CursorRow, shell
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -117,7 +118,7 @@ def move_to(
         raise SourceUnavailableError(
             f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but not published: "
             f"{problem.message}. Do not move them again. The next run publishes the Variable; to publish it "
-            f"now: {shell('cursor publish', consumer, feed)}",
+            f"now: {shell('cursor publish', consumer, '--feed', feed)}",
             **problem.facts,
         ) from problem
 
@@ -165,7 +166,7 @@ def _held(
             return LeaseHeldError(
                 f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
                 f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Stop it, "
-                f"or revoke its lease: {shell('consumer revoke', consumer, feed, *words)}",
+                f"or revoke its lease: {shell('consumer revoke', consumer, '--feed', feed, *words)}",
                 row=row,
                 holder=row.lease_holder,
                 expires=row.lease_expires,

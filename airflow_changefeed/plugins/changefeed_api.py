@@ -162,7 +162,7 @@ async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
     return await ask_source(
         conn_id,
         lambda source: troubles_of(
-            source, feed, _allows(user, source), may_change_capture=may_change_capture
+            source, conn_id, feed, _allows(user, source), may_change_capture=may_change_capture
         ),
     )
 

@@ -22,7 +22,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -137,7 +137,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         else:
             self._chosen(source)
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> list[dict[str, str]] | None:
         """Plan."""
         self._check()
@@ -267,7 +267,7 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         """The task whose calendar the page has."""
         return self.plan_task_id
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
         from airflow_changefeed.export.spec import mark_finished, read_receipt, read_spec

@@ -29,9 +29,10 @@ from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgument
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, LeaseInfo
+    from airflow_changefeed.core.consumer import ConsumerInfo, Invocation
     from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.sources.base_leases import LeaseInfo
 
 
 @command
