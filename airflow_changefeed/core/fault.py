@@ -261,3 +261,12 @@ def shell(command: str, *words: str) -> str:
 def with_conn_id(text: str, conn_id: str | None) -> str:
     """Insert the connection into the commands of a text; None leaves them as they are."""
     return text if conn_id is None else text.replace(CONN_ID, f"--conn-id {shlex.quote(conn_id)}")
+
+
+def gap_remedy(capture: str) -> str:
+    """Return what to do about a gap, or about a trigger that is gone, on every source."""
+    return (
+        f"Recreate triggers that are gone: {shell('capture refresh', capture)}. Find out what is missing, "
+        f"then resolve the gap: {shell('capture resolve', capture, '--note', '...')}. To fold later times, "
+        "take a snapshot afterwards, or add --resync, which records the current rows as events"
+    )

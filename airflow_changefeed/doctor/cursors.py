@@ -179,7 +179,8 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
                 f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}{until}",
-                "Run it again; or drop it (drop_consumer) if it is no longer needed",
+                "Run it again; or drop it if it is no longer needed: "
+                f"{shell('consumer drop', consumer, '--feed', state.feed)}",
             )
 
 

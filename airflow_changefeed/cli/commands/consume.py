@@ -30,9 +30,14 @@ _POLL_TIMEOUT = "poll_timeout"
 @command
 def consume(args: Namespace) -> None:
     """Consume events until stopped."""
+    from airflow_changefeed.consumers.holding import holders
+
     _check(args)
     with open_feeds(args.conn_id) as source, _stopping() as stop:
         feed = args.feed or _only_feed(source, args.name)
+        if held := holders(source, args.name, feed):
+            listed = shell("leases", "--consumer", args.name, "--feed", feed)
+            echo(f"Waiting for what other processes hold: {'; '.join(held)}. To see them: {listed}")
         if args.handler is None:
             events = _print_events(source, feed, args, stop)
         else:

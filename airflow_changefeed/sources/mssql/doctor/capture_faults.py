@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
-from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
+from airflow_changefeed.core.fault import Fault, FaultKind, gap_remedy, not_checked, shell
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.mssql.capture.drift import TableDrift
 from airflow_changefeed.sources.mssql.capture.registry import ASKED, Row, table_name
@@ -33,11 +33,7 @@ def trigger_faults(
     :param tells_order: whether the server reports which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
-    resolve = (
-        "then resolve the gap that the next seal finds "
-        f"({shell('capture resolve', capture['name'], '--note', '...')}; --resync records the current rows)"
-    )
-    refresh = f"Recreate it ({shell('capture refresh', capture['name'])}), {resolve}"
+    remedy = gap_remedy(capture["name"])
     for operation in Operation:
         if table[ASKED[operation]] is None:
             continue
@@ -46,18 +42,18 @@ def trigger_faults(
         full = f"{quote(table['table_schema'])}.{quote(name)}"
         on = f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
         if row is None:
-            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", refresh)
+            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", remedy)
             continue
         if row["is_disabled"]:
             what = f"it is disabled: each {operation.value} goes unrecorded"
-            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {resolve}")
+            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}. {remedy}")
         elif row["altered"] is not None:
             what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
-            yield _of_trigger(table, name, what, refresh)
+            yield _of_trigger(table, name, what, remedy)
         off = [setting for setting in ("quoted_identifier", "ansi_nulls") if row[f"uses_{setting}"] == 0]
         if off:
             what = f"it was created with {' and '.join(off)} off, so writers may fail"
-            yield _of_trigger(table, name, what, refresh)
+            yield _of_trigger(table, name, what, remedy)
         if tells_order and not row["is_first"]:
             yield from _order_fault(table, name, full, operation, triggers)
 
@@ -99,8 +95,7 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
             f"capture {gap.capture}, table {gap.table}",
             f"changes may not have been recorded: {gap.reason} (gap {gap.number}, found at "
             f"{format_time(gap.found_at)}); nothing is sealed until the gap is resolved",
-            f"Find the cause, then: {shell('capture resolve', gap.capture, '--note', '...')}. --resync "
-            "records the current rows, which makes a fold of the events correct again",
+            gap_remedy(gap.capture),
         )
         for gap in gaps
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, shell
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, gap_remedy, shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import ConnectionNotUsableError, LockTimeoutError
@@ -188,15 +188,13 @@ def _differences(found: dict[str, str], expected: dict[str, str], where: str) ->
 def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fault]:
     """Find what keeps a capture from recording all that happens, or from being exported."""
     where = f"capture {capture.name}"
-    resolve = shell("capture resolve", capture.name, "--note", "...")
     open_gaps = gaps(connection, capture.name, is_open=True)
     faults = [
         Fault(
             FaultKind.CAPTURE_GAP,
             where,
             f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
-            "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
-            f"recorded: {resolve}",
+            gap_remedy(capture.name),
         )
         for gap in open_gaps
     ]
@@ -206,8 +204,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
                 FaultKind.CAPTURE_TRIGGER,
                 where,
                 f"table {capture.tables[number].name}: {reason}",
-                "The next seal or check also finds it and records a gap. Resolve the gap, which recreates "
-                f"the triggers: {resolve}",
+                gap_remedy(capture.name),
             )
             for number, _, reason in altered(connection, capture)
         ]

@@ -66,7 +66,7 @@ begin
         if @reason is not null
         begin
             set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes may not have been recorded: ', left(@reason, 1000),
-                N'. Later windows may be incomplete, so nothing is sealed. Find out what is missing, then resolve the gaps, with --resync to record the current rows: airflow-changefeed capture resolve "<<name_text>>" --note ... --conn-id ...');
+                N'. Later windows may be incomplete, so nothing is sealed. Recreate triggers that are gone: airflow-changefeed capture refresh "<<name_text>>" --conn-id ... . Find out what is missing, then resolve the gap: airflow-changefeed capture resolve "<<name_text>>" --note ... --conn-id ... . To fold later times, take a snapshot afterwards, or add --resync, which records the current rows as events');
             throw 77142, @message, 1;
         end;
         if @busy is not null
