@@ -20,9 +20,9 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
@@ -164,7 +164,7 @@ def compare(
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
             f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy(consumer, feed)}"
-            + ("" if rows else f"{_OF_ROWS}: {shell('cursor rebuild', consumer, feed)} --path ..."),
+            + ("" if rows else f"{_OF_ROWS}: {rebuild_command(consumer, feed)}"),
             key=key,
             consumer=consumer,
             feed=feed,
@@ -211,7 +211,7 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
     except CursorFormatError as problem:
         there = some(f"shard {shard_text(row.shard)} {_place(row)}" for row in rows) or "nothing"
         _, publish = recovery_commands(consumer, feed)
-        rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
+        rebuild = rebuild_command(consumer, feed)
         act = f"Overwrite the Variable: {publish}" if rows else f"Delete the Variable{_OF_ROWS}: {rebuild}"
         raise CursorFormatError(
             f"{problem.message}. The Variable has {text[:80]!r}, the database has {there}. Nothing was "
@@ -223,7 +223,12 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
 
 def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
     """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
-    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
+    return shell("cursor adopt", consumer, "--feed", feed), shell("cursor publish", consumer, "--feed", feed)
+
+
+def rebuild_command(consumer: str, feed: str) -> str:
+    """Return the command that restores lost rows; the output's path is not known."""
+    return shell("cursor rebuild", consumer, "--feed", feed, "--path", "...")
 
 
 def remedy(consumer: str, feed: str) -> str:

@@ -16,9 +16,9 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -27,6 +27,7 @@ from airflow_changefeed.cursors.cursors import (
     VariableStore,
     move,
     publish_rows,
+    rebuild_command,
     retrying,
 )
 from airflow_changefeed.cursors.leases import leased
@@ -64,8 +65,8 @@ def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     if not rows:
         raise CursorError(
             f"feed {feed!r}: the database has no cursors of consumer {consumer!r} to publish. Restore them "
-            f"from the manifests of its export: {shell('cursor rebuild', consumer, feed)} --path ...; or "
-            f"from the Variable: {shell('cursor adopt', consumer, feed)}",
+            f"from the manifests of its export: {rebuild_command(consumer, feed)}; or "
+            f"from the Variable: {shell('cursor adopt', consumer, '--feed', feed)}",
             feed=feed,
             consumer=consumer,
         )
@@ -204,7 +205,7 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
             f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
             f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
             f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
-            f"{shell('cursor publish', consumer, feed)}",
+            f"{shell('cursor publish', consumer, '--feed', feed)}",
             key=key,
         )
     return document
@@ -222,7 +223,7 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
                 f"({status.high_water.isoformat() if status else 'the feed has no such shard'}). It "
                 "belongs to another feed, or the database was restored to an earlier state. Nothing was "
                 "changed; write a cursor that the feed has reached, or publish: "
-                f"{shell('cursor publish', consumer, feed)}",
+                f"{shell('cursor publish', consumer, '--feed', feed)}",
                 feed=feed,
                 shard=shard,
                 cursor=cursor.ulid,
@@ -231,7 +232,7 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
             raise PurgedError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable would miss "
                 f"events, because they are purged up to {status.purged_upto}. Nothing was changed; write a "
-                f"cursor at or after that, or publish: {shell('cursor publish', consumer, feed)}",
+                f"cursor at or after that, or publish: {shell('cursor publish', consumer, '--feed', feed)}",
                 feed=feed,
                 shard=shard,
                 purged_upto=status.purged_upto,

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
-from airflow_changefeed.core.cursor import CursorRow, lost_remedy, lost_text, shell
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits
+from airflow_changefeed.core.cursor import CursorRow, lost_remedy, lost_text
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import EPOCH, format_time, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.window_grid import WindowGrid
 from airflow_changefeed.output.coverage import Gap
 
 #: Our exports never take a lease for longer than this.
@@ -39,6 +40,7 @@ class FeedState:
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
     :param max_hold: of the feed.
+    :param grids: of the exports that export windows, by name.
     """
 
     feed: str
@@ -48,6 +50,7 @@ class FeedState:
     consumers: Mapping[str, ConsumerInfo] = field(default_factory=dict)
     dead_letters: Sequence[DeadLetter] = ()
     max_hold: timedelta = FOREVER
+    grids: Mapping[str, WindowGrid] = field(default_factory=dict)
 
 
 def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
@@ -99,7 +102,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
     # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in state.shards), default=EPOCH)
     for row in state.rows:
-        status = known.get(row.shard)
+        status, grid = known.get(row.shard), state.grids.get(row.consumer)
         high_water = status.high_water if status is not None else sealed
         if row.ulid.ms > to_milliseconds(high_water):
             yield Fault(
@@ -111,12 +114,15 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 "see 'The database was restored to an earlier state' in docs/how-to/recover.md",
             )
         elif status is not None and row.is_lost(status.purged_upto):
+            whole = None if grid is None else grid.first_whole(status.purged_upto)
             yield Fault(
                 FaultKind.CONSUMER_LOST,
                 _subject(row),
                 lost_text(row.ulid, status.purged_upto),
-                lost_remedy(row.consumer, row.feed, row.shard),
+                lost_remedy(row.consumer, row.feed, row.shard, whole),
             )
+        elif grid is not None and not grid.is_begin(row.ulid):
+            yield _in_window(row, grid, status)
     begun = {(row.consumer, row.shard) for row in state.rows}
     for consumer, info in state.consumers.items():
         for status in state.shards:
@@ -127,6 +133,20 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                     lost_text(info.begin, status.purged_upto),
                     lost_remedy(consumer, state.feed, status.shard),
                 )
+
+
+def _in_window(row: CursorRow, grid: WindowGrid, status: ShardStatus | None) -> Fault:
+    begin = grid.floor(row.ulid)
+    if status is not None and begin < status.purged_upto:
+        begin = grid.ceiling(row.ulid)
+    to = format_time(begin.next().time) if grid.is_sure and row.ulid != Ulid.MIN else "earliest"
+    return Fault(
+        FaultKind.CURSOR_IN_WINDOW,
+        _subject(row),
+        f"it exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is inside one: it "
+        "moves on only if that window is exported again, and never if events of it were purged",
+        f"Move it to the begin of a window: {_command('cursor set', row, '--to', to)}",
+    )
 
 
 def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
@@ -159,7 +179,8 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
                 f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}{until}",
-                "Run it again; or drop it (drop_consumer) if it is no longer needed",
+                "Run it again; or drop it if it is no longer needed: "
+                f"{shell('consumer drop', consumer, '--feed', state.feed)}",
             )
 
 
@@ -177,7 +198,8 @@ def _dead_letters(state: FeedState) -> Iterator[Fault]:
             f"{len(own)} dead letters are open, the first of {format_time(first.ulid.time)} in shard "
             f"{shard_text(first.shard)} ({first.reason[:_REASON]}). Their events are not consumed, and hold "
             f"back purges of their shards for as long as the feed's max_hold lets them.{lost}",
-            "List them with airflow-changefeed dead-letters list, then retry or drop each",
+            "List them, then retry or drop each: "
+            f"{shell('dead-letters list', '--consumer', consumer, '--feed', state.feed)}",
         )
 
 
@@ -211,7 +233,7 @@ def _lease(state: FeedState, row: CursorRow, limits: Limits) -> Iterator[Fault]:
 
 
 def _command(name: str, row: CursorRow, *words: str) -> str:
-    return shell(name, row.consumer, row.feed, "--shard", shard_text(row.shard), *words)
+    return shell(name, row.consumer, "--feed", row.feed, "--shard", shard_text(row.shard), *words)
 
 
 def _shard(feed: str, shard: Shard) -> str:

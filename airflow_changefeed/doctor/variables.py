@@ -13,12 +13,11 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
     variable_prefix,
 )
-from airflow_changefeed.core.fault import Fault, FaultKind
-from airflow_changefeed.cursors.cursors import VariableStore, compare, recovery_commands
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
+from airflow_changefeed.cursors.cursors import VariableStore, compare, rebuild_command, recovery_commands
 from airflow_changefeed.cursors.cursors import remedy as resolving
 from airflow_changefeed.exceptions import (
     CursorEditedError,
@@ -178,6 +177,6 @@ def _edited(
         f"Variable {key}",
         f"it has cursors of {len(shards)} shards, but the database has none of consumer {consumer!r}",
         "If the consumer was dropped, delete the Variable. If its rows are lost, restore them from the "
-        f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
-        f"({shell('cursor rebuild', consumer, feed)} --path ...)",
+        f"Variable ({shell('cursor adopt', consumer, '--feed', feed)}) or from the manifests "
+        f"({rebuild_command(consumer, feed)})",
     )

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
 _OTHER_KEY = "events since then were recorded with another key"
 RESOLVE = (
-    "take a snapshot of the table (airflow-changefeed snapshot take), or record all rows with "
+    "take a snapshot of the table (snapshot take), or record all rows with "
     "resolve_capture(..., resync=True); then fold a later time"
 )
 

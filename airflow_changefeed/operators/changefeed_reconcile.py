@@ -17,7 +17,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_name,
     parse_wait_timeout,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
@@ -153,7 +153,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
 
         return ReconcileRequest(self._request(run, self.where), self.path, base, self.repair)
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Read the table, wait for the export, and compare."""
         from airflow_changefeed.export.job_connection import JobConnection

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ManifestError, ReconcileError
 
@@ -127,8 +128,8 @@ class Reconciliation(Document):
         """
         if not self.equal and not self.repaired:
             raise ReconcileError(
-                f"{self.text}. Find out what has changed the table without events (airflow-changefeed "
-                "capture check), then repair: reconcile with repair, or take a snapshot",
+                f"{self.text}. Find out what changed the table without events, then repair: reconcile with "
+                f"repair, or take a snapshot. To find gaps: {shell('capture check', self.feed)}",
                 feed=self.feed,
                 table=self.table,
                 report=self.report,
