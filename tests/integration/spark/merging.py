@@ -18,19 +18,17 @@ from airflow_changefeed.tables.open import open_table
 from tests.integration.spark.shoes import HOUR
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
+from tests.unit.tables.formats import LIBRARIES, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-NAME = "shop.shoe"
-Row = dict[str, Any]
 
 
 class Merging:
     """
     An export, and a current table of it.
 
-    :param format: ``delta`` or ``iceberg``.
+    :param format: one of ``CURRENT_FORMATS``.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, format: str, **export: Any) -> None:
@@ -39,19 +37,13 @@ class Merging:
         self.folder = folder
         self.export = CapturedExport.create(folder / "out", **export)
         self.lake = str(folder / "lake")
+        self.library = LIBRARIES[format](folder, self.output.layout.data)
         self.said: list[str] = []
         self.tasks: list[MergeTask] = []
 
-    @property
-    def catalog(self) -> dict[str, str]:
-        """Of an Iceberg table: a database beside the output."""
-        return {"name": "tests", "type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db"}
-
     def open(self, output: CurrentOutput) -> LakeTable:
         """Open the table, as another process would."""
-        if self.format == "delta":
-            return open_table("delta", output, use=CURRENT)
-        return open_table("iceberg", output, table=NAME, catalog=self.catalog, use=CURRENT)
+        return open_table(self.format, output, use=CURRENT, **self.library.named)
 
     @property
     def output(self) -> CurrentOutput:
@@ -77,7 +69,7 @@ class Merging:
         **more: Any,
     ) -> MergeResult:
         """Merge until a time."""
-        named = {"table_format": self.format, "catalog_table": NAME if self.format == "iceberg" else ""}
+        named = {"table_format": self.format, "catalog_table": self.library.catalog_table}
         request = MergeRequest(
             CAPTURE, self.export.store.path, self.lake, at, "tests/run", **{**named, **more}
         )
@@ -88,28 +80,15 @@ class Merging:
         self.export.write(events, hours(hour, hour + 1)[0])
         return START + (hour + 1) * HOUR
 
-    def loaded(self) -> Any:
-        """Open the table as its readers do."""
-        if self.format == "delta":
-            from deltalake import DeltaTable
-
-            return DeltaTable(self.output.layout.data)
-        from pyiceberg.catalog import load_catalog
-
-        return load_catalog("tests", **{name: self.catalog[name] for name in ("type", "uri")}).load_table(
-            NAME
-        )
-
     def rows(self, *, shards: bool = False) -> list[Row]:
         """Return the rows that readers of the table find, by key."""
-        loaded = self.loaded()
-        found = loaded.to_pyarrow_table() if self.format == "delta" else loaded.scan().to_arrow()
+        found = self.library.read()
         rows = found.to_pylist() if shards else found.drop(["changefeed_shard"]).to_pylist()
         return sorted(rows, key=lambda row: (row["id"], repr(row)))
 
     def versions(self) -> int:
         """How many commits the table has had."""
-        return len(self.loaded().history())
+        return len(self.library.notes())
 
     def files(self) -> list[str]:
         """Paths that the table has."""

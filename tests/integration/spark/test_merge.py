@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -37,10 +38,12 @@ from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.fold_job import run_fold
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.spark.merge import rows as rows_module
+from airflow_changefeed.tables.open import CURRENT_FORMATS
 from tests.integration.spark.merging import Between, Merging, StoppedError, ids
 from tests.integration.spark.shoes import HOUR, History, minute, shoe
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, Event, fold_in_python, reshaped, shape
 from tests.unit.export.flights import START, hours
+from tests.unit.tables.formats import LIBRARIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=CURRENT_FORMATS)
 def merging(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Merging:
     """An empty export, and no table yet."""
     return Merging(spark, tmp_path, request.param)
@@ -264,8 +267,8 @@ def test_new_columns_are_added(merging: Merging) -> None:
     assert merging.rows() == [shoe(n) for n in (1, 2, 3, 4)]
 
 
-def test_a_wider_column_is_taken_by_iceberg(merging: Merging) -> None:
-    """All files are written again; Delta Lake refuses it before anything is written."""
+def test_a_wider_column_is_taken_where_the_format_widens(merging: Merging) -> None:
+    """All files are written again; other formats refuse it before anything is written."""
     narrow = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int32())])
     merging.export.image = narrow
     merging.merge(merging.window(0, Event(minute(1), "add", None, {**shoe(1), "price": 1})))
@@ -273,7 +276,7 @@ def test_a_wider_column_is_taken_by_iceberg(merging: Merging) -> None:
     assert len(merging.files()) == 2
     merging.export.image = pa.schema([*list(narrow)[:2], pa.field("price", pa.int64())])
     end = merging.window(2, Event(minute(121), "add", None, {**shoe(3), "price": 1 << 40}))
-    if merging.format == "delta":
+    if not merging.library.types.widens:
         with pytest.raises(ColumnTypeError, match=r"'price' is int32 .* Make the table again .*base="):
             merging.merge(end)
         assert len(merging.tasks) == 2
@@ -503,31 +506,30 @@ def test_what_others_have_done_to_the_table_is_noticed(merging: Merging) -> None
     with pytest.raises(TableError, match=r"has lost the document of its newest commit .*base="):
         merging.merge(end)
     merging.merge(end, base="beginning")
-    if merging.format == "iceberg":
-        merging.loaded().delete("id = 1")
-        with pytest.raises(TableError, match=r"is not of a merge.*something else has written to it.*base="):
-            merging.merge(end + HOUR)
-        merging.merge(end, base="beginning")
-        assert merging.rows() == [shoe(1)]
+    merging.library.delete("id = 1")
+    with pytest.raises(TableError, match=r"something else has written to it.*base="):
+        merging.merge(end + HOUR)
+    merging.merge(end, base="beginning")
+    assert merging.rows() == [shoe(1)]
 
 
 def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> None:
     """Rewriting files changes no row, and the frontier stays."""
+    from deltalake import DeltaTable
+
     delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
     delta.merge(delta.window(1, Event(minute(61), "add", None, shoe(3))))
     assert len(delta.files()) == 2
-    delta.loaded().optimize.compact()
+    DeltaTable(delta.library.data).optimize.compact()
     assert len(delta.files()) == 1
     delta.merge(delta.window(2, Event(minute(121), "upd", shoe(2), shoe(2, "clog"))))
     assert delta.rows() == [shoe(1), shoe(2, "clog"), shoe(3)]
 
 
 def _of_another_format(merging: Merging) -> Merging:
-    other = Merging.__new__(Merging)
-    other.__dict__.update(merging.__dict__)
-    other.format = "iceberg" if merging.format == "delta" else "delta"
-    other.folder = merging.folder / "other"
-    other.folder.mkdir(exist_ok=True)
+    other = copy(merging)
+    other.format = next(format for format in CURRENT_FORMATS if format != merging.format)
+    other.library = LIBRARIES[other.format](merging.folder, merging.output.layout.data)
     return other
 
 

@@ -17,6 +17,7 @@ from airflow_changefeed.exceptions import ColumnTypeError, FoldError, TableError
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.merge import merge_job
+from airflow_changefeed.tables.open import CURRENT_FORMATS
 from tests.identity import DATABASE
 from tests.integration.spark.merging import Between, Merging, StoppedError
 from tests.integration.spark.shoes import HOUR, History, minute, shoe, write_snapshot
@@ -57,7 +58,7 @@ class Versioned(Merging):
         return in_order(self.rows())
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=CURRENT_FORMATS)
 def merging(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Versioned:
     """An empty export, and no table yet."""
     return Versioned(spark, tmp_path, request.param)

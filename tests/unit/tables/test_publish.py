@@ -33,7 +33,8 @@ from airflow_changefeed.verify.verify import verify, verify_export
 from tests.clocks import after_now
 from tests.unit.export.faults import Killed, kill_at, manifest_rows
 from tests.unit.export.flights import FEED, Flights, hours
-from tests.unit.tables.lakes import OPTIONS, Lake, SteppedTable
+from tests.unit.tables.formats import OPTIONS
+from tests.unit.tables.lakes import Lake, SteppedTable
 
 ROWS = 12
 _MOST_CHANGES = 80
@@ -312,7 +313,7 @@ def test_rows_that_somebody_deleted_are_noticed_and_come_back(
     """As the files that have lost some are others."""
     lake = lakes(flights)
     lake.attempt(hours(0, 3)).run()
-    lake.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
+    lake.library.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
     assert len(lake.rows()) == ROWS + 2
     found = differences(lake.store, lake.table())
     assert len(found) == 2
