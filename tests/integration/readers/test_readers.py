@@ -38,10 +38,7 @@ def read(export: Export, reader: str, minor: str) -> list[Row]:
         table, packages = export.store.layout.data, f"io.delta:delta-spark_{minor}_2.13:{DELTA_VERSION}"
     elif reader == "spark":
         runtime = f"org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:{ICEBERG_VERSION}"
-        table, packages = (
-            export.library.named["catalog"]["uri"].removeprefix("sqlite:///"),
-            f"{runtime},{SQLITE_DRIVER}",
-        )
+        table, packages = f"{export.folder}/catalog.db", f"{runtime},{SQLITE_DRIVER}"
     else:
         table = str(max(Path(export.store.layout.data, "_iceberg", "metadata").glob("*.metadata.json")))
     folder = ".venv-readers" if reader == "duckdb" else f".venv-spark-{minor}"

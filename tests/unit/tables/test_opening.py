@@ -224,16 +224,13 @@ def test_a_format_without_current_tables_is_refused_when_a_dag_is_parsed(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And when one is opened; the message names the formats that have them."""
-    more = {"catalog_table": NAME} if LIBRARIES[format].catalog_table else {}
     for module in (merge_task, open_module):
         monkeypatch.setattr(module, "CURRENT_FORMATS", ("other", "another"))
     with pytest.raises(
         InvalidArgumentError,
         match=f"table_format must be other or another, not '{format}': a table of {format} takes exports",
     ):
-        ChangefeedMergeOperator(
-            task_id="t", feed="f", path="/in", output_path="/out", table_format=format, **more
-        )
+        ChangefeedMergeOperator(task_id="t", feed="f", path="/in", output_path="/out", table_format=format)
     export = Export(format, tmp_path)
     with pytest.raises(InvalidArgumentError, match=f"'{format}'; expected 'other' or 'another'"):
         open_table(format, export.store, use=CURRENT, **export.library.named)
