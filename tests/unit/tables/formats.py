@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -115,6 +113,8 @@ class Delta(FormatLibrary):
 
     def readers(self) -> Mapping[str, Callable[[], list[Row]]]:
         """DataFusion and Polars."""
+        import polars as pl
+
         return {
             "datafusion": lambda: self.rows("true"),
             "polars": lambda: pl.scan_delta(self.data).collect().to_dicts(),
@@ -197,12 +197,16 @@ class Iceberg(FormatLibrary):
         return {"polars": self._by_polars, "duckdb": self._by_duckdb}
 
     def _by_polars(self) -> list[Row]:
+        import polars as pl
+
         # It warns where its own package for planning is missing.
         with pytest.MonkeyPatch.context() as patched, self.table() as table:
             patched.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
             return pl.scan_iceberg(table).collect().to_dicts()
 
     def _by_duckdb(self) -> list[Row]:
+        import duckdb
+
         with duckdb.connect() as connection:
             connection.register("feed", self.read())
             connection.execute("set timezone = 'UTC'")

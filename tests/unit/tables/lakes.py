@@ -67,8 +67,12 @@ class LakeAttempt:
         forget(store, attempts - {0})
         return is_changed
 
-    def run(self, before: Before | None = None) -> None:
-        """Do all of it; with somebody called before each change of files, and around each commit."""
+    def run(self, before: Before | None = None, *, is_long: bool = True) -> None:
+        """
+        Do all of it; with somebody called before each change of files, and around each commit.
+
+        :param is_long: whether also before those of the manifests, when nothing has changed the table yet.
+        """
         if before is None:
             self.write()
             self.publish()
@@ -79,7 +83,7 @@ class LakeAttempt:
             before(next(numbers))
 
         files = stepped(self.lake.files, step)
-        self.write(files)
+        self.write(files if is_long else None)
         self.publish(SteppedTable(self.lake.table(), step), files)
 
 
