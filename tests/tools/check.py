@@ -77,8 +77,12 @@ def nearest_tests(file: str, graph: Graph) -> set[str]:
         seen.update(wave)
         found = {each for each in wave if _is_test(each)}
         # Helpers of tests are looked through: who uses them is as near.
-        helpers = [each for each in wave if each.startswith(UNIT)]
-        found |= {test for each in helpers for test in graph.get(each, ()) if _is_test(test)}
+        helpers = [each for each in wave if each.startswith(UNIT) and not _is_test(each)]
+        for helper in helpers:
+            users = [each for each in graph.get(helper, ()) if each.startswith(UNIT) and each not in seen]
+            seen.update(users)
+            found.update(filter(_is_test, users))
+            helpers += [each for each in users if not _is_test(each)]
         if nearest and found:
             return nearest | _few(file, found)
         if len(found) > 1:

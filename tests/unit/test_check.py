@@ -16,7 +16,8 @@ CODEC, LAYOUT = "airflow_changefeed/core/codec.py", "airflow_changefeed/output/l
 
 
 FORMATS = {
-    f"tests/unit/tables/test_{name}.py" for name in ("commits", "opening", "publish", "reading", "types")
+    f"tests/unit/tables/test_{name}.py"
+    for name in ("commits", "current", "opening", "publish", "reading", "types")
 }
 
 

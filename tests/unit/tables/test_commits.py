@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import sys
 import threading
 import time
+from collections.abc import Callable
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -115,6 +120,56 @@ def test_one_of_many_at_the_same_moment_creates_the_table(export: Export) -> Non
     assert len(paths(seen)) == 1
     [second] = race(export, seen, [export.write(unit(1), attempt) for attempt in (4, 5, 6)])
     assert sorted(paths(export.table().look())) == sorted([*paths(seen), second])
+
+
+def traced(call: Callable[[], object], module: str, before: Callable[[int], object]) -> int:
+    """
+    Call something, and something else before each line of a module that it comes to; return how many it were.
+
+    :param module: its file.
+    """
+    lines = count()
+
+    def line(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            before(next(lines))
+        return line
+
+    earlier = sys.gettrace()
+    sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename == module else None)
+    try:
+        call()
+    finally:
+        sys.settrace(earlier)
+    return next(lines)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_of_two_wins_at_whichever_line_the_other_comes_between(export: Export, is_first: bool) -> None:
+    """Eight lines of the format's own module, as another process may be as fast as it likes."""
+    module = inspect.getfile(type(export.table()))
+
+    def race(number: int, place: int | None) -> int:
+        racing = Export(export.format, export.folder / str(number))
+        seen = TableState() if is_first else first(racing)[1]
+        won = []
+
+        def commit(attempt: int) -> None:
+            file = racing.write(unit(1), attempt)
+            try:
+                racing.table().commit(seen, change([file]))
+            except TableConflictError:
+                return
+            won.append(file.path)
+
+        lines = traced(lambda: commit(2), module, lambda line: line == place and commit(3))
+        assert len(won) == 1, f"line {place} of {lines}"
+        assert set(paths(racing.table().look())) == {*paths(seen), *won}
+        return lines
+
+    lines = race(0, None)
+    for place in range(0, lines, -(-lines // 8)):
+        race(place + 1, place)
 
 
 def test_a_table_that_exists_is_not_created_again(export: Export) -> None:
