@@ -23,15 +23,19 @@ from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.folds.fold_job import run_fold
 from tests.identity import DATABASE
-from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe, write_snapshot
+from tests.integration.spark.shoes import History, write_snapshot
 from tests.unit.export.captures import (
     CAPTURE,
+    HOUR,
+    MINUTE,
     TABLE,
     CapturedExport,
     Event,
     fold_in_python,
+    minute,
     reshaped,
     shape,
+    shoe,
 )
 from tests.unit.export.flights import START, hours
 
