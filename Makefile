@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
+.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -236,6 +236,16 @@ constraints-docs: setup ## Resolve constraints/docs.txt again
 
 soak: setup java libraries ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+
+# Beside the environment, not in it: only this needs it, and it has no packages of its own.
+build/fuzz/atheris: constraints/fuzz.txt | $(STAMP)
+	@$(UV) pip install --quiet --python $(BIN)/python --target $(@D) -r constraints/fuzz.txt
+	@touch $@
+
+fuzz: build/fuzz/atheris ## Fuzz what reads documents of others, guided by coverage (SECONDS=600; Linux)
+	@mkdir -p build/fuzz/corpus
+	@PYTHONPATH=build/fuzz $(BIN)/python -m tests.unit.hostile.fuzz build/fuzz/corpus \
+		-artifact_prefix=build/fuzz/ -max_total_time=$(or $(SECONDS),600) -max_len=8192 -verbosity=0
 
 tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	@status=0; \

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
-    from airflow_changefeed.spark.fold import fold
+    from airflow_changefeed.spark.folds.fold import fold
     from airflow_changefeed.spark.read import read_export
     from airflow_changefeed.transfers.changefeed_group import ExportJob, changefeed_export_group
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
@@ -79,7 +79,7 @@ _MODULES = {
     "changefeed_windows": "assets.changefeed",
     "create_consumer": "consumers.begin",
     "export_dataset": "output.dataset",
-    "fold": "spark.fold",
+    "fold": "spark.folds.fold",
     "open_source": "sources",
     "read_export": "spark.read",
     "run_consumer": "consumers.handlers.run",

@@ -33,6 +33,8 @@ html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 copybutton_prompt_text = "$ "
+# What a backslash continues is copied with its command.
+copybutton_line_continuation_character = "\\"
 # Anchors of all headings, named as GitHub names them.
 myst_heading_anchors = 4
 

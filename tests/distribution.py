@@ -16,7 +16,7 @@ SPARK = (
     "tests/integration/mssql/test_spark.py",
 )
 #: About half of them, for a second process with a session.
-TABLES = ("tests/integration/spark/test_merge", "tests/integration/spark/test_reconcile")
+TABLES = tuple(f"tests/integration/spark/test_{name}" for name in ("fold", "merge", "reconcile"))
 #: Tests whose DAGs the process's Airflow runs, which costs more to start than most of them.
 DAG_RUNS = (
     "tests/system/test_dags.py",

@@ -17,8 +17,11 @@ from airflow_changefeed.cli.options.consumers import (
     leases_command,
 )
 from airflow_changefeed.cli.options.cursors import cursor_commands
+from airflow_changefeed.cli.options.output import job_connection_command, output_commands, verify_command
 from airflow_changefeed.cli.options.shared import (
+    FEED_HELP,
     PATH_CONN_ID_HELP,
+    TIME_HELP,
     action,
     conn_id,
     option,
@@ -32,7 +35,6 @@ from airflow_changefeed.cli.options.values import (
     clock,
     count,
     duration,
-    hours,
     length,
     max_hold,
     seconds,
@@ -41,15 +43,12 @@ from airflow_changefeed.cli.options.values import (
 )
 
 if TYPE_CHECKING:
-    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
+    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
 
 _CACHE_HELP = (
     "Cache size of each new sequence (default: 1000). Use 1 on servers that keep a cache for each session"
 )
-_FEED_HELP = "Name of the feed, for example myservice.MyEvent"
-_CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg, or generic)"
 _KIND_HELP = "How writers fill the table (default: outbox)"
-_TIME_HELP = "ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
 
 
 def get_cli_commands() -> list[CLICommand]:
@@ -70,10 +69,10 @@ def get_cli_commands() -> list[CLICommand]:
                 _seal(),
                 _read(),
                 _purge(),
-                _verify(),
+                verify_command(),
                 _doctor(),
-                _output(),
-                _job_connection(),
+                output_commands(),
+                job_connection_command(),
                 cursor_commands(),
                 capture_commands(),
                 snapshot_commands(),
@@ -220,8 +219,8 @@ def _seal() -> ActionCommand:
         "Order the waiting events and seal the feed: no event will be added before a given time",
         "Waits for locks up to the connection's lock_timeout.",
         *conn_id(),
-        option("--feed", help=_FEED_HELP, required=True),
-        option("--until", help=f"{_TIME_HELP}, exclusive (default: the database's current time)", type=time),
+        option("--feed", help=FEED_HELP, required=True),
+        option("--until", help=f"{TIME_HELP}, exclusive (default: the database's current time)", type=time),
         *shown(),
     )
 
@@ -233,7 +232,7 @@ def _read() -> ActionCommand:
         "Show the events of a shard, with ULID, time and key",
         "Shows ordered events and changes nothing, unless --drain is given.",
         *conn_id(),
-        option("--feed", help=_FEED_HELP, required=True),
+        option("--feed", help=FEED_HELP, required=True),
         option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
         option(
             "--after",
@@ -261,117 +260,11 @@ def _purge() -> ActionCommand:
         "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
         "which consumers it makes lost. Exits with status 1 if you decline.",
         *conn_id(),
-        option("--feed", help=_FEED_HELP, required=True),
-        option("--before", help=f"{_TIME_HELP}, exclusive", type=time, required=True),
+        option("--feed", help=FEED_HELP, required=True),
+        option("--before", help=f"{TIME_HELP}, exclusive", type=time, required=True),
         option("-n", "--dry-run", help="Only show what would be removed", action="store_true"),
         ARG_YES,
         *shown(),
-    )
-
-
-def _verify() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, lazy_load_command
-
-    return ActionCommand(
-        name="verify",
-        help="Compare an export with its manifests and report every difference",
-        description=(
-            "Read an export, or a part of it, and compare it with its manifests. Exits with status 0 if "
-            "nothing is damaged (there may be leftovers), 1 if something is damaged, 2 if the export cannot "
-            "be verified."
-        ),
-        func=lazy_load_command("airflow_changefeed.cli.commands.output.verify"),
-        args=(
-            option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-            option("--feed", help=_FEED_HELP, required=True),
-            option("--start", help=f"Start, inclusive: {_TIME_HELP}", type=time),
-            option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
-            option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
-            option("--conn-id", "--path-conn-id", help=PATH_CONN_ID_HELP),
-            option("--catalog-conn-id", help=_CATALOG_HELP),
-            option(
-                "--changefeed-conn-id",
-                help="Airflow connection of the feed's database; with it, stale units are reported too",
-            ),
-            ARG_OUTPUT,
-            ARG_VERBOSE,
-        ),
-    )
-
-
-def _output() -> GroupCommand:
-    from airflow.cli.cli_config import ARG_VERBOSE, ARG_YES, GroupCommand
-
-    remove = action(
-        "remove-batches",
-        "output.remove_batches",
-        "Remove batches from an output of windows, so that the windows around them can be exported",
-        "Shows the batches and asks for confirmation. Moves their consumers' cursors back to before the "
-        "batches, so that windows export every event again; refused if the feed no longer has one of them. "
-        "Exits with status 1 if you decline.",
-        *conn_id(),
-        option("--feed", help=_FEED_HELP, required=True),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
-        option("--catalog-conn-id", help=_CATALOG_HELP),
-        ARG_YES,
-        *shown(),
-    )
-    publish = action(
-        "publish",
-        "output.publish",
-        "Make a table of Delta Lake or Iceberg hold what an export has committed",
-        "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
-        "format, after the DAGs were changed and while no export runs. The table holds all committed units "
-        "afterwards, and nothing else.",
-        *_of_table(),
-        option("--table-format", help="delta or iceberg, where the export has no table yet"),
-        option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
-        ARG_VERBOSE,
-    )
-    clean = action(
-        "clean",
-        "output.clean",
-        "Remove files that a table of an export no longer needs",
-        "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
-        "asked can no longer be read, except the newest.",
-        *_of_table(),
-        option(
-            "--older-than",
-            help="Hours; longer than any reader of the table takes (default: %(default)s)",
-            type=hours,
-            default=168.0,
-        ),
-        ARG_VERBOSE,
-    )
-    return GroupCommand(
-        name="output", help="Repair the output of exports", subcommands=(remove, publish, clean)
-    )
-
-
-def _of_table() -> tuple[Arg, ...]:
-    """Return the options that name an export and its table."""
-    return (
-        option("--feed", help=_FEED_HELP, required=True),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
-        option("--catalog-conn-id", help=_CATALOG_HELP),
-    )
-
-
-def _job_connection() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_VERBOSE
-
-    return action(
-        "job-connection",
-        "output.job_connection",
-        "Print the connection of a job, to be kept as a secret of the cluster that runs it",
-        "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
-        "write it into the cluster's secret store, not to a terminal that is recorded.",
-        *conn_id(),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
-        ARG_VERBOSE,
     )
 
 
@@ -389,7 +282,7 @@ def _doctor() -> ActionCommand:
             help="Airflow connection of the feeds' database (default: changefeed_default)",
             default="changefeed_default",
         ),
-        option("--feed", help=f"{_FEED_HELP} (default: all)"),
+        option("--feed", help=f"{FEED_HELP} (default: all)"),
         option("--consumer", help="Name of the consumer (default: all)"),
         option("--path", help="Root of the export; with it, missing and stale windows are reported too"),
         option("--path-conn-id", help=PATH_CONN_ID_HELP),

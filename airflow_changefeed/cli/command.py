@@ -7,10 +7,10 @@ import functools
 import io
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
@@ -19,7 +19,7 @@ from airflow.utils.cli import suppress_logs_and_warning
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from rich.markup import escape
 
-from airflow_changefeed.core.cursor import CONN_ID
+from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
@@ -37,6 +37,8 @@ FAILED = 2
 DECLINED = 1
 
 Row = dict[str, Any]
+#: The connection of the running command, for the commands that it suggests: layers below do not know it.
+_conn_id: ContextVar[str | None] = ContextVar("conn_id", default=None)
 
 
 def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
@@ -49,28 +51,26 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
         # A file's name may be no text, and a terminal may lack a character: neither hides the other results.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
+        # Of verify, --conn-id is that of the output.
+        given = vars(args)
+        _conn_id.set(given.get("changefeed_conn_id", given.get("conn_id")))
         try:
             run(args)
         except Exception as problem:
             # A driver error need not be mapped to one of our classes; a traceback would exit with status 1.
             if not isinstance(problem, (ChangefeedError, OSError)) and not is_driver_error(problem):
                 raise
-            echo(with_conn_id(f"{type(problem).__name__}: {problem}", args))
+            echo(problem)
             raise SystemExit(FAILED) from None
 
     return wrapped
-
-
-def with_conn_id(text: str, args: Namespace) -> str:
-    """Insert the connection into suggested commands; the layers below do not know its id."""
-    return text.replace(CONN_ID, f"--conn-id {shlex.quote(getattr(args, 'conn_id', None) or '...')}")
 
 
 def echo(message: str | Exception) -> None:
     """Write a message to standard error; standard output is only for results."""
     if isinstance(message, Exception):
         message = f"{type(message).__name__}: {message}"
-    print(message, file=sys.stderr)
+    print(with_conn_id(message, _conn_id.get()), file=sys.stderr)
 
 
 def use_stored_connections() -> None:
@@ -163,7 +163,8 @@ def show(
 def show_faults(faults: Iterable[Fault], output: str) -> None:
     """Write faults; people see those columns that are never empty."""
     names = ("severity", "code", "where", "what", "remedy")
-    show([fault.to_dict() for fault in faults], output, lambda row: {name: row[name] for name in names})
+    rows = [{**fault.to_dict(), "remedy": with_conn_id(fault.remedy, _conn_id.get())} for fault in faults]
+    show(rows, output, lambda row: {name: row[name] for name in names})
 
 
 def _text(value: Any) -> str:

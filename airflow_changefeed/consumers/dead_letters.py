@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.consumer import DeadLetter
-from airflow_changefeed.core.cursor import CONN_ID
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import PurgedError
 
@@ -32,8 +32,8 @@ def purged_error(dead_letter: DeadLetter) -> PurgedError:
     """Return the error of a dead letter that cannot be retried, with the remedy."""
     return PurgedError(
         f"dead letter {dead_letter.number} of consumer {dead_letter.consumer!r} of feed {dead_letter.feed!r} "
-        f"cannot be retried, because its event {dead_letter.ulid} was purged. Drop it: airflow-changefeed "
-        f"dead-letters drop {dead_letter.number} --note ... {CONN_ID}",
+        f"cannot be retried, because its event {dead_letter.ulid} was purged. Drop it: "
+        f"{shell('dead-letters drop', str(dead_letter.number), '--note', '...')}",
         consumer=dead_letter.consumer,
         feed=dead_letter.feed,
         shard=dead_letter.shard,

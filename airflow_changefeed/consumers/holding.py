@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LeaseHeldError
+from airflow_changefeed.sources.base_leases import Grant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +50,16 @@ class Wanted:
     shards: tuple[Shard, ...] | None
     at_most: int | None
     seconds: float
+
+
+def holders(source: FeedSource, consumer: str, feed: str) -> list[str]:
+    """Return who holds which shard of a consumer, and until when, for people."""
+    now = source.now()
+    return [
+        f"shard {shard_text(one.shard)} by {one.holder} until {format_time(one.expires)}"
+        for one in source.leases(feed)
+        if one.consumer == consumer and one.holder is not None and one.expires and one.expires > now
+    ]
 
 
 class Holding:
@@ -184,15 +196,12 @@ class Holding:
     def held_elsewhere(self, seconds: float) -> LeaseHeldError:
         """Return the error after waiting without success."""
         wanted = self.wanted
-        held = [
-            f"shard {shard_text(one.shard)} by {one.holder}"
-            for one in self._source.leases(wanted.feed)
-            if one.consumer == wanted.consumer and one.holder is not None
-        ]
+        held = holders(self._source, wanted.consumer, wanted.feed)
+        listed = shell("leases", "--consumer", wanted.consumer, "--feed", wanted.feed)
         return LeaseHeldError(
             f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all shards "
             f"after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or "
-            "check who holds them with airflow-changefeed leases",
+            f"look who holds them: {listed}",
             consumer=wanted.consumer,
             feed=wanted.feed,
         )

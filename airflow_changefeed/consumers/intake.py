@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.dead_letters import purged_error
 from airflow_changefeed.consumers.events.event import FeedEvent, events_of
-from airflow_changefeed.consumers.holding import Holding, Wanted
+from airflow_changefeed.consumers.holding import Holding, Wanted, holders
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
@@ -22,6 +23,8 @@ from airflow_changefeed.exceptions import ChangefeedError, PurgedError
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
+
+log = logging.getLogger(__name__)
 
 #: Maximum seconds per wait for a lease.
 _SLICE = 1.0
@@ -68,7 +71,7 @@ class Intake:
         :param should_stop: checked each second; if true, the wait ends without a shard.
         :raises LeaseHeldError: other consumers held all shards until the timeout; transient.
         """
-        begun = self._pace.clock()
+        begun, is_told = self._pace.clock(), False
         while True:
             self._update_shards()
             if self.ask() or not self.holding.missing(self._known):
@@ -80,6 +83,15 @@ class Intake:
             if left <= 0:
                 self.holding.leave()
                 raise self.holding.held_elsewhere(timeout or 0.0)
+            if not is_told:
+                is_told = True
+                held = holders(self._source, self._wanted.consumer, self._wanted.feed)
+                log.info(
+                    "Consumer %s of feed %s waits for other processes: %s",
+                    self._wanted.consumer,
+                    self._wanted.feed,
+                    "; ".join(held),
+                )
             # Not so long that our own request expires.
             self._pause(min(left, _SLICE, self._wanted.seconds / 3, max(self._free_in, _SOON)), should_stop)
 

@@ -135,12 +135,22 @@ def _plain(kinds: type | tuple[type, ...], what: str) -> Form:
     return Form(_same, read)
 
 
+def _read_text(value: Any) -> str:
+    text: str = _TEXT.read(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _is_not(value, "a text: it has half a character (a lone surrogate)") from None
+    return text
+
+
+_TEXT = _plain(str, "a text")
 _NUMBER = _plain((int, float), "a number")
 _OBJECT = _plain(Mapping, "an object")
 _LIST = _plain((list, tuple), "a list")
 _FORMS: dict[Any, Form] = {
     Any: Form(_same, _same),
-    str: _plain(str, "a text"),
+    str: Form(_same, _read_text),
     bool: _plain(bool, "true or false"),
     int: _plain(int, "a whole number"),
     float: Form(_same, lambda value: float(_NUMBER.read(value))),

@@ -9,8 +9,6 @@ success are those of Comdb2's Lua consumers; the log of invocations is that of H
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -178,65 +176,6 @@ class ConsumerInfo:
     created_at: datetime
     created_by: str
     resource_version: int = 1
-
-
-@dataclass(frozen=True)
-class Grant:
-    """
-    The leases that a process has after it acquired or extended some.
-
-    :param rows: of the shards that it holds by this call, with their fencing tokens and cursors.
-    :param asked_at: when it asked, by the database's clock.
-    :param free_at: when the first of the others' leases on the requested shards expires; None if there are
-        no others.
-    :param waiting: number of other processes that wait and hold no shard.
-    :param has_retries: whether a person wants dead letters to be tried again.
-    """
-
-    rows: Mapping[Shard, CursorRow]
-    asked_at: datetime
-    free_at: datetime | None = None
-    waiting: int = 0
-    has_retries: bool = False
-
-    @property
-    def tokens(self) -> dict[Shard, int]:
-        """The fencing token of each shard."""
-        return {shard: row.fencing_token for shard, row in self.rows.items()}
-
-    @property
-    def free_in(self) -> float:
-        """Seconds from the request on until the first of the others' leases expires; infinity if none."""
-        return math.inf if self.free_at is None else (self.free_at - self.asked_at).total_seconds()
-
-
-@dataclass(frozen=True)
-class Waiter:
-    """A process that waits for a lease. ``since``: when it first asked."""
-
-    name: str
-    since: datetime
-
-
-@dataclass(frozen=True)
-class LeaseInfo:
-    """
-    Who holds a shard for a consumer, and who waits.
-
-    :param holder: None if the shard is not held.
-    :param since: when it was granted; None without a holder, and for a lease of an export.
-    :param expires: by the database's clock; the holder keeps an expired lease until another process asks.
-    :param waiters: of the consumer, for any shard; longest waiting first.
-    """
-
-    consumer: str
-    feed: str
-    shard: Shard
-    token: int
-    holder: str | None
-    since: datetime | None
-    expires: datetime | None
-    waiters: tuple[Waiter, ...] = ()
 
 
 @dataclass(frozen=True)

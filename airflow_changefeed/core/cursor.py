@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import ClassVar
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
@@ -24,8 +24,6 @@ SCHEMA_VERSION = 2
 KEY_PREFIX = "changefeed"
 #: Changes that a database keeps of each consumer and shard: the newest ones.
 KEPT_CHANGES = 200
-#: Placeholder in commands for the connection id, which is not known here.
-CONN_ID = "--conn-id ..."
 #: Where people read what to do after a restore.
 RESTORED_PAGE = "see 'The database was restored to an earlier state' on the page 'Recover'"
 _KEY_LIMIT = 250
@@ -227,19 +225,9 @@ def _short_key(key: str) -> str:
     return f"{plain[: _KEY_LIMIT - len(digest) - 1]}~{digest}"
 
 
-def shell(command: str, consumer: str, feed: str, *words: str) -> str:
-    """
-    Return a command on a consumer, ready to paste; with ``CONN_ID`` for the connection.
-
-    :param command: for example ``cursor adopt``.
-    :param words: further arguments; they are quoted if needed.
-    """
-    return f"airflow-changefeed {command} {shlex.join((consumer, '--feed', feed, *words))} {CONN_ID}"
-
-
 def seal_command(feed: str, until: datetime) -> str:
-    """Return the command that seals a feed, ready to paste; with ``CONN_ID`` for the connection."""
-    return f"airflow-changefeed seal {shlex.join(('--feed', feed, '--until', format_time(until)))} {CONN_ID}"
+    """Return the command that seals a feed, ready to paste."""
+    return shell("seal", "--feed", feed, "--until", format_time(until))
 
 
 def lost_text(cursor: Ulid, purged_upto: Ulid) -> str:
@@ -252,13 +240,18 @@ def lost_text(cursor: Ulid, purged_upto: Ulid) -> str:
     )
 
 
-def lost_remedy(consumer: str, feed: str, shard: Shard) -> str:
-    """Return what to do about a consumer that is lost."""
-    command = shell("cursor set", consumer, feed, "--shard", shard_text(shard), "--to", "earliest")
+def lost_remedy(consumer: str, feed: str, shard: Shard, whole: datetime | None = None) -> str:
+    """
+    Return what to do about a consumer that is lost.
+
+    :param whole: begin of the first window that is whole, of an export of windows whose length is known.
+    """
+    to = "earliest" if whole is None else format_time(whole)
+    left = "event that is left" if whole is None else "window that is whole"
+    command = shell("cursor set", consumer, "--feed", feed, "--shard", shard_text(shard), "--to", to)
     return (
-        "If you need the purged events, read them from an export. Then move the cursor of a consumer of "
-        f"events, or of an export in batches, to the first event that is left: {command}. For an export of "
-        "windows run its task instead: its error has the command for the first window that is whole"
+        "If you need the purged events, read them from an export. Then move the cursor to the first "
+        f"{left}: {command}"
     )
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of an installation, a feed, a consumer or an export, with their remedies."""
+"""Faults of an installation, a feed, a consumer or an export, their remedies, and commands to paste."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -15,6 +16,10 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Roles of a feed that a connection can be checked for; operators are readers too.
 ROLES = ("readers", "operators")
+
+#: In place of the connection, which only those know who opened the source: :func:`with_conn_id`.
+CONN_ID = "--conn-id ..."
+_WITHOUT_FEEDS = ("output clean", "output publish", "sql", "verify")
 
 
 class Severity(str, Enum):
@@ -67,6 +72,7 @@ class FaultKind(Enum):
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
     CONSUMER_IDLE = ("consumer-idle", _WARNING)
     DEAD_LETTER = ("dead-letter", _WARNING)
+    CURSOR_IN_WINDOW = ("cursor-in-window", _WARNING)
     CURSOR_BEYOND_FEED = ("cursor-beyond-feed", _ERROR)
     CONSUMER_LOST = ("consumer-lost", _ERROR)
     CONSUMER_FAILING = ("consumer-failing", _WARNING)
@@ -246,3 +252,28 @@ class Examination:
 def not_checked(where: str, what: str, remedy: str) -> Fault:
     """Return the fault for a check that failed; a sentence of a server's or driver's may end with a stop."""
     return Fault(FaultKind.NOT_CHECKED, where, re.sub(r"(?<!\.)\.$", "", what), remedy)
+
+
+def shell(command: str, *words: str) -> str:
+    """
+    Return a command, ready to paste; with ``CONN_ID`` if it needs the connection of the feeds.
+
+    :param command: with its group's name before, for example ``cursor adopt``.
+    :param words: arguments; they are quoted if needed. ``...`` is for the person to fill in.
+    """
+    text = " ".join(["airflow-changefeed", command, *map(shlex.quote, words)])
+    return text if command in _WITHOUT_FEEDS else f"{text} {CONN_ID}"
+
+
+def with_conn_id(text: str, conn_id: str | None) -> str:
+    """Insert the connection into the commands of a text; None leaves them as they are."""
+    return text if conn_id is None else text.replace(CONN_ID, f"--conn-id {shlex.quote(conn_id)}")
+
+
+def gap_remedy(capture: str) -> str:
+    """Return what to do about a gap, or about a trigger that is gone, on every source."""
+    return (
+        f"Recreate triggers that are gone: {shell('capture refresh', capture)}. Find out what is missing, "
+        f"then resolve the gap: {shell('capture resolve', capture, '--note', '...')}. To fold later times, "
+        "take a snapshot afterwards, or add --resync, which records the current rows as events"
+    )

@@ -21,9 +21,9 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
@@ -167,7 +167,7 @@ def compare(
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
             f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy}"
-            + ("" if rows else f"{_OF_ROWS}: {shell('cursor rebuild', consumer, feed)} --path ..."),
+            + ("" if rows else f"{_OF_ROWS}: {rebuild_command(consumer, feed)}"),
             key=key,
             consumer=consumer,
             feed=feed,
@@ -215,7 +215,7 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
     except CursorFormatError as problem:
         there = some(f"shard {shard_text(row.shard)} {_place(row)}" for row in rows) or "nothing"
         _, publish = recovery_commands(consumer, feed)
-        rebuild = f"{shell('cursor rebuild', consumer, feed)} --path ..."
+        rebuild = rebuild_command(consumer, feed)
         act = f"Overwrite the Variable: {publish}" if rows else f"Delete the Variable{_OF_ROWS}: {rebuild}"
         raise CursorFormatError(
             f"{problem.message}. The Variable has {text[:80]!r}, the database has {there}. Nothing was "
@@ -223,6 +223,11 @@ def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRo
             **problem.facts,
             reason=problem.message,
         ) from None
+
+
+def rebuild_command(consumer: str, feed: str) -> str:
+    """Return the command that restores lost rows; the output's path is not known."""
+    return shell("cursor rebuild", consumer, "--feed", feed, "--path", "...")
 
 
 def some(texts: Iterable[str], separator: str = ", ", most: int = 10) -> str:

@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_changefeed.core.consumer import Grant
-from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base_leases import LeaseStore
+from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import ChangefeedError, LeaseHeldError
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_leases import Grant, LeaseStore
 
 #: Length of a lease in seconds; a move is one transaction and needs far less.
 LEASE_SECONDS = 30.0
@@ -77,19 +79,42 @@ class HeldLeases:
 
 @contextmanager
 def leased(
-    source: LeaseStore, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
 ) -> Iterator[HeldLeases]:
     """
     Hold the leases of shards for a block.
 
     :param by: who holds them, for example a run's name.
     :param renewed: whether the block may take longer than a lease.
-    :raises LeaseHeldError: somebody else holds one; transient.
+    :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it; transient.
     """
-    leases = HeldLeases(source, consumer, feed, shards, by)
+    try:
+        leases = HeldLeases(source, consumer, feed, shards, by)
+    except LeaseHeldError as problem:
+        raise _held(source, consumer, feed, shards, problem) from None
     try:
         if renewed:
             leases.start()
         yield leases
     finally:
         leases.release()
+
+
+def _held(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], problem: LeaseHeldError
+) -> LeaseHeldError:
+    """Return an error with the holder and the command that revokes its lease."""
+    now = source.now()
+    for row in source.cursors(feed, consumer):
+        if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
+            words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
+            return LeaseHeldError(
+                f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
+                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Wait until "
+                "then, or stop it and revoke its lease: "
+                f"{shell('consumer revoke', consumer, '--feed', feed, *words)}",
+                row=row,
+                holder=row.lease_holder,
+                expires=row.lease_expires,
+            )
+    return problem

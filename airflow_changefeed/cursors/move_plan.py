@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_changefeed.core.consumer import Beginning, Position
 from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.cursors.cursors import some
+from airflow_changefeed.cursors.cursors import rebuild_command, some
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorBeyondFeedError,
@@ -35,6 +37,7 @@ class PlannedMove:
     :param again: completed events that the consumer would get again.
     :param skipped: incomplete events that the consumer would never get, those that were purged not counted.
     :param skips_purged: whether events that were purged may be among what it would never get.
+    :param asked: the place that was asked for, if a window of the export begins elsewhere.
     """
 
     row: CursorRow
@@ -42,6 +45,7 @@ class PlannedMove:
     again: int
     skipped: int
     skips_purged: bool = False
+    asked: Ulid | None = None
 
     @property
     def shard(self) -> Shard:
@@ -71,6 +75,9 @@ def plan_moves(
     """
     Plan moves of a consumer's cursors; changes nothing.
 
+    The cursor of an export of windows goes where a window begins: with ``earliest`` the first one that is
+    whole, else the one that has the place, which is exported as a whole.
+
     :param to: a ULID: the consumer continues after it. A time: it continues with the events of that time, or
         with the next event of a shard that has not reached it. ``earliest``: with the first event that is
         not purged. ``latest``: with the next event to be ordered.
@@ -81,9 +88,12 @@ def plan_moves(
     :raises CursorBeyondFeedError: a ULID beyond a shard's high-water time; terminal.
     :raises FutureTimeError: a time in the future of the database's clock; terminal.
     :raises PurgedError: events after the position are purged; terminal.
-    :raises InvalidArgumentError: all cursors are there already; terminal.
+    :raises InvalidArgumentError: all cursors are there already, or it is not known where a window begins;
+        terminal.
     """
     states = _shard_states(source, consumer, feed, shards)
+    of_events = any(info.spec.consumer == consumer for info in source.consumers(feed))
+    grid = None if of_events else export_grids(source, feed, [consumer]).get(consumer)
     position = to
     if isinstance(to, datetime):
         if to.tzinfo is not None and to > (now := source.now()):
@@ -94,7 +104,7 @@ def plan_moves(
             )
         position = Ulid.floor(floor_to_millisecond(to)).previous()
 
-    def target(row: CursorRow, status: ShardStatus | None) -> Ulid:
+    def asked(row: CursorRow, status: ShardStatus | None) -> Ulid:
         if position is Beginning.EARLIEST:
             return _purged(status)
         if isinstance(position, Ulid):
@@ -102,7 +112,47 @@ def plan_moves(
             return position if position is to else min(position, _highest(status))
         return _highest(status)
 
-    return _plan(source, consumer, feed, states, target)
+    def target(row: CursorRow, status: ShardStatus | None) -> Ulid:
+        place = asked(row, status)
+        is_earliest = position is Beginning.EARLIEST
+        if grid is None or not _purged(status) <= place <= _highest(status):
+            return place
+        if is_earliest and place == Ulid.MIN and grid.length is not None:
+            # Before the first event there is no window to wait for.
+            first = _first(source, feed, row.shard, status)
+            return place if first is None else grid.floor(first.previous())
+        # A person's time is the begin of a window; that of a purge need not be one.
+        is_begin = grid.is_begin(place) and (grid.is_sure or not is_earliest or grid.floor(place) == place)
+        if is_begin or (position is Beginning.LATEST and not grid.is_sure):
+            return place
+        if not grid.is_sure:
+            raise _no_begin(consumer, feed, row.shard, place)
+        return grid.ceiling(place) if is_earliest else grid.floor(place)
+
+    moves = _plan(source, consumer, feed, states, target)
+    known = {row.shard: asked(row, status) for row, status in states}
+    return [
+        move if known[move.shard] == move.target else replace(move, asked=known[move.shard]) for move in moves
+    ]
+
+
+def _first(source: FeedSource, feed: str, shard: Shard, status: ShardStatus | None) -> Ulid | None:
+    """Return the first event of a shard of which nothing was purged."""
+    if status is None or status.head is None:
+        return None
+    return next((event.ulid for event in source.read_feed(feed, shard, Ulid.MIN, 1)), None)
+
+
+def _no_begin(consumer: str, feed: str, shard: Shard, place: Ulid) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"consumer {consumer!r} of feed {feed!r}, shard {shard_text(shard)} exports windows, and its moves "
+        f"do not show where they begin; the cursor may not stand inside one, as after {place}. Nothing was "
+        "changed; give the begin of a window as a time. If events were purged, run the export's task: its "
+        "error has the first window that is whole",
+        consumer=consumer,
+        feed=feed,
+        shard=shard,
+    )
 
 
 def plan_reset(
@@ -149,7 +199,7 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
     if change is None:
         raise InvalidArgumentError(
             f"consumer {consumer!r} of feed {feed!r} has no change {number} in its history, which keeps the "
-            f"newest {KEPT_CHANGES} of each shard; see airflow-changefeed cursor history",
+            f"newest {KEPT_CHANGES} of each shard: {shell('cursor history', consumer, '--feed', feed)}",
             number=number,
         )
     before = _before(change)
@@ -188,8 +238,9 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
         )
     raise ConsumerNotFoundError(
         f"consumer {consumer!r} of feed {feed!r} not found; the feed has: "
-        f"{some(sorted(known | of_events)) or 'none'}. If an export's cursors are lost, restore them with "
-        "airflow-changefeed cursor rebuild or adopt",
+        f"{some(sorted(known | of_events)) or 'none'}. If an export's cursors are lost, restore them from "
+        f"its manifests: {rebuild_command(consumer, feed)}; or from the "
+        f"Variable: {shell('cursor adopt', consumer, '--feed', feed)}",
         consumer=consumer,
         feed=feed,
     )

@@ -7,12 +7,12 @@ A move of an export's cursors also publishes its Variable; consumers have none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.consumer import MAX_REASON
-from airflow_changefeed.core.cursor import CursorRow, shell
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying
 from airflow_changefeed.cursors.leases import leased
@@ -105,10 +105,7 @@ def move_to(
                     )
             return source.move_cursors(consumer, feed, changes, by=by, why=why)
 
-    try:
-        rows = retrying(attempt, timeout, (LeaseHeldError, LeaseLostError))
-    except LeaseHeldError as problem:
-        raise _held(source, consumer, feed, targets, problem) from None
+    rows = retrying(attempt, timeout, (LeaseHeldError, LeaseLostError))
     if not is_export:
         return rows
     try:
@@ -117,7 +114,7 @@ def move_to(
         raise SourceUnavailableError(
             f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but not published: "
             f"{problem.message}. Do not move them again. The next run publishes the Variable; to publish it "
-            f"now: {shell('cursor publish', consumer, feed)}",
+            f"now: {shell('cursor publish', consumer, '--feed', feed)}",
             **problem.facts,
         ) from problem
 
@@ -152,22 +149,3 @@ def _kept(source: FeedSource, consumer: str, feed: str) -> dict[Shard, Ulid]:
     for dead_letter in source.dead_letters(feed, consumer):
         first[dead_letter.shard] = min(dead_letter.ulid, first.get(dead_letter.shard, Ulid.MAX))
     return {shard: ulid.previous() for shard, ulid in first.items()}
-
-
-def _held(
-    source: FeedSource, consumer: str, feed: str, shards: Collection[Shard], problem: LeaseHeldError
-) -> LeaseHeldError:
-    """Return an error with the holder and the command that revokes its lease."""
-    now = source.now()
-    for row in source.cursors(feed, consumer):
-        if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
-            words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
-            return LeaseHeldError(
-                f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
-                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Stop it, "
-                f"or revoke its lease: {shell('consumer revoke', consumer, feed, *words)}",
-                row=row,
-                holder=row.lease_holder,
-                expires=row.lease_expires,
-            )
-    return problem

@@ -16,9 +16,9 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
@@ -28,6 +28,7 @@ from airflow_changefeed.cursors.cursors import (
     VariableStore,
     move,
     publish_rows,
+    rebuild_command,
     retrying,
 )
 from airflow_changefeed.cursors.leases import leased
@@ -66,8 +67,8 @@ def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     if not rows:
         raise CursorError(
             f"feed {feed!r}: the database has no cursors of consumer {consumer!r} to publish. Restore them "
-            f"from the manifests of its export: {shell('cursor rebuild', consumer, feed)} --path ...; or "
-            f"from the Variable: {shell('cursor adopt', consumer, feed)}",
+            f"from the manifests of its export: {rebuild_command(consumer, feed)}; or "
+            f"from the Variable: {shell('cursor adopt', consumer, '--feed', feed)}",
             feed=feed,
             consumer=consumer,
         )
@@ -206,7 +207,7 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
             f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
             f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
             f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
-            f"{shell('cursor publish', consumer, feed)}",
+            f"{shell('cursor publish', consumer, '--feed', feed)}",
             key=key,
         )
     return document
@@ -215,7 +216,7 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
 def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
     """Check all positions before the first change: rows are created and moved in separate transactions."""
     states = {status.shard: status for status in source.shards(feed)}
-    publish = shell("cursor publish", consumer, feed)
+    publish = shell("cursor publish", consumer, "--feed", feed)
     for shard, cursor in wanted.items():
         status = states.get(shard)
         if status is None or cursor.ulid > status.highest_cursor:

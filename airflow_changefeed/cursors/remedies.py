@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_changefeed.core.cursor import RESTORED_PAGE, Cursor, seal_command, shell
+from airflow_changefeed.core.cursor import RESTORED_PAGE, Cursor, seal_command
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
@@ -14,7 +15,7 @@ from airflow_changefeed.sources.base import FeedSource
 
 def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
     """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
-    return shell("cursor adopt", consumer, feed), shell("cursor publish", consumer, feed)
+    return shell("cursor adopt", consumer, "--feed", feed), shell("cursor publish", consumer, "--feed", feed)
 
 
 def edited_remedy(source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]) -> str:

@@ -14,12 +14,12 @@ from airflow_changefeed.core.cursor import (
     lost_remedy,
     lost_text,
     seal_command,
-    shell,
 )
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.window_grid import WindowGrid
 from airflow_changefeed.output.coverage import Gap
 
 _NEVER_BACK = (
@@ -40,6 +40,7 @@ class FeedState:
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
     :param max_hold: of the feed.
+    :param grids: of the exports that export windows, by name.
     """
 
     feed: str
@@ -49,6 +50,7 @@ class FeedState:
     consumers: Mapping[str, ConsumerInfo] = field(default_factory=dict)
     dead_letters: Sequence[DeadLetter] = ()
     max_hold: timedelta = FOREVER
+    grids: Mapping[str, WindowGrid] = field(default_factory=dict)
 
     @property
     def purged(self) -> dict[Shard, Ulid]:
@@ -67,8 +69,9 @@ def hole_faults(state: FeedState) -> list[tuple[Gap, Fault]]:
     for row in state.rows:
         for hole in row.frontier.missing():
             gap, purged = Gap(row.shard, hole), state.purged.get(row.shard, Ulid.MIN)
-            words = ("--shard", shard_text(row.shard), "--to", str(max(hole.upto, purged)))
-            move_on = f"let the cursor pass it: {shell('cursor set', row.consumer, row.feed, *words)}"
+            # The end of a hole is the begin of a window, that of a purge need not be one.
+            to = "earliest" if purged > hole.upto else str(hole.upto)
+            move_on = f"let the cursor pass it: {_set(row, to)}"
             found.append((gap, missing_window(gap, subject(row), purged, accept=move_on)))
     return found
 
@@ -118,7 +121,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
     # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in state.shards), default=EPOCH)
     for row in state.rows:
-        status = known.get(row.shard)
+        status, grid = known.get(row.shard), state.grids.get(row.consumer)
         high_water = status.high_water if status is not None else sealed
         if row.ulid.ms > to_milliseconds(high_water):
             until = from_milliseconds(row.ulid.ms + 1)
@@ -132,12 +135,15 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 f"{RESTORED_PAGE}",
             )
         elif status is not None and row.is_lost(status.purged_upto):
+            whole = None if grid is None else grid.first_whole(status.purged_upto)
             yield Fault(
                 FaultKind.CONSUMER_LOST,
                 subject(row),
                 lost_text(row.ulid, status.purged_upto),
-                lost_remedy(row.consumer, row.feed, row.shard),
+                lost_remedy(row.consumer, row.feed, row.shard, whole),
             )
+        elif grid is not None and not grid.is_begin(row.ulid):
+            yield _in_window(row, grid, status)
     begun = {(row.consumer, row.shard) for row in state.rows}
     for consumer, info in state.consumers.items():
         for status in state.shards:
@@ -148,6 +154,24 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                     lost_text(info.begin, status.purged_upto),
                     lost_remedy(consumer, state.feed, status.shard),
                 )
+
+
+def _in_window(row: CursorRow, grid: WindowGrid, status: ShardStatus | None) -> Fault:
+    begin = grid.floor(row.ulid)
+    if status is not None and begin < status.purged_upto:
+        begin = grid.ceiling(row.ulid)
+    to = format_time(begin.next().time) if grid.is_sure and row.ulid != Ulid.MIN else "earliest"
+    return Fault(
+        FaultKind.CURSOR_IN_WINDOW,
+        subject(row),
+        f"it exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is inside one: it "
+        "moves on only if that window is exported again, and never if events of it were purged",
+        f"Move it to the begin of a window: {_set(row, to)}",
+    )
+
+
+def _set(row: CursorRow, to: str) -> str:
+    return shell("cursor set", row.consumer, "--feed", row.feed, "--shard", shard_text(row.shard), "--to", to)
 
 
 def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
@@ -180,7 +204,8 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
                 f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}{until}",
-                "Run it again; or drop it (drop_consumer) if it is no longer needed",
+                "Run it again; or drop it if it is no longer needed: "
+                f"{shell('consumer drop', consumer, '--feed', state.feed)}",
             )
 
 

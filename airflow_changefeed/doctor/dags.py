@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.base_cursors import CursorStore
 
@@ -67,10 +67,11 @@ def dag_faults(
     if last is not None:
         by = f", by {last.moved_by}" if last.moved_by else ""
         what = f"nothing has moved its cursor since {format_time(last.moved_at)}{by}"
-    remedy = "Run its DAG or process again, or drop the consumer if it is no longer needed"
+    drop = f"drop the consumer if it is no longer needed: {shell('consumer drop', consumer, '--feed', feed)}"
+    remedy = f"Run its DAG or process again, or {drop}"
     if dag is not None and not dag.is_there:
         what = f"{what}, and Airflow has no DAG {dag.dag_id} any more"
-        remedy = "Restore the DAG, or drop the consumer if it is no longer needed"
+        remedy = f"Restore the DAG, or {drop}"
     elif dag is not None and dag.last_run:
         what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
         remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked, shell
 from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark, counted
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
 from airflow_changefeed.doctor.failures import dead_letter_faults, failing_faults
 from airflow_changefeed.doctor.leases import lease_faults
@@ -118,9 +119,9 @@ def _scope(
         left_out.append("the export (pass --path)")
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
-        left_out.append("the content of data files (run airflow-changefeed verify)")
+        left_out.append("the content of data files (verify reads it)")
     left_out.append("values that cannot be exported unchanged (exports report them)")
-    left_out.append("how late consumers are, and their DAGs (run airflow-changefeed status --max-age 2h)")
+    left_out.append(f"how late consumers are, and their DAGs: {shell('status', '--max-age', '2h')}")
     return checked, left_out
 
 
@@ -132,7 +133,9 @@ def _read_state(source: FeedSource, info: FeedInfo, consumer: str | None, faults
     dead_letters = (
         _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
     )
-    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold)
+    exports = sorted({row.consumer for row in rows} - set(events))
+    grids = _try(faults, f"windows of feed {feed}", lambda: export_grids(source, feed, exports)) or {}
+    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids)
 
 
 def state_faults(

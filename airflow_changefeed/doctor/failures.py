@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, OnPoison, Outcome
-from airflow_changefeed.core.cursor import shell
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -35,7 +34,8 @@ def dead_letter_faults(state: FeedState) -> Iterator[Fault]:
             f"{counted(len(own), 'dead letter')} {is_or_are} open, the first of "
             f"{format_time(first.ulid.time)} in shard {shard_text(first.shard)} ({first.reason[:_REASON]}). "
             f"{their} not consumed, and the purge waits for that as long as the feed's max_hold allows{lost}",
-            "List them with airflow-changefeed dead-letters list, then retry or drop each",
+            "List them, then retry or drop each: "
+            f"{shell('dead-letters list', '--consumer', consumer, '--feed', state.feed)}",
         )
 
 
@@ -65,7 +65,7 @@ def _failing(info: ConsumerInfo, entry: Invocation) -> Fault:
     is_spent = spec.max_attempts is not None and attempt.number >= spec.max_attempts
     stops = is_spent and spec.on_poison is OnPoison.STOP
     end = ", and the consumer stops there (max_attempts, on_poison=stop)" if stops else ""
-    log = shell("consumer log", spec.consumer, spec.feed, "--failed")
+    log = shell("consumer log", spec.consumer, "--feed", spec.feed, "--failed")
     return Fault(
         FaultKind.CONSUMER_FAILING,
         f"feed {spec.feed}, shard {shard_text(entry.shard)}, consumer {spec.consumer}",

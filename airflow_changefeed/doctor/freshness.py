@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,9 +11,10 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
-from airflow_changefeed.core.cursor import CONN_ID
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked, shell, with_conn_id
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, dag_faults
@@ -46,7 +46,7 @@ _STOPS = (
     FaultKind.OUTBOX_NOT_DRAINED,
 )
 #: Instead of what a handler said of an event, which may be data; freshness is sent to many people.
-_NO_REASON = "airflow-changefeed dead-letters list says why"
+_NO_REASON = "dead-letters list says why"
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,9 @@ class Freshness:
 
     def with_conn_id(self, conn_id: str) -> Freshness:
         """Insert the connection into suggested commands."""
-        given = f"--conn-id {shlex.quote(conn_id)}"
         consumers = []
         for one in self.consumers:
-            reasons = [replace(each, remedy=each.remedy.replace(CONN_ID, given)) for each in one.reasons]
+            reasons = [replace(each, remedy=with_conn_id(each.remedy, conn_id)) for each in one.reasons]
             consumers.append(replace(one, reasons=tuple(reasons)))
         return replace(self, consumers=tuple(consumers))
 
@@ -226,9 +225,11 @@ def _read_state(source: FeedSource, feed: str) -> FeedState:
     rows = source.cursors(feed)
     dead_letters = [replace(one, reason=_NO_REASON) for one in source.dead_letters(feed)]
     shards = source.shards(feed)
-    return FeedState(
-        feed, source.now(), shards, rows, of_events(source, feed, None), dead_letters, info.max_hold
-    )
+    events = of_events(source, feed, None)
+    purged = {status.shard: status.purged_upto for status in shards}
+    lost = {row.consumer for row in rows if row.is_lost(purged.get(row.shard, Ulid.MIN))} - set(events)
+    grids = export_grids(source, feed, sorted(lost))
+    return FeedState(feed, source.now(), shards, rows, events, dead_letters, info.max_hold, grids)
 
 
 def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap] | None:
@@ -305,7 +306,7 @@ def _reasons(
     except ChangefeedError as problem:
         # That it is late is known, whatever the reason.
         what = f"{type(problem).__name__}: {problem}"
-        hidden.append(not_checked(f"feed {state.feed}", what, "Run airflow-changefeed doctor"))
+        hidden.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
     stops = [fault for kind in _STOPS for fault in faults if fault.kind is kind]
     return [*of_dag, *errors, *stops, *hidden]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from airflow_changefeed.core.consumer import LeaseInfo
-from airflow_changefeed.core.cursor import CursorRow, shell
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -88,4 +88,4 @@ def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
 
 def _revoke(row: CursorRow) -> str:
     words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
-    return shell("consumer revoke", row.consumer, row.feed, *words)
+    return shell("consumer revoke", row.consumer, "--feed", row.feed, *words)

@@ -13,13 +13,12 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     old_variable_key,
-    shell,
     variable_key,
     variable_prefix,
 )
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.cursors.cursors import VariableStore, compare
+from airflow_changefeed.cursors.cursors import VariableStore, compare, rebuild_command
 from airflow_changefeed.cursors.remedies import recovery_commands
 from airflow_changefeed.exceptions import (
     CursorEditedError,
@@ -180,6 +179,6 @@ def _edited(
         f"it has cursors of {counted(len(shards), 'shard')}, but the database has none of consumer "
         f"{consumer!r}",
         "If the consumer was dropped, delete the Variable. If its rows are lost, restore them from the "
-        f"Variable ({shell('cursor adopt', consumer, feed)}) or from the manifests "
-        f"({shell('cursor rebuild', consumer, feed)} --path ...)",
+        f"Variable ({shell('cursor adopt', consumer, '--feed', feed)}) or from the manifests "
+        f"({rebuild_command(consumer, feed)})",
     )

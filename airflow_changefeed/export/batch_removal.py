@@ -8,10 +8,10 @@ rows twice. Without it they can, and bring every event of it.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
-from airflow_changefeed.core.cursor import CONN_ID, CursorRow
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import UlidRange
@@ -30,9 +30,7 @@ _WHY = "batches were removed from the output"
 
 def removal_command(feed: str, path: str) -> str:
     """Return the command that removes them, ready to paste."""
-    return (
-        f"airflow-changefeed output remove-batches {shlex.join(('--feed', feed, '--path', path))} {CONN_ID}"
-    )
+    return shell("output remove-batches", "--feed", feed, "--path", path)
 
 
 def committed_batches(store: ExportStore) -> list[Manifest]:

@@ -41,6 +41,9 @@ class CompletedWindow:
     window_end: datetime
     rows: int
 
+    def __post_init__(self) -> None:
+        Window(self.window_start, self.window_end)
+
     @property
     def window(self) -> Window:
         """The window."""

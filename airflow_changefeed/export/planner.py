@@ -13,7 +13,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.cursor import check_consumer, lost_error, lost_remedy, shell
+from airflow_changefeed.core.cursor import check_consumer, lost_error, lost_remedy
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     FeedKind,
     Seal,
@@ -367,7 +368,7 @@ def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError
         remedy = (
             "If the output has the window, it is whole, and this run need not be repeated. Else its events "
             f"are lost: let the consumer go on with the first window that is whole, from {whole} on: "
-            f"{shell('cursor set', request.consumer, request.feed, *words)}"
+            f"{shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
         )
     return PurgedError(
         f"{begun}: {gone}. {remedy}",

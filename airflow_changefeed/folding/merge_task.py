@@ -17,7 +17,7 @@ from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import PlainFile
 from airflow_changefeed.tables.clean import KEPT_HOURS
-from airflow_changefeed.tables.open import FORMATS
+from airflow_changefeed.tables.open import CURRENT_FORMATS, FORMATS
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MergeRequest:
     :param output: root of the table.
     :param at: feed time, exclusive.
     :param table: of the capture; None if it has only one.
-    :param table_format: ``delta`` or ``iceberg``.
+    :param table_format: one of :data:`~airflow_changefeed.tables.open.CURRENT_FORMATS`.
     :param catalog_table: of Iceberg: its name in the catalog.
     :param base: what the first commit begins with, see
         :class:`~airflow_changefeed.folding.choice.BaseChoice`. Any but ``newest`` makes a table that is there
@@ -64,17 +64,21 @@ class MergeRequest:
 
 
 def check_format(table_format: object, catalog_table: object) -> None:
-    """Refuse what is no table, or a table without its name."""
+    """Refuse what is no table, a table that cannot be merged into, or one without its name."""
     problems = []
-    if table_format not in FORMATS:
-        plain = "; plain Parquet is written by ChangefeedFoldOperator" if table_format == "parquet" else ""
-        problems.append(f"table_format must be {' or '.join(FORMATS)}, not {table_format!r}{plain}")
+    if table_format not in CURRENT_FORMATS:
+        why = ""
+        if table_format == "parquet":
+            why = "; plain Parquet is written by ChangefeedFoldOperator"
+        elif table_format in FORMATS:
+            why = f": a table of {table_format} takes exports, and no merges"
+        problems.append(f"table_format must be {' or '.join(CURRENT_FORMATS)}, not {table_format!r}{why}")
     parts = str(catalog_table or "").split(".")
     if table_format == "iceberg" and (len(parts) < 2 or not all(parts)):
         problems.append(
             f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
         )
-    if table_format in FORMATS and table_format != "iceberg" and catalog_table:
+    if table_format in CURRENT_FORMATS and table_format != "iceberg" and catalog_table:
         problems.append(
             f"catalog_table is for table_format='iceberg'; a table of {table_format} is found by its path"
         )

@@ -24,8 +24,9 @@ from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
 from airflow_changefeed.folding.bases import Base, find_base
 from airflow_changefeed.folding.choice import BaseChoice
+from airflow_changefeed.folding.columns import FoldedFiles, column_kinds, group_files, table_columns
 from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
-from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table, second_fields
+from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table
 from airflow_changefeed.folding.states import BaseFacts
 from airflow_changefeed.output.coverage import Interval, find_gaps
 from airflow_changefeed.output.read import (
@@ -36,7 +37,7 @@ from airflow_changefeed.output.read import (
     last_file,
     units_and_files,
 )
-from airflow_changefeed.output.schemas import schema_text, wider_type
+from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 
 if TYPE_CHECKING:
@@ -45,16 +46,9 @@ if TYPE_CHECKING:
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
 _OTHER_KEY = "events since then were recorded with another key"
 RESOLVE = (
-    "take a snapshot of the table (airflow-changefeed snapshot take), or record all rows with "
+    "take a snapshot of the table (snapshot take), or record all rows with "
     "resolve_capture(..., resync=True); then fold a later time"
 )
-
-
-@dataclass(frozen=True)
-class FoldedFiles(FileColumns):
-    """Files with the same columns; ``shape`` is that of the capture when they were written."""
-
-    files: tuple[UnitFile, ...]
 
 
 @dataclass(frozen=True)
@@ -229,10 +223,10 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     known = _newest_columns(store, files, end) if files or base is None else before[0]
     name = foldable_table(known.shape, table)
     captured = known.shape.tables[name]
-    groups = _groups(store, files)
+    groups = group_files(store, files)
     read = [*before, *groups] or [known]
-    columns, seconds = _columns(captured.columns[Operation.INSERT], [*read, known])
-    kinds = _kinds(store, name, columns, read)
+    columns, seconds = table_columns(captured.columns[Operation.INSERT], [*read, known])
+    kinds = column_kinds(store, name, columns, read)
     source = FoldSource(store, name, end, known.shape, columns, kinds, groups, seconds, base, shards)
     other_key = _other_key(store, groups, name, captured)
     # Of the units up to this time: a feed is not sealed beyond a gap before that is resolved.
@@ -353,53 +347,6 @@ def _has_key(columns: FileColumns, table: str, now: CapturedTable) -> bool:
 def _key_fields(table: CapturedTable) -> list[str | None]:
     fields = {name: place for columns in table.columns.values() for name, place in columns.items()}
     return [fields.get(name) for name in table.key_columns]
-
-
-def _groups(store: ExportStore, files: Iterable[UnitFile]) -> tuple[FoldedFiles, ...]:
-    """Group files with the same columns; one footer is read for each group."""
-    by_schema: dict[str, list[UnitFile]] = {}
-    for file in files:
-        by_schema.setdefault(file.manifest.schema, []).append(file)
-    found = ((tuple(own), file_columns(store, own[-1])) for own in by_schema.values())
-    return tuple(FoldedFiles(columns.shape, columns.fields, own) for own, columns in found)
-
-
-def _columns(own: Mapping[str, str], files: Sequence[FoldedFiles]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns, each followed by its second columns, and the owner of each second column."""
-    taken = frozenset().union(*(each.shape.own_fields for each in files))
-    columns: dict[str, str] = {}
-    seconds: dict[str, str] = {}
-    for name, place in own.items():
-        columns[name] = place
-        for suffix in dict.fromkeys(
-            suffix for each in files for suffix in second_fields(each.fields, place, taken)
-        ):
-            columns[name + suffix] = place + suffix
-            seconds[name + suffix] = name
-    return columns, seconds
-
-
-def _kinds(
-    store: ExportStore, table: str, columns: Mapping[str, str], groups: Sequence[FoldedFiles]
-) -> dict[str, pa.DataType]:
-    """Return for each column the type that holds its values in all files."""
-    kinds: dict[str, pa.DataType] = {}
-    for column, place in columns.items():
-        for group in groups:
-            kind = group.fields.get(place)
-            if kind is None:
-                continue
-            wider = wider_type(kinds.get(column, kind), kind)
-            if wider is None:
-                raise FoldError(
-                    f"column {column!r} of table {table!r} is {kinds[column]} in some units of feed "
-                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}; no type can hold both. "
-                    "Export the older units again, or fold a time before the change",
-                    table=table,
-                    column=column,
-                )
-            kinds[column] = wider
-    return kinds
 
 
 def _unknown(

@@ -3,29 +3,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import InvalidWindowError, TerminalError
+from airflow_changefeed.exceptions import InvalidWindowError, TerminalError, TransientError
 from airflow_changefeed.hooks.changefeed_partition import partition_window
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
+Task = TypeVar("Task")
+P = ParamSpec("P")
+R = TypeVar("R")
 #: What an empty template renders to.
 NOTHING = (None, "", "None", "null")
 _INTERVAL = "data interval"
 
 
 @contextmanager
-def airflow_errors() -> Iterator[None]:
+def airflow_errors(conn_id: str | None = None) -> Iterator[None]:
     """
-    Let Airflow fail a task at once where a retry would fail the same way; transient errors pass as they are.
+    Let Airflow fail a task at once where a retry would fail the same way; transient errors pass.
 
+    :param conn_id: of the feeds, for the commands that an error suggests.
     :raises AirflowFailException: from a terminal error, with its class and message.
     """
     from airflow_changefeed.version_compat import AirflowFailException
@@ -34,7 +40,25 @@ def airflow_errors() -> Iterator[None]:
         yield
     except TerminalError as error:
         # The message is complete; its cause would repeat it in the log.
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from None
+        raise AirflowFailException(with_conn_id(f"{type(error).__name__}: {error}", conn_id)) from None
+    except TransientError as error:
+        error.message = with_conn_id(error.message, conn_id)
+        error.args = (error.message,)
+        raise
+    except AirflowFailException as error:
+        error.args = (with_conn_id(str(error), conn_id),)
+        raise
+
+
+def reports_errors(method: Callable[Concatenate[Task, P], R]) -> Callable[Concatenate[Task, P], R]:
+    """Run a task's method within :func:`airflow_errors`, with the task's connection."""
+
+    @wraps(method)
+    def reporting(task: Task, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with airflow_errors(getattr(task, "changefeed_conn_id", None)):
+            return method(task, *args, **kwargs)
+
+    return reporting
 
 
 def run_window(context: Mapping[str, Any], window_start: object, window_end: object) -> Window | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.plan import ICEBERG, PARQUET
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
@@ -67,8 +68,8 @@ def table_of_export(
     table = lake_table(store, options or store.claimed(), storage_options, catalog_conn_id)
     if table is None:
         raise OutputError(
-            f"{store.layout.data} has no table, it was exported as Parquet: make one by airflow-changefeed "
-            "output publish --table-format",
+            f"{store.layout.data} has no table, it was exported as Parquet: make one: "
+            f"{shell('output publish', '--feed', store.feed, '--path', store.path, '--table-format', '...')}",
             path=store.path,
         )
     return table

@@ -16,7 +16,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_window,
     parse_shards,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_lake import table_of_export, table_to_verify
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -101,7 +101,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             (_check_sample, self.sample_days, self.window_start),
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify the run's window."""
         self._check()
@@ -183,7 +183,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
             (_check_hours, self.kept_hours),
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Clean up."""
         from airflow_changefeed.output.read import export_there

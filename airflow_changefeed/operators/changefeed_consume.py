@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -19,7 +20,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     parse_shards,
     parse_wait_timeout,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 from airflow_changefeed.observability import metrics
@@ -125,7 +126,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             problems=problems,
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume."""
         self._check()
@@ -219,11 +220,13 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             if dead_letter.ulid < below and (shards is None or dead_letter.shard in shards)
         ]
         if dead_letters:
-            numbers = " ".join(str(dead_letter.number) for dead_letter in dead_letters[:20])
+            numbers = [str(dead_letter.number) for dead_letter in dead_letters[:20]]
+            listed = shell("dead-letters list", "--consumer", self.consumer, "--feed", self.feed)
             raise PoisonError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: not all events before "
                 f"{format_time(end)} are consumed, because of {counted(len(dead_letters), 'dead letter')}. "
-                f"See airflow-changefeed dead-letters list; retry or drop {numbers}, then clear this task",
+                f"Look at them: {listed}. Then retry ({shell('dead-letters retry', *numbers)}) or drop them "
+                f"({shell('dead-letters drop', *numbers, '--note', '...')}), and clear this task",
                 consumer=self.consumer,
                 feed=self.feed,
             )

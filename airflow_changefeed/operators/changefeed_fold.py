@@ -11,7 +11,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidWindowError, TransientError, own_error
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
@@ -94,13 +94,13 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
             checks.append((check_name, "table", self.table))
         check_arguments(self, *checks, (parse_at, self.at), (parse_base, self.base), problems=wrong)
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.states import new_attempt
         from airflow_changefeed.folding.task import FoldTask
-        from airflow_changefeed.spark.fold_job import run_fold
+        from airflow_changefeed.spark.folds.fold_job import run_fold
 
         self._check()
         at, run = self._time(context), run_name(context)
@@ -114,7 +114,9 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
             if session is not None:
                 state = run_fold(session, task, connection, self.log.info)
             else:
-                text, failure = self._run_handed(context, "fold_job", {"fold": task.to_json()}, connection)
+                text, failure = self._run_handed(
+                    context, "folds/fold_job", {"fold": task.to_json()}, connection
+                )
                 state = self._state(text, failure)
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path

@@ -17,7 +17,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_name,
     parse_max_age,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import clean_values
 from airflow_changefeed.observability import metrics
@@ -95,7 +95,7 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
         context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
         return found
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> Any:
         """Check."""
         found = self._freshness(context, "return_value")
@@ -135,7 +135,7 @@ class ChangefeedFreshnessBranchOperator(ChangefeedFreshnessOperator, BaseBranchO
         """Follow a branch."""
         return BaseBranchOperator.execute(self, context)
 
-    @airflow_errors()
+    @reports_errors
     def choose_branch(self, context: Context) -> str | Iterable[str]:
         """Return the tasks to run."""
         found = self._freshness(context, CONSUMERS_KEY)

@@ -11,7 +11,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError, own_error
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
@@ -139,7 +139,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             problems=wrong,
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Merge until the run's time."""
         from airflow_changefeed.export.job_connection import JobConnection

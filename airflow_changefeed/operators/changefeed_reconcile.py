@@ -17,7 +17,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_name,
     parse_wait_timeout,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
@@ -36,12 +36,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import SnapshotFiles
     from airflow_changefeed.snapshots.ranges import RangesToRead
-    from airflow_changefeed.snapshots.reconcile import (
-        Comparison,
-        ReconcileRequest,
-        ReconcileTask,
-        Reconciliation,
-    )
+    from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask
+    from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
     from airflow_changefeed.sources.base import FeedSource
 
 #: Name of the Spark jobs, unless the task or ``default_args`` sets one.
@@ -157,7 +153,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
 
         return ReconcileRequest(self._request(run, self.where), self.path, base, self.repair)
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Read the table, wait for the export, and compare."""
         from airflow_changefeed.export.job_connection import JobConnection
@@ -222,7 +218,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         self.defer(trigger=DateTimeTrigger(moment), method_name=self.execute_complete.__name__)
 
     def _compare(self, context: Context, task: ReconcileTask, connection: JobConnection) -> Comparison:
-        from airflow_changefeed.snapshots.reconcile import Comparison
+        from airflow_changefeed.snapshots.reconciliation import Comparison
         from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 
         with self._connect() as session:

@@ -16,7 +16,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_rows,
     parse_max_age,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_name
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
 from airflow_changefeed.observability.lineage import (
@@ -150,7 +150,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
             max_age=None if self.max_age is None else parse_max_age(self.max_age),
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Take the snapshot, or go on with it."""
         from airflow_changefeed.export.job_connection import JobConnection

@@ -10,10 +10,12 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import Layout, unquote_feed
-from airflow_changefeed.storage.files import CONTROL, Files
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.local import CONTROL
 
 _ANCESTORS = 16
 
@@ -85,10 +87,12 @@ def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
                 path=layout.path,
                 feed=wanted.feed,
             )
+        words = ("--feed", wanted.feed, "--path", layout.path, "--table-format", wanted.table_format)
+        publish = f"; or make a table of what is there: {shell('output publish', *words)}"
         raise OutputError(
             f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, and it was asked for "
-            f"as {wanted.lake}: an output keeps the format of its first export, so give another path; or "
-            "make a table of what is there (airflow-changefeed output publish)",
+            f"as {wanted.lake}: an output keeps the format of its first export, so give another path"
+            f"{publish if claimed.table_format == PARQUET else ''}",
             path=layout.path,
             feed=wanted.feed,
         )

@@ -13,7 +13,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.storage.files import CONTROL
+from airflow_changefeed.storage.local import CONTROL
 
 #: Folders of table formats in a feed's data: the log of Delta Lake, and the metadata of Iceberg.
 DELTA_LOG, ICEBERG_FILES = "_delta_log", "_iceberg"

@@ -18,7 +18,7 @@ from airflow_changefeed.output.layout import unquote_feed
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
-from airflow_changefeed.storage.files import CONTROL
+from airflow_changefeed.storage.local import CONTROL
 
 if TYPE_CHECKING:
     import pyarrow as pa

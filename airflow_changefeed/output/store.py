@@ -30,7 +30,7 @@ from airflow_changefeed.output.layout import (
     unit_key,
 )
 from airflow_changefeed.output.manifests import ManifestStore, Tokens, by_folder
-from airflow_changefeed.storage.files import unfinished
+from airflow_changefeed.storage.local import unfinished
 from airflow_changefeed.storage.objects import OpenUpload
 
 if TYPE_CHECKING:

@@ -153,7 +153,7 @@ async def capture_refreshed(
 ) -> Row:
     """Capture the present columns, if neither the capture nor a table has changed since the user saw them."""
     version = _named(resource_version, "resource_version")
-    return await ask_source(conn_id, lambda source: refresh(source, feed, version))
+    return await ask_source(conn_id, lambda source: refresh(source, conn_id, feed, version))
 
 
 @router.post("/create_consumer", dependencies=_guarded(changing, "changefeed_create_consumer"))

@@ -122,7 +122,7 @@ async def one_feed(
             "at": format_time(now),
             "first": first,
             **feed_row(found, _allows(user, source), now, partial(strip_of, exports=exports, now=now)),
-            "shards": [shard_row(one, now) for one in found.shards],
+            "shards": [shard_row(one, now, conn_id) for one in found.shards],
         }
 
     return await ask_source(conn_id, question)
@@ -162,7 +162,7 @@ async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
     return await ask_source(
         conn_id,
         lambda source: troubles_of(
-            source, feed, _allows(user, source), may_change_capture=may_change_capture
+            source, conn_id, feed, _allows(user, source), may_change_capture=may_change_capture
         ),
     )
 
@@ -173,7 +173,7 @@ async def tables(request: Request, user: GetUserDep, uses: Uses, conn_id: ConnId
 
     def question(source: FeedSource) -> tuple[str, datetime, list[Row]]:
         now = source.now()
-        return source.identity().id, now, begun_of(source, feed, now)
+        return source.identity().id, now, begun_of(source, conn_id, feed, now)
 
     database, now, begun = await ask_source(conn_id, question)
 

@@ -13,6 +13,7 @@ from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Request
 
 from airflow_changefeed import exceptions as errors
+from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import may_see_connection, readable_dags
@@ -130,4 +131,4 @@ def message_of(request: Request, error: Exception) -> str:
             "server, and on this page for users who may see the connection in Airflow"
         )
     text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    return without_secrets(text)
+    return with_conn_id(without_secrets(text), request.query_params.get("conn_id"))

@@ -111,7 +111,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         from airflow_changefeed.cursors.new_events import poll
 
         try:
-            with airflow_errors():
+            with airflow_errors(self.changefeed_conn_id):
                 self._check()
                 window, shards = self._window(context), parse_shards(self.shards)
                 source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
@@ -136,7 +136,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         from airflow_changefeed.triggers.changefeed import read_event
 
         try:
-            with airflow_errors():
+            with airflow_errors(self.changefeed_conn_id):
                 new_events, has_ended = read_event(event)
         except TransientError as error:
             if self.never_fail:

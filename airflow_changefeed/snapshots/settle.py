@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import ShardStatus
 from airflow_changefeed.exceptions import LockTimeoutError
 from airflow_changefeed.sources.base import FeedSource
@@ -56,8 +57,8 @@ def settle(
         if time.monotonic() > end:
             raise LockTimeoutError(
                 f"feed {feed!r}: events that were committed wait in the outbox for more than "
-                f"{_PATIENCE:.0f} s, although the feed was sealed; look for a drain that hangs "
-                "(airflow-changefeed doctor), and retry",
+                f"{_PATIENCE:.0f} s, although the feed was sealed; look for a drain that hangs, "
+                f"and retry: {shell('doctor', '--feed', feed)}",
                 feed=feed,
             )
         sleep(_PAUSE)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.codec import shown
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError
 
@@ -130,14 +130,13 @@ class SnapshotClaim:
     @property
     def give_up(self) -> str:
         """The command that gives it up."""
-        options = shlex.join((self.feed, "--table", self.table))
-        return f"airflow-changefeed snapshot give-up {options} --conn-id ..."
+        return shell("snapshot give-up", self.feed, "--table", self.table)
 
     @property
     def go_on(self) -> str:
         """What continues it, in words."""
         if self.path == INTO_FEED:
-            return f"Continue it: airflow-changefeed capture resolve {self.feed} --resync --conn-id ..."
+            return f"Continue it: {shell('capture resolve', self.feed, '--resync', '--note', '...')}"
         return "Take it again, which continues it"
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.exceptions import FeedNotFoundError
 
 _MOST, _CLOSE = 3, 0.6
@@ -44,8 +44,8 @@ def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFo
     near = nearest(feed, feeds)
     if captured:
         remedy = (
-            f"Table {captured!r} is not captured yet; enable its capture with airflow-changefeed capture "
-            f"enable --table {shlex.quote(captured)} --conn-id ..."
+            f"Table {captured!r} is not captured yet; enable its capture: "
+            f"{shell('capture enable', '--table', captured)}"
         )
     elif near:
         remedy = f"Did you mean {' or '.join(map(repr, near))}?"

@@ -224,7 +224,7 @@ def read_connection(path: str | None) -> JobConnection:
     if text := os.environ.get(TEXT_VARIABLE):
         return JobConnection.from_json(text, where=TEXT_VARIABLE)
     raise TerminalError(
-        "no connection: give --connection, or keep what `airflow-changefeed job-connection` prints as a "
+        "no connection: give --connection, or keep what the command job-connection prints as a "
         f"secret of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that "
         f"{FILE_VARIABLE} names"
     )

@@ -196,40 +196,93 @@ class TableChange:
 
 
 class LakeTable(Protocol):
-    """A table of one format."""
+    """
+    A table of one format; what a class must do to be one.
+
+    **Making one** asks nobody: it checks that the format's package is installed and can use the output, and
+    raises :class:`~airflow_changefeed.exceptions.TableError` if not. Each process makes its own, and several
+    threads and processes use the same table at once.
+
+    **Order of calls.** An export calls :meth:`check` before it reads any row. Once its files are in place and
+    its manifests are written, it calls :meth:`look`, compares, and calls :meth:`commit` with what was seen;
+    after a conflict all of that again, up to 20 times. A merge calls ``look``, ``check``, runs its job, calls
+    ``commit`` once, and after any error ``look``. Cleaning calls :meth:`unused`, at any time. The state that
+    ``commit`` gets may be hours old, and may come from another object.
+
+    **Atomic** is only ``commit``: a process that is killed at any instant leaves the table with all of a
+    change or with nothing of it, for readers that run meanwhile, too. New columns without their files are
+    allowed: they are null in all rows. What a killed commit left behind must not stop the next one.
+
+    **Files** of the table are written and deleted by others. The class keeps only its own metadata, in the
+    data folder below a name that begins with ``_``, or elsewhere. Paths are relative to the data folder, and
+    ``look`` returns them as ``commit`` got them. Partition columns are not in the files, so the class must
+    keep the values that :attr:`TableFile.values` has, for readers.
+
+    **Errors** are ours: :func:`airflow_changefeed.tables.errors.asking` maps those of a library, and hides
+    secrets. Those named below are all that a caller handles; messages begin with :attr:`what`.
+
+    A format that takes exports only needs no :class:`PlainFile`, no ``marks`` and no ``replaces_all``; those
+    are for ``CURRENT_FORMATS`` of :mod:`airflow_changefeed.tables.open`.
+    """
 
     #: For messages, for example ``Delta table s3://lake/orders``.
     what: str
 
     def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
         """
-        Check that a table could hold columns exactly; asks nobody.
+        Check that a table could hold columns exactly; asks nobody, so there need not be a table.
 
-        :param have: the columns of the table that they are to be added to.
-        :raises ColumnTypeError: names the columns that it could not, and the remedy.
+        :func:`~airflow_changefeed.tables.types.table_schema` and
+        :func:`~airflow_changefeed.tables.types.united` do it for a format's
+        :class:`~airflow_changefeed.tables.types.TableTypes`.
+
+        :param schema: of files, without the columns of partitions.
+        :param have: the columns of the table that they are to be added to, as :meth:`look` returns them.
+        :raises ColumnTypeError: names all columns that it could not, and the remedy; terminal.
         """
 
     def look(self) -> TableState:
         """
-        Return the table as it is now.
+        Return the newest version of the table: all of one version, never parts of two.
+
+        It changes nothing, and makes no table. ``TableState()`` if there is none. The same version gives the
+        same ``version`` in every process, and each commit gives another one, also a commit without files.
 
         :raises TableError: it cannot be read, or was made by something else; terminal.
-        :raises TransientError: it could not be reached.
+        :raises TransientError: it could not be reached; a retry may help.
         """
 
     def commit(self, seen: TableState, change: TableChange) -> None:
         """
-        Change the table in one commit; create it where there is none.
+        Change the table in one atomic commit, if it still is as it was seen; create it if none was.
 
-        :raises TableConflictError: it is not the one that was seen any more, or the answer was lost.
-        :raises ColumnTypeError: the columns changed as the table's cannot.
-        :raises TableError: it was refused.
+        Compare-and-set: of all who saw the same ``seen.version``, at most one succeeds, also at the creation
+        and if all only add files. So the last step must be an operation that the file system, store or
+        catalog itself refuses to the second: create if absent, or swap if equal. It is tried once; a library
+        that repeats commits must be told not to.
+
+        Afterwards the table has the files that it had, without ``change.remove``, with ``change.add``; and
+        the columns of both. A change without files is a commit, too: its note is in the history. Removed
+        files stay where they are, for readers of older versions.
+
+        :raises TableConflictError: the version is another one now, a file to be removed is not in the table
+            (nothing is changed then), or the answer was lost and the change may have been made. The caller
+            looks again; transient.
+        :raises ColumnTypeError: the table's columns cannot take those of the files; nothing is changed;
+            terminal.
+        :raises TableError: it was refused, for example for lack of rights; terminal.
+        :raises TransientError: it could not be reached, before anything was changed.
         """
 
     def unused(self, older_than_hours: float) -> list[str]:
         """
-        Let go of versions that are older, except the newest, and return the files of the table's folder that
-        no kept version names any more, nor ever did: relative paths.
+        Let go of old versions, and return the files of the table's folder that no kept version names.
 
-        The caller decides which of them may be deleted.
+        Kept are the newest version, and each that was the newest at some time of the last hours. Returned are
+        relative paths of Parquet files, sorted; also those that never were in the table, as a failed attempt
+        leaves them. No file is deleted: the caller decides which of them may be. A version that was let go
+        need not be readable any more. Empty if there is no table.
+
+        :raises TableError: it cannot be read or changed; terminal.
+        :raises TransientError: it could not be reached.
         """

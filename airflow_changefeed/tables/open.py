@@ -18,6 +18,8 @@ _OPENERS: Mapping[str, Callable[..., LakeTable]] = {
     ICEBERG: lambda store, options, use, table, catalog: IcebergTable(store, table, catalog, options, use),
 }
 FORMATS = tuple(_OPENERS)
+#: Those that also hold current tables: files without partitions, marks, and a commit that replaces all.
+CURRENT_FORMATS = (DELTA, ICEBERG)
 
 
 def open_table(
@@ -32,7 +34,7 @@ def open_table(
     """
     Open the table of an output, which may not exist yet; asks nobody.
 
-    :param format: one of :data:`FORMATS`.
+    :param format: one of :data:`FORMATS`; for a current table, one of :data:`CURRENT_FORMATS`.
     :param storage_options: for fsspec, as the output has them.
     :param table: name with namespace of a table of Iceberg; a Delta table is found by its path.
     :param catalog: of a table of Iceberg: its ``name``, and pyiceberg's properties of it.
@@ -41,13 +43,14 @@ def open_table(
     :raises TableError: the format's package is not installed, or cannot use this output.
     """
     problems = []
-    if format not in FORMATS:
-        problems.append(f"format is {format!r}; expected {' or '.join(map(repr, FORMATS))}")
+    known = FORMATS if use.partitions else CURRENT_FORMATS
+    if format not in known:
+        problems.append(f"format is {format!r}; expected {' or '.join(map(repr, known))}")
     if format == ICEBERG and (not table or "." not in table.strip(".")):
         problems.append(f"table is {table!r}; expected a name with its namespace, such as 'sales.orders'")
     if format == ICEBERG and not (catalog or {}).get("name"):
         problems.append("catalog has no name; expected for example {'name': 'default'}")
-    if format in FORMATS and format != ICEBERG and (table or catalog):
+    if format in known and format != ICEBERG and (table or catalog):
         problems.append(f"table and catalog are only for format 'iceberg'; a table of {format} has a path")
     InvalidArgumentError.collect(f"table of feed {store.feed!r}", problems)
     return _OPENERS[format](store, storage_options, use, table or "", catalog or {})

@@ -197,7 +197,7 @@ def _check_cut(table: LakeTable, others: Sequence[ExportUnit], manifests: Sequen
     for unit, before in chain.from_iterable(map(find_overlaps, by_shard(units).values())):
         raise TableError(
             f"{unit} overlaps {before}: readers of {table.what} would get their common rows twice. Remove "
-            "the manifest and the data of one of them (airflow-changefeed verify names them)",
+            "the manifest and the data of one of them (verify names them)",
             unit=unit,
         )
     for unit in overlapping(others, units):

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from airflow_changefeed.exceptions import TableError
 from airflow_changefeed.storage.credentials import made
-from airflow_changefeed.storage.files import Files, LocalFiles
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.remote import RemoteFiles
 
 # What only says how fast files are read and written.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import check_rows
-from airflow_changefeed.hooks.changefeed_context import airflow_errors
+from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
@@ -134,7 +134,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         self._wrong += [f"{name} cannot be given: an export runs a job of its own" for name in own]
         self._check((check_rows, "local_below", self.local_below))
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Export the run's window."""
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
@@ -259,7 +259,7 @@ class ChangefeedSubmitOperator(_RunsExports):
             [f"{name} cannot be given: an export runs a job of its own" for name in own],
         )
 
-    @airflow_errors()
+    @reports_errors
     def execute(self, context: Context) -> None:
         """Run the job."""
         if not self.tasks:

@@ -27,7 +27,7 @@ from airflow_changefeed.output.layout import (
     token_text,
 )
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import unfinished
+from airflow_changefeed.storage.local import unfinished
 from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 
 #: Remedies of what attempts leave behind.
@@ -35,7 +35,7 @@ NEXT_EXPORT = "Nothing; the next export of the unit removes it"
 _RUNNING = "Nothing, if the attempt is running; otherwise the next export of its units removes it"
 _MOVE = "Move it out of the output"
 #: Remedy of what a table's readers do not see.
-CLEAN = "Nothing; the clean-up of the table removes it (airflow-changefeed output clean)"
+CLEAN = "Nothing; the clean-up of the table removes it (output clean)"
 #: Remedies of uploads that were neither completed nor aborted.
 LIST_UPLOADS = "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket"
 ABORT_UPLOAD = "Export its window again, which aborts it, or set a lifecycle rule on the bucket"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.unit import ExportUnit
@@ -105,7 +105,8 @@ def verify_sample(
 def _of_table(store: ExportStore, table: LakeTable) -> Iterator[Fault]:
     """Compare what a table holds with all that is committed."""
     for what in differences(store, table):
-        remedy = "Nothing, if an export is running; otherwise airflow-changefeed output publish"
+        publish = shell("output publish", "--feed", store.feed, "--path", store.path)
+        remedy = f"Nothing, if an export is running; otherwise {publish}"
         yield Fault(FaultKind.LAKE_TABLE_DIFFERS, table.what, what, remedy)
 
 

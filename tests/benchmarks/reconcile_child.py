@@ -22,13 +22,8 @@ from airflow_changefeed.export.run import run_here
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.reconcile import (
-    Comparison,
-    ReconcileRequest,
-    ReconcileTask,
-    Reconciliation,
-    reconcile,
-)
+from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
+from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison

@@ -444,7 +444,8 @@ def test_what_people_have_to_resolve_is_told(person: Open, shop: Shop) -> None:
     ann.see(f"Cursors of {MAILER}")
     text = ann.text()
     assert "1 open gap: the capture has missed changes, or may have." in text
-    assert f"airflow-changefeed capture resolve {shop.capture} --conn-id ..." in text
+    assert f"airflow-changefeed capture resolve {shop.capture} --note ... --conn-id " in text
+    assert "--conn-id ..." not in text
     assert "2 dead letters: events that the consumer parked." in text
     assert "the mail server knows no such address" in text
     ann.picture("troubles", article(shop.capture))

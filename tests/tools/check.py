@@ -7,18 +7,22 @@ default from where this branch left main), committed or not, and files that Git 
 
 The tests are those of ``tests/unit`` that changed, and for each other file those that import it. If none do,
 those that import what imports it, and so on: a change deep down runs its own tests, not all that stand on it.
-Where they are many, those with the file's name count. For a file that is not Python, those that name it.
+If only one does, those of the next step run as well. Of many, a few run: those whose names have the file's
+name, or are most like its path. What nothing imports has the tests with its name, or those of its folder
+(``FOLDERS``).
 ``make test`` runs everything.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 
 PROJECT = Path(__file__).resolve().parents[2]
 UNIT, PACKAGE = "tests/unit/", "airflow_changefeed/"
@@ -26,6 +30,13 @@ UNIT, PACKAGE = "tests/unit/", "airflow_changefeed/"
 ALWAYS = ("tests/unit/test_layers.py", "tests/unit/test_architecture.py")
 #: Tests of one file that are not too many.
 MOST = 10
+#: Of more than those, the ones whose names are most like the path of the file.
+FEW = 5
+#: Tests of files that no Python imports, by folder: patterns.
+FOLDERS = {
+    "airflow_changefeed/sql/mssql/": ("tests/unit/sql/test_*.py", "tests/unit/sources/test_mssql_errors.py"),
+    "airflow_changefeed/sql/sqlite/": ("tests/unit/sources/test_sqlite_*.py",),
+}
 Graph = Mapping[str, Sequence[str]]
 
 
@@ -59,18 +70,35 @@ def import_graph() -> Graph:
 
 def nearest_tests(file: str, graph: Graph) -> set[str]:
     """Return the unit tests that import a file; if there are none, those of what imports it, and so on."""
+    nearest: set[str] = set()
     seen, wave = {file}, [file]
     while wave:
         wave = sorted({other for each in wave for other in graph.get(each, ())} - seen)
         seen.update(wave)
         found = {each for each in wave if _is_test(each)}
         # Helpers of tests are looked through: who uses them is as near.
-        helpers = [each for each in wave if each.startswith(UNIT)]
-        found |= {test for each in helpers for test in graph.get(each, ()) if _is_test(test)}
-        if found:
-            own = {each for each in found if Path(file).stem in Path(each).stem}
-            return own if own and len(found) > MOST else found
-    return set()
+        helpers = [each for each in wave if each.startswith(UNIT) and not _is_test(each)]
+        for helper in helpers:
+            users = [each for each in graph.get(helper, ()) if each.startswith(UNIT) and each not in seen]
+            seen.update(users)
+            found.update(filter(_is_test, users))
+            helpers += [each for each in users if not _is_test(each)]
+        if nearest and found:
+            return nearest | _few(file, found)
+        if len(found) > 1:
+            return _few(file, found) or found
+        nearest = nearest or found
+    return nearest
+
+
+def _few(file: str, tests: Collection[str]) -> set[str]:
+    """Return tests of a file; if they are many, those with its name, and a few most like its path."""
+    if len(tests) <= MOST:
+        return set(tests)
+    words = set(re.findall("[a-z]+", file.removeprefix(PACKAGE).removesuffix(".py")))
+    shared = {each: len(words.intersection(Path(each).stem.split("_"))) for each in tests}
+    kin = sorted(filter(shared.__getitem__, tests), key=lambda each: (-shared[each], each))
+    return {*kin[:FEW], *(each for each in tests if Path(file).stem in Path(each).stem)}
 
 
 def chosen_tests(changed: Iterable[str], graph: Graph) -> tuple[list[str], list[str]]:
@@ -81,9 +109,9 @@ def chosen_tests(changed: Iterable[str], graph: Graph) -> tuple[list[str], list[
         if _is_test(file):
             found = {file}
         elif file.endswith(".py"):
-            found = nearest_tests(file, graph)
+            found = nearest_tests(file, graph) or _named(file)
         else:
-            found = _naming(Path(file).name)
+            found = _naming(Path(file).name) | _in_folder(file)
         chosen |= found
         without += [] if found else [file]
     return sorted(chosen), without
@@ -93,9 +121,35 @@ def _is_test(file: str) -> bool:
     return file.startswith(UNIT) and Path(file).name.startswith("test_")
 
 
+def _tests(pattern: str = f"{UNIT}**/test_*.py") -> dict[str, Path]:
+    return {str(each.relative_to(PROJECT)): each for each in PROJECT.glob(pattern)}
+
+
+def _named(file: str) -> set[str]:
+    """Return the tests with the name of a module, or of its folder, as commands are found by theirs."""
+    stem = Path(file).stem.strip("_")
+    return {name for name, each in _tests().items() if each.stem.endswith(f"_{stem}")}
+
+
 def _naming(name: str) -> set[str]:
-    files = (PROJECT / UNIT).rglob("test_*.py")
-    return {str(each.relative_to(PROJECT)) for each in files if name in each.read_text(encoding="utf-8")}
+    return {test for test, each in _tests().items() if name in each.read_text(encoding="utf-8")}
+
+
+def _in_folder(file: str) -> set[str]:
+    patterns = [each for folder, found in FOLDERS.items() if file.startswith(folder) for each in found]
+    return {test for each in patterns for test in _tests(each)}
+
+
+def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> int:
+    """Run commands, each with what it does; say how each ended, and return 1 if one failed."""
+    lines, failed = [], 0
+    for what, command in steps:
+        begin = monotonic()
+        status = subprocess.call(command, cwd=PROJECT)
+        failed |= bool(status)
+        lines.append(f"{'FAILED' if status else 'ok':6} {monotonic() - begin:6.1f} s  {what}")
+    print("", *lines, sep="\n")
+    return failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,15 +164,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if without:
         print(f"Without unit tests (make test has more): {' '.join(without)}")
     bin_ = Path(sys.executable).parent
-    steps = [[str(bin_ / "mypy")], [sys.executable, "-m", "pytest", "-q", *ALWAYS, *tests, *more]]
-    if python:
-        steps = [
-            [str(bin_ / "ruff"), "check", "--output-format", "concise", *python],
-            [str(bin_ / "ruff"), "format", "--check", *python],
-            *steps,
-        ]
-    statuses = [subprocess.call(step, cwd=PROJECT) for step in steps]
-    return int(any(statuses))
+    ruff, files = str(bin_ / "ruff"), f"of {len(python)} files"
+    pytest = [sys.executable, "-m", "pytest", "-q", *ALWAYS, *tests, *more]
+    steps: list[tuple[str, Sequence[str]]] = [
+        (f"ruff check: style {files}", [ruff, "check", "--output-format", "concise", *python]),
+        (f"ruff format: lines {files}", [ruff, "format", "--check", *python]),
+        ("mypy: all types", [str(bin_ / "mypy")]),
+        (f"pytest: tests of {len({*ALWAYS, *tests})} files", pytest),
+    ]
+    return run_steps(steps if python else steps[2:])
 
 
 if __name__ == "__main__":

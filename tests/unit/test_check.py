@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,12 @@ import pytest
 from tests.tools import check
 
 CODEC, LAYOUT = "airflow_changefeed/core/codec.py", "airflow_changefeed/output/layout.py"
+
+
+FORMATS = {
+    f"tests/unit/tables/test_{name}.py"
+    for name in ("commits", "current", "opening", "publish", "reading", "types")
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +30,18 @@ def graph() -> check.Graph:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
+        (
+            "airflow_changefeed/sources/sqlite/capture/keys.py",
+            {f"tests/unit/sources/test_sqlite_capture{name}.py" for name in ("", "_gaps")},
+        ),
+        ("airflow_changefeed/output/store.py", {"tests/unit/export/test_restored.py"}),
         (CODEC, {"tests/unit/core/test_codec.py"}),
         (LAYOUT, {"tests/unit/export/test_layout.py"}),
         ("airflow_changefeed/cli/commands/output.py", {"tests/unit/airflow/test_cli_output.py"}),
-        ("airflow_changefeed/tables/delta.py", {"tests/unit/tables/test_commits.py"}),
+        ("airflow_changefeed/tables/delta.py", FORMATS),
+        ("airflow_changefeed/tables/iceberg.py", FORMATS),
+        ("airflow_changefeed/tables/open.py", FORMATS),
+        ("tests/unit/tables/formats.py", FORMATS),
         ("tests/unit/export/flights.py", {"tests/unit/export/test_commit.py"}),
         ("airflow_changefeed/sql/mssql/agent/jobs.sql", set()),
     ],
@@ -43,6 +59,37 @@ def test_a_changed_test_is_itself_and_what_nothing_tests_is_named(graph: check.G
     picture = "docs/images/" + "nothing" * 2
     assert check.chosen_tests([own, picture], graph) == ([own], [picture])
     assert "tests/unit/test_project.py" in check.chosen_tests(["constraints.txt"], graph)[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "test"),
+    [
+        ("airflow_changefeed/sql/mssql/feed/drain_feed.procedure.sql", "tests/unit/sql/test_mssql_script.py"),
+        ("airflow_changefeed/sql/sqlite/capture/guard.sql", "tests/unit/sources/test_sqlite_capture.py"),
+        ("airflow_changefeed/cli/commands/cursors.py", "tests/unit/airflow/test_cli_cursors.py"),
+    ],
+)
+def test_what_nothing_imports_has_tests_by_its_name_or_folder(
+    file: str, test: str, graph: check.Graph
+) -> None:
+    """SQL is loaded by name, and so are commands."""
+    chosen, without = check.chosen_tests([file], graph)
+    assert test in chosen
+    assert without == []
+    assert len(chosen) < 15
+
+
+def test_each_step_says_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    """Below what the steps say themselves; one that failed does not hide the others."""
+    steps = [(f"step {status}", [sys.executable, "-c", f"exit({status})"]) for status in (0, 3, 0)]
+    assert check.run_steps(steps) == 1
+    lines = capfd.readouterr().out.split("\n")[1:]
+    assert [re.sub(r" +[\d.]+ s ", "", line) for line in lines if line] == [
+        "ok step 0",
+        "FAILED step 3",
+        "ok step 0",
+    ]
+    assert check.run_steps(steps[:1]) == 0
 
 
 def test_changed_is_what_is_committed_staged_edited_and_new(

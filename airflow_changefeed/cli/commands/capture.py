@@ -20,6 +20,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
 )
 from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FeedStorage, counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -237,7 +238,11 @@ def check(args: Namespace) -> None:
         show([encode(gap) for gap in found], args.output, _open)
         echo(f"Captures: {len(names)}; open gaps: {len(found)}")
         if found:
-            echo("Their feeds cannot be sealed until you resolve them: airflow-changefeed capture resolve")
+            for name in dict.fromkeys(gap.capture for gap in found):
+                echo(
+                    f"Feed {name} cannot be sealed until you resolve them: "
+                    f"{shell('capture resolve', name, '--note', '...')}"
+                )
             raise SystemExit(OPEN)
 
 

@@ -16,6 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.cli.command import Row, command, echo, open_feeds
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, StoppedError
 
@@ -30,9 +31,14 @@ _POLL_TIMEOUT = "poll_timeout"
 @command
 def consume(args: Namespace) -> None:
     """Consume events until stopped."""
+    from airflow_changefeed.consumers.holding import holders
+
     _check(args)
     with open_feeds(args.conn_id) as source, _stopping() as stop:
         feed = args.feed or _only_feed(source, args.name)
+        if held := holders(source, args.name, feed):
+            listed = shell("leases", "--consumer", args.name, "--feed", feed)
+            echo(f"Waiting for what other processes hold: {'; '.join(held)}. To see them: {listed}")
         if args.handler is None:
             events = _print_events(source, feed, args, stop)
         else:
@@ -59,7 +65,7 @@ def _only_feed(source: FeedSource, consumer: str) -> str:
         known = sorted({info.spec.consumer for info in source.consumers()})
         raise ConsumerNotFoundError(
             f"consumer {consumer!r} not found; known consumers: {', '.join(known) or 'none'}. Create it "
-            f"first: airflow-changefeed consumer create {consumer}",
+            f"first: {shell('consumer create', consumer, '--feed', '...')}",
             consumer=consumer,
         )
     if len(feeds) > 1:
@@ -103,8 +109,8 @@ def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading
         stop=stop,
     )
     if done.parked:
-        parked = counted(done.parked, "event")
-        echo(f"Parked {parked}: see airflow-changefeed dead-letters list --consumer {args.name}")
+        listed = shell("dead-letters list", "--consumer", args.name, "--feed", feed)
+        echo(f"Parked {counted(done.parked, 'event')}: see {listed}")
     return done.events
 
 

@@ -21,17 +21,21 @@ from airflow_changefeed.cli.command import (
 )
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, Outcome
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.cursors.cursors import some
+from airflow_changefeed.cursors.move_plan import known_rows
+from airflow_changefeed.cursors.moves import is_of_events
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, ShardNotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, LeaseInfo
+    from airflow_changefeed.core.consumer import ConsumerInfo, Invocation
     from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.sources.base_leases import LeaseInfo
 
 
 @command
@@ -140,6 +144,9 @@ def list_consumers(args: Namespace) -> None:
 def drop(args: Namespace) -> None:
     """Drop a consumer, after confirmation."""
     with open_feeds(args.conn_id) as source:
+        if not is_of_events(source, args.name, args.feed):
+            _drop_export(source, args)
+            return
         info = source.consumer(args.name, args.feed)
         dead_letters = source.dead_letters(args.feed, args.name)
         if args.resource_version is None and not args.yes:
@@ -150,6 +157,27 @@ def drop(args: Namespace) -> None:
         source.drop_consumer(args.name, args.feed, resource_version=version)
         show([consumer_row(info)], args.output)
         echo(f"Dropped consumer {args.name} of feed {args.feed}")
+
+
+def _drop_export(source: FeedSource, args: Namespace) -> None:
+    """Drop the cursors of an export, then its Variable, so that a crash between leaves what doctor finds."""
+    from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+    rows = known_rows(source, args.name, args.feed)
+    key = variable_key(source.identity().id, args.name, args.feed)
+    positions = [_position_row(row) for row in rows]
+    if args.resource_version is None and not args.yes:
+        show(positions, "table", on_error=True)
+    question = f"Drop the cursors of export {args.name} of feed {args.feed}, and Variable {key}?"
+    version = sum(row.resource_version for row in rows)
+    version = seen_version(args, version, question, "Nothing was dropped")
+    source.drop_consumer(args.name, args.feed, resource_version=version)
+    ChangefeedHook(args.conn_id).variables().delete(key)
+    show(positions, args.output)
+    echo(
+        f"Dropped the cursors of export {args.name} of feed {args.feed}, and Variable {key}. Its output "
+        "stays; the next run of its DAG would make it a consumer again"
+    )
 
 
 @command

@@ -14,7 +14,6 @@ from airflow_changefeed.cli.command import (
     open_feeds,
     show,
     ulid_values,
-    with_conn_id,
 )
 from airflow_changefeed.cli.commands.cursor_rows import (
     change_row,
@@ -24,7 +23,9 @@ from airflow_changefeed.cli.commands.cursor_rows import (
     short_cursor,
     short_move,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def show_cursors(args: Namespace) -> None:
             # First, because it says what to do if the database has lost the rows.
             state = variable_state(source, _variables(args), args.name, args.feed)
             if state.problem is not None:
-                echo(with_conn_id(f"{state.kind.value}: {state.problem}", args))
+                echo(f"{state.kind.value}: {state.problem}")
         rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
         behind = _behind(source, args.name, args.feed)
         show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
@@ -132,6 +133,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         versions = named_versions(args.resource_version, moves)
     elif not args.yes:
         show([move_row(move) for move in moves], "table", short_move, on_error=True)
+        _show_windows(args, moves)
         ask(_question(args, moves), "Nothing was moved")
     why = f"{what}: {args.why}" if args.why else what
     rows = move_to(
@@ -143,7 +145,20 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         args.output,
         short_move,
     )
-    echo(f"Moved {counted(len(moves), 'cursor')}. To undo, see airflow-changefeed cursor history")
+    if versions is not None or args.yes:
+        _show_windows(args, moves)
+    history = shell("cursor history", args.name, "--feed", args.feed)
+    echo(f"Moved {counted(len(moves), 'cursor')}. To undo, see {history}")
+
+
+def _show_windows(args: Namespace, moves: Sequence[PlannedMove]) -> None:
+    """Say which cursors go where a window begins, and not to the place that was asked for."""
+    for move in moves:
+        if move.asked is not None:
+            echo(
+                f"Shard {shard_text(move.shard)}: {args.name} exports windows, so the cursor goes where one "
+                f"begins, at {format_time(move.target.next().time)}, not after {move.asked}"
+            )
 
 
 def named_versions(
@@ -186,7 +201,10 @@ def history(args: Namespace) -> None:
         known_rows(source, args.name, args.feed)
         found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
         show([change_row(change) for change in found], args.output, short_change)
-        echo(f"Changes: {len(found)}. To undo one: airflow-changefeed cursor reset --change NUMBER")
+        echo(f"Changes: {len(found)}")
+        if found:
+            words = (args.name, "--feed", args.feed, "--change", str(found[0].number))
+            echo(f"To undo the newest, for example: {shell('cursor reset', *words)}")
 
 
 @command

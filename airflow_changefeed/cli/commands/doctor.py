@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from airflow_changefeed.cli.command import (
     echo,
     show_faults,
     use_stored_connections,
-    with_conn_id,
 )
 
 if TYPE_CHECKING:
@@ -29,8 +27,7 @@ FAULTY = 1
 def doctor(args: Namespace) -> None:
     """Find faults; they go to standard output, all else to standard error."""
     found = _with_spark(_examine(args))
-    faults = [replace(fault, remedy=with_conn_id(fault.remedy, args)) for fault in found.faults]
-    show_faults(faults, args.output)
+    show_faults(found.faults, args.output)
     echo(f"{args.conn_id}: {found.summary}")
     echo(f"Checked: {'; '.join(found.checked)}")
     echo(f"Not checked: {'; '.join(found.left_out)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import ReadRange
-    from airflow_changefeed.snapshots.reconcile import Comparison
+    from airflow_changefeed.snapshots.reconciliation import Comparison
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 #: Exit status if the table and its export differ, and that was not repaired.

@@ -16,12 +16,14 @@ from airflow_changefeed.cli.command import (
     show,
     ulid_values,
     use_stored_connections,
-    with_conn_id,
 )
 from airflow_changefeed.core.cursor import lost_remedy, lost_text
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.moves import is_of_events
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -79,11 +81,11 @@ def status(args: Namespace) -> None:
         echo(f"Feeds: {len(infos)}; time of the database: {format_time(source.now())}")
         for row in rows:
             if row["is_lost"]:
-                echo(with_conn_id(_lost(row), args))
+                echo(_lost(source, row))
         if not infos and source.version() is None:
             echo(
                 "Changefeed is not installed here, or this login has no permission to see it. To install it: "
-                "airflow-changefeed install"
+                f"{shell('install')}"
             )
         for problem in problems:
             echo(problem)
@@ -100,7 +102,7 @@ def _freshness(args: Namespace) -> None:
     show([one.to_dict() for one in found.consumers], args.output, _short_freshness)
     echo(f"{args.conn_id}: {found.summary}")
     for feed, error in found.errors.items():
-        echo(with_conn_id(f"feed {feed}: {type(error).__name__}: {error}", args))
+        echo(f"feed {feed}: {type(error).__name__}: {error}")
     if found.late:
         raise SystemExit(LATE)
     if found.errors:
@@ -119,12 +121,15 @@ def _short_freshness(row: Row) -> Row:
     }
 
 
-def _lost(row: Row) -> str:
+def _lost(source: FeedSource, row: Row) -> str:
     """Name a consumer that is lost, with the remedy."""
     consumer, feed, shard = row["consumer"], row["feed"], parse_shard(row["shard"])
     cursor = Ulid.parse_text(row["cursor"]) if row["cursor"] else Ulid.MIN
-    what = lost_text(cursor, Ulid.parse_text(row["purged_upto"]))
-    remedy = lost_remedy(consumer, feed, shard)
+    purged_upto = Ulid.parse_text(row["purged_upto"])
+    what = lost_text(cursor, purged_upto)
+    grids = {} if is_of_events(source, consumer, feed) else export_grids(source, feed, [consumer])
+    whole = grids[consumer].first_whole(purged_upto) if consumer in grids else None
+    remedy = lost_remedy(consumer, feed, shard, whole)
     return f"Consumer {consumer} of feed {feed}, shard {row['shard']}: {what}. {remedy}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.shared import FEED_HELP, action, conn_id, option, seen, shown
 from airflow_changefeed.cli.options.values import (
     attempts,
     count,
@@ -23,7 +23,6 @@ from airflow_changefeed.cli.options.values import (
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
-_FEED_HELP = "Name of the feed, for example myservice.MyEvent"
 _HANDLER_HELP = (
     "Handler to run for each event, in the transaction that consumes it: package.module:function, or "
     "procedure:schema.name on SQL Server (default: print the events)"
@@ -199,9 +198,9 @@ def _drop() -> ActionCommand:
     return action(
         "drop",
         "consumers.drop",
-        "Drop a consumer with its cursors, dead letters and log",
+        "Drop a consumer with its cursors, dead letters and log, or an export's cursors and Variable",
         "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
-        "runs it can no longer commit. Exits with status 1 if you decline.",
+        "runs it can no longer commit. An export's output stays. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
         _feed(required=True),
@@ -277,6 +276,4 @@ def _numbers() -> Arg:
 
 
 def _feed(*, required: bool = False) -> Arg:
-    return option(
-        "--feed", help=_FEED_HELP if required else f"{_FEED_HELP} (default: all)", required=required
-    )
+    return option("--feed", help=FEED_HELP if required else f"{FEED_HELP} (default: all)", required=required)

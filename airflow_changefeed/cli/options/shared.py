@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg
 
+FEED_HELP = "Name of the feed, for example myservice.MyEvent"
+TIME_HELP = "ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
 PATH_CONN_ID_HELP = (
     "Airflow connection with access to the path (aws, wasb, adls, google_cloud_platform, generic)"
 )

@@ -14,6 +14,7 @@ from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.handlers.failures import Attempts, reason
 from airflow_changefeed.consumers.handlers.functions import Handler, limited
 from airflow_changefeed.core.consumer import OnPoison, Outcome
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.exceptions import (
     ChangefeedError,
@@ -218,12 +219,13 @@ class HandlerAttempt:
     def _poisoned(self, events: list[FeedEvent], attempts: int, error: Exception) -> float:
         dead_letter, spec = events[0].dead_letter, self._consumer.info.spec
         if dead_letter is None and self.on_poison is OnPoison.STOP:
+            listed = shell("dead-letters list", "--consumer", spec.consumer, "--feed", spec.feed)
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {counted(attempts, 'time')}, last with "
                 f"{reason(error)}. Nothing was committed. Fix the cause and run the consumer again; it "
-                "starts with this event. To skip the event, run once with on_poison park (airflow-changefeed "
-                "consume --on-poison park); parked events are listed by airflow-changefeed dead-letters list",
+                "starts with this event. To skip the event, run once with on_poison='park' (consume "
+                f"--on-poison park). Parked events are listed by {listed}",
                 consumer=spec.consumer,
                 feed=spec.feed,
                 shard=events[0].shard,

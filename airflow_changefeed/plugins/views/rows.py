@@ -10,6 +10,7 @@ from typing import Any
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, lost_remedy
+from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.feed import ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -77,7 +78,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
     }
 
 
-def shard_row(found: ShardOverview, now: datetime) -> Row:
+def shard_row(found: ShardOverview, now: datetime, conn_id: str) -> Row:
     """Return a shard with its cursors."""
     status = found.status
     return {
@@ -88,17 +89,17 @@ def shard_row(found: ShardOverview, now: datetime) -> Row:
         "purged_upto": position(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
-        "cursors": [_position_row(position, status, now) for position in found.consumers],
+        "cursors": [_position_row(position, status, now, conn_id) for position in found.consumers],
     }
 
 
-def _position_row(position: ConsumerPosition, status: ShardStatus, now: datetime) -> Row:
+def _position_row(position: ConsumerPosition, status: ShardStatus, now: datetime, conn_id: str) -> Row:
     row = position.row
     is_lost = row.is_lost(status.purged_upto)
     return {
         **cursor_row(row, now),
         "is_lost": is_lost,
-        "remedy": lost_remedy(row.consumer, row.feed, row.shard) if is_lost else None,
+        "remedy": with_conn_id(lost_remedy(row.consumer, row.feed, row.shard), conn_id) if is_lost else None,
         "behind": position.behind,
         "behind_or_more": position.behind >= COUNTED,
         "lag_seconds": row.lag(status.head),

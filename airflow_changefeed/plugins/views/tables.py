@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
-from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.core.fault import FaultKind, with_conn_id
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.doctor.snapshots import begun_snapshots
@@ -80,7 +80,7 @@ def places_of(uses: Iterable[Use], feed: str) -> list[Place]:
     ]
 
 
-def begun_of(source: FeedSource, feed: str, now: datetime) -> list[Row]:
+def begun_of(source: FeedSource, conn_id: str, feed: str, now: datetime) -> list[Row]:
     """
     Return the snapshots of a feed that have begun and not ended, as the database has them.
 
@@ -98,7 +98,7 @@ def begun_of(source: FeedSource, feed: str, now: datetime) -> list[Row]:
             "expires_at": format_time(claim.expires_at),
             "into": None if claim.path == INTO_FEED else without_secrets(claim.path),
             "where": claim.where,
-            "remedy": None if fault.kind is FaultKind.SNAPSHOT_OPEN else fault.remedy,
+            "remedy": None if fault.kind is FaultKind.SNAPSHOT_OPEN else with_conn_id(fault.remedy, conn_id),
         }
         for claim, fault in begun_snapshots(source, feed)
     ]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 from itertools import groupby
 from operator import attrgetter
 
@@ -12,7 +11,7 @@ from fastapi import HTTPException
 from airflow_changefeed.consumers.dead_letters import check_events
 from airflow_changefeed.core.capture import CaptureGap, CaptureInfo
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
-from airflow_changefeed.core.cursor import CONN_ID, shell
+from airflow_changefeed.core.fault import shell, with_conn_id
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.exceptions import CaptureNotFoundError, StaleVersionError
@@ -26,7 +25,9 @@ _SHOWN = 5
 _REASON = 300
 
 
-def troubles_of(source: FeedSource, feed: str, may_change: MayChange, *, may_change_capture: bool) -> Row:
+def troubles_of(
+    source: FeedSource, conn_id: str, feed: str, may_change: MayChange, *, may_change_capture: bool
+) -> Row:
     """
     Return a feed's capture and open gaps, which stop its seal, and its open dead letters, which hold their
     windows open.
@@ -44,11 +45,11 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange, *, may_cha
     )
     dead_letters = {consumer: list(found) for consumer, found in by_consumer}
     return {
-        "capture": capture and _capture_row(capture, feed, may_change=may_change_capture),
+        "capture": capture and _capture_row(capture, conn_id, feed, may_change=may_change_capture),
         "gaps": {
             "count": len(gaps),
             "first": [_gap_row(gap) for gap in gaps[:_SHOWN]],
-            "command": f"airflow-changefeed {shlex.join(('capture', 'resolve', feed))} {CONN_ID}",
+            "command": with_conn_id(shell("capture resolve", feed, "--note", "..."), conn_id),
         },
         "dead_letters": {
             consumer: {
@@ -56,14 +57,16 @@ def troubles_of(source: FeedSource, feed: str, may_change: MayChange, *, may_cha
                 "first": [
                     _dead_letter_row(one, with_reason=may_change(consumer, feed)) for one in found[:_SHOWN]
                 ],
-                "command": shell("dead-letters list --consumer", consumer, feed),
+                "command": with_conn_id(
+                    shell("dead-letters list", "--consumer", consumer, "--feed", feed), conn_id
+                ),
             }
             for consumer, found in dead_letters.items()
         },
     }
 
 
-def _capture_row(capture: CaptureInfo, feed: str, *, may_change: bool) -> Row:
+def _capture_row(capture: CaptureInfo, conn_id: str, feed: str, *, may_change: bool) -> Row:
     return {
         "is_enabled": capture.is_enabled,
         "tables": [table.table for table in capture.spec.tables],
@@ -71,11 +74,11 @@ def _capture_row(capture: CaptureInfo, feed: str, *, may_change: bool) -> Row:
         "drift": list(capture.drift),
         "resource_version": capture.resource_version,
         "may_change": may_change,
-        "command": f"airflow-changefeed {shlex.join(('capture', 'refresh', feed))} {CONN_ID}",
+        "command": with_conn_id(shell("capture refresh", feed), conn_id),
     }
 
 
-def refresh(source: FeedSource, feed: str, version: int) -> Row:
+def refresh(source: FeedSource, conn_id: str, feed: str, version: int) -> Row:
     """
     Capture the present columns of a capture's tables.
 
@@ -85,7 +88,7 @@ def refresh(source: FeedSource, feed: str, version: int) -> Row:
     :raises FeedSetupError: a column cannot be captured as it is now; terminal.
     """
     info = source.refresh_capture(feed, resource_version=version)
-    return _capture_row(info, feed, may_change=True)
+    return _capture_row(info, conn_id, feed, may_change=True)
 
 
 def _capture(source: FeedSource, feed: str) -> CaptureInfo | None:

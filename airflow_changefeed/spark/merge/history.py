@@ -18,8 +18,9 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold import base_rows, changes, failure, fold_source, same_keys, shard_type
-from airflow_changefeed.spark.fold_events import SHARD, ulid_time, versions
+from airflow_changefeed.spark.folds.base_rows import base_rows, same_keys, shard_type
+from airflow_changefeed.spark.folds.fold import changes, failure, fold_source
+from airflow_changefeed.spark.folds.fold_events import SHARD, ulid_time, versions
 from airflow_changefeed.spark.merge.rows import known_events
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.current import KEEP, CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.spark.fold_job import SETTINGS, partitions, session_settings
+from airflow_changefeed.spark.folds.fold_job import SETTINGS, partitions, session_settings
 from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
 from airflow_changefeed.spark.merge.history import all_versions
 from airflow_changefeed.spark.merge.rows import merged, parts, touched

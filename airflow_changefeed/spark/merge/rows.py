@@ -16,8 +16,9 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold import base_rows, changes, fold_source, same_keys, shard_type
-from airflow_changefeed.spark.fold_events import (
+from airflow_changefeed.spark.folds.base_rows import base_rows, same_keys, shard_type
+from airflow_changefeed.spark.folds.fold import changes, fold_source
+from airflow_changefeed.spark.folds.fold_events import (
     RECORDING,
     SHARD,
     CapturedEvents,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.exceptions import ReconcileError
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.schemas import wider_type
-from airflow_changefeed.snapshots.reconcile import MOST_NAMED, Comparison, Difference
-from airflow_changefeed.spark.fold import UNKNOWN, fold_source, is_in_part
+from airflow_changefeed.snapshots.reconciliation import MOST_NAMED, Comparison, Difference
+from airflow_changefeed.spark.folds.base_rows import is_in_part
+from airflow_changefeed.spark.folds.fold import UNKNOWN, fold_source
 from airflow_changefeed.spark.read import quoted, spark_type
 
 if TYPE_CHECKING:

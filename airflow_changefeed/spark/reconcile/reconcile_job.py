@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.snapshots.reconcile import Comparison, ReconcileTask, find_sides
-from airflow_changefeed.spark.fold_job import SETTINGS, session_settings
+from airflow_changefeed.snapshots.reconcile import ReconcileTask, find_sides
+from airflow_changefeed.snapshots.reconciliation import Comparison
+from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
 from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
 from airflow_changefeed.spark.reconcile.compare import compare
 from airflow_changefeed.spark.watch import watch

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.consumer import Attempt, ConsumerSpec, Consumption, Grant
+from airflow_changefeed.core.consumer import Attempt, ConsumerSpec, Consumption
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Event, Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
+from airflow_changefeed.sources.base_leases import Grant
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.engines import Table
 

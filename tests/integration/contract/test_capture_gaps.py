@@ -71,8 +71,10 @@ def _check_way(bench: CaptureBench, what: str, number: int) -> None:
     assert gaps, what
     assert source.capture(name).gaps == tuple(gaps)
     bench.events()
-    # The remedy of a trigger that is gone: what enabling makes is made again.
-    bench.enable(NAME, guard_table=False)
+    # The remedy that the error names, on each source.
+    refresh, resolve = (caught.value.message.find(f" capture {verb} ") for verb in ("refresh", "resolve"))
+    assert 0 < refresh < resolve, caught.value.message
+    assert source.refresh_capture(name).gaps == tuple(gaps), what
     source.resolve_capture(name, note=f"seen {number}", by="test", resync=True)
     assert source.check_capture(name) == [], what
     source.seal(name, after_now(source))

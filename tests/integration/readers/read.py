@@ -15,7 +15,7 @@ import sys
 import pyarrow as pa
 
 #: Catalog and name, as the tests' exports have them.
-CATALOG, NAME = "tests", "sales.flights"
+CATALOG, NAME = "tests", "nyc.flight"
 
 
 def by_spark(format: str, table: str, packages: str) -> pa.Table:

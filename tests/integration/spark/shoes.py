@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,20 +17,8 @@ from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.folding.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from tests.identity import DATABASE
-from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, Event
+from tests.unit.export.captures import CAPTURE, HOUR, IMAGE, TABLE, Event, shoe
 from tests.unit.export.flights import START
-
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-
-
-def shoe(number: int, name: str | None = "boot", price: str = "9.50") -> dict[str, Any]:
-    """A row of the table."""
-    return {"id": number, "name": name, "price": Decimal(price)}
-
-
-def minute(number: float) -> datetime:
-    """A time of the first day."""
-    return START + number * MINUTE
 
 
 def write_snapshot(

@@ -17,15 +17,10 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.reconcile import (
-    Comparison,
-    ReconcileRequest,
-    ReconcileTask,
-    Reconciliation,
-    reconcile,
-)
+from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
+from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -16,19 +16,22 @@ from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from tests.examples import examples, run_example
-from tests.integration.spark.shoes import HOUR, History, minute, shoe
+from tests.integration.spark.shoes import History
 from tests.unit.export.captures import (
     CAPTURE,
+    HOUR,
     IMAGE,
     TABLE,
     CapturedExport,
     Event,
     fold_in_python,
+    minute,
     reshaped,
     shape,
+    shoe,
 )
 from tests.unit.export.flights import START, hours
 

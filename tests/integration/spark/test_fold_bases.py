@@ -19,10 +19,21 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.choice import BEGINNING
 from airflow_changefeed.folding.states import State, new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
-from tests.integration.spark.shoes import HOUR, History, minute, shoe
-from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, fold_in_python, reshaped, shape
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
+from tests.integration.spark.shoes import History
+from tests.unit.export.captures import (
+    CAPTURE,
+    HOUR,
+    TABLE,
+    CapturedExport,
+    Event,
+    fold_in_python,
+    minute,
+    reshaped,
+    shape,
+    shoe,
+)
 from tests.unit.export.flights import START, hours
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.folding.task import FoldResult, FoldTask
-from airflow_changefeed.spark import fold_job
+from airflow_changefeed.spark.folds import fold_job
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
-from tests.integration.spark.shoes import HOUR, shoe
-from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
+from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event, reshaped, shape, shoe
 from tests.unit.export.flights import START, hours
 
 if TYPE_CHECKING:

@@ -20,18 +20,22 @@ from airflow_changefeed.folding.choice import BEGINNING
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from tests.identity import DATABASE
-from tests.integration.spark.shoes import HOUR, MINUTE, History, minute, shoe, write_snapshot
+from tests.integration.spark.shoes import History, write_snapshot
 from tests.unit.export.captures import (
     CAPTURE,
+    HOUR,
+    MINUTE,
     TABLE,
     CapturedExport,
     Event,
     fold_in_python,
+    minute,
     reshaped,
     shape,
+    shoe,
 )
 from tests.unit.export.flights import START, hours
 

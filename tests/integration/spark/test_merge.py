@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Current tables of Delta Lake and Iceberg: equal to the captured table, with one commit for each time."""
+"""
+Current tables on Spark: equal to the captured table, and only files with changed rows are written again.
+
+How commits are made is in ``tests/unit/tables/test_current.py``; here Delta Lake stands for all formats where
+only the rows matter.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,25 +25,33 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     FoldError,
-    InvalidArgumentError,
-    NotExportedError,
     OutputError,
-    TableConflictError,
-    TableError,
 )
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.spark.merge import rows as rows_module
-from tests.integration.spark.merging import Between, Merging, StoppedError, ids
-from tests.integration.spark.shoes import HOUR, History, minute, shoe
-from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, Event, fold_in_python, reshaped, shape
+from airflow_changefeed.tables.open import CURRENT_FORMATS
+from tests.integration.spark.merging import Merging
+from tests.integration.spark.shoes import History
+from tests.unit.export.captures import (
+    CAPTURE,
+    HOUR,
+    IMAGE,
+    TABLE,
+    Event,
+    fold_in_python,
+    minute,
+    reshaped,
+    shape,
+    shoe,
+)
 from tests.unit.export.flights import START, hours
+from tests.unit.tables.current import StoppedError, ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +59,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=CURRENT_FORMATS)
 def merging(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Merging:
     """An empty export, and no table yet."""
     return Merging(spark, tmp_path, request.param)
@@ -73,7 +84,11 @@ def exported(merging: Merging, history: History, hour: int, changes: int) -> Non
 
 
 @pytest.mark.parametrize("deleted", ["remove", "keep"])
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("merging", "step"),
+    [("delta", 5), *(pytest.param(format, 1, marks=pytest.mark.soak) for format in CURRENT_FORMATS)],
+    indirect=["merging"],
+)
 def test_the_table_is_the_captured_one_at_every_minute(
     merging: Merging, deleted: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,84 +130,29 @@ def deletions(history: History, at: datetime) -> dict[int, datetime | None]:
     return found
 
 
-def test_a_window_without_events_is_a_commit_without_a_job(merging: Merging) -> None:
-    """Only the frontier moves; the next merge starts from there."""
-    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
-    files = merging.files()
-    found = merging.merge(merging.window(1))
-    assert (found.changed, found.added, found.rows, found.at) == (True, 0, 1, START + 2 * HOUR)
-    assert len(merging.tasks) == 1
-    assert merging.files() == files
-    merging.merge(merging.window(2, Event(minute(121), "del", shoe(1))))
-    assert (merging.rows(), merging.files(), merging.versions()) == ([], [], 3)
-    merging.merge(merging.window(3, Event(minute(181), "add", None, shoe(2))))
-    assert merging.rows() == [shoe(2)]
-
-
-def test_a_second_run_of_a_window_changes_nothing(merging: Merging) -> None:
-    """Also of an older one; a later one covers what was left out."""
-    ends = [merging.window(hour, Event(minute(60 * hour), "add", None, shoe(hour))) for hour in range(4)]
-    first = merging.merge(ends[0], is_window=True)
-    again = merging.merge(ends[0], is_window=True)
-    assert again == replace(first, written=0, added=0, removed=0, changed=False)
-    assert merging.said[-1].endswith(f"has the events until {format_time(ends[0])} already")
-    merging.merge(ends[2], is_window=True)
-    assert ids(merging.rows()) == [0, 1, 2]
-    older = merging.merge(ends[1], is_window=True)
-    assert (older.changed, older.at) == (False, ends[2])
-    assert merging.versions() == 2
-    with pytest.raises(TableError, match=r"asked for at 2013-01-01T02:00:00.* a merge only goes forward"):
-        merging.merge(ends[1])
-    with pytest.raises(NotExportedError) as missing:
-        merging.merge(ends[3] + HOUR)
-    assert missing.value.at == ends[3] + HOUR
-    assert merging.versions() == 2
-
-
-def test_a_first_commit_begins_from_the_newest_base(merging: Merging) -> None:
+def test_a_first_commit_begins_from_the_newest_base(delta: Merging) -> None:
     """The events before it are not read."""
-    end = merging.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2)))
-    states = f"{merging.lake}-states"
-    task = FoldTask(CAPTURE, merging.export.store.path, states, end, TABLE, new_attempt(), "tests/run")
-    run_fold(lambda: merging.spark, task, JobConnection({}), merging.said.append)
-    end = merging.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog")))
-    merging.merge(end, states=states)
-    assert merging.said[-2].endswith(f"1 event since the state at {format_time(START + HOUR)}")
-    assert merging.rows() == [shoe(1, "clog"), shoe(2)]
+    end = delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2)))
+    states = f"{delta.lake}-states"
+    task = FoldTask(CAPTURE, delta.export.store.path, states, end, TABLE, new_attempt(), "tests/run")
+    run_fold(lambda: delta.spark, task, JobConnection({}), delta.said.append)
+    end = delta.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog")))
+    delta.merge(end, states=states)
+    assert delta.said[-2].endswith(f"1 event since the state at {format_time(START + HOUR)}")
+    assert delta.rows() == [shoe(1, "clog"), shoe(2)]
 
 
-def test_a_table_is_made_again_from_a_base(merging: Merging) -> None:
-    """In one commit, also backwards, and with another column."""
-    ends = [
-        merging.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))),
-        merging.window(1, Event(minute(61), "del", shoe(1))),
-    ]
-    merging.merge(ends[1])
-    before = merging.versions()
-    found = merging.merge(ends[0], base="beginning", deleted="keep")
-    assert (found.changed, found.removed, found.at) == (True, 1, ends[0])
-    assert merging.rows() == [{**shoe(n), "_deleted_at": None} for n in (1, 2)]
-    assert merging.versions() == before + 1
-    with pytest.raises(TableError, match=r"was made with deleted='keep', not deleted='remove'"):
-        merging.merge(ends[1])
-    merging.merge(ends[1], deleted="keep")
-    gone = {**shoe(1), "_deleted_at": minute(61)}
-    assert merging.rows() == [gone, {**shoe(2), "_deleted_at": None}]
-    merging.merge(ends[1], base="beginning")
-    assert merging.rows() == [shoe(2)]
-
-
-def test_deleted_rows_come_back(merging: Merging) -> None:
+def test_deleted_rows_come_back(delta: Merging) -> None:
     """And are null again; one that was deleted in between has its last time and values."""
-    first = merging.window(
+    first = delta.window(
         0,
         *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2, 3)),
         Event(minute(5), "del", shoe(1)),
         Event(minute(6), "del", shoe(2)),
     )
-    merging.merge(first, deleted="keep")
-    found = merging.merge(
-        merging.window(
+    delta.merge(first, deleted="keep")
+    found = delta.merge(
+        delta.window(
             1,
             Event(minute(61), "add", None, shoe(1, "clog")),
             Event(minute(62), "add", None, shoe(2, "clog")),
@@ -202,7 +162,7 @@ def test_deleted_rows_come_back(merging: Merging) -> None:
         deleted="keep",
     )
     assert found.rows == 3
-    assert [(row["id"], row["name"], row["_deleted_at"]) for row in merging.rows()] == [
+    assert [(row["id"], row["name"], row["_deleted_at"]) for row in delta.rows()] == [
         (1, "clog", None),
         (2, "sandal", minute(64)),
         (3, "boot", None),
@@ -264,8 +224,8 @@ def test_new_columns_are_added(merging: Merging) -> None:
     assert merging.rows() == [shoe(n) for n in (1, 2, 3, 4)]
 
 
-def test_a_wider_column_is_taken_by_iceberg(merging: Merging) -> None:
-    """All files are written again; Delta Lake refuses it before anything is written."""
+def test_a_wider_column_is_taken_where_the_format_widens(merging: Merging) -> None:
+    """All files are written again; other formats refuse it before anything is written."""
     narrow = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int32())])
     merging.export.image = narrow
     merging.merge(merging.window(0, Event(minute(1), "add", None, {**shoe(1), "price": 1})))
@@ -273,7 +233,7 @@ def test_a_wider_column_is_taken_by_iceberg(merging: Merging) -> None:
     assert len(merging.files()) == 2
     merging.export.image = pa.schema([*list(narrow)[:2], pa.field("price", pa.int64())])
     end = merging.window(2, Event(minute(121), "add", None, {**shoe(3), "price": 1 << 40}))
-    if merging.format == "delta":
+    if not merging.library.types.widens:
         with pytest.raises(ColumnTypeError, match=r"'price' is int32 .* Make the table again .*base="):
             merging.merge(end)
         assert len(merging.tasks) == 2
@@ -298,93 +258,23 @@ def test_events_that_do_not_determine_the_table_are_refused(delta: Merging) -> N
         delta.merge(delta.window(2, Event(minute(121), "add", None, shoe(2))))
 
 
-def test_rows_that_were_recorded_again_replace_those_of_their_shard(merging: Merging) -> None:
+def test_rows_that_were_recorded_again_replace_those_of_their_shard(delta: Merging) -> None:
     """A reset drops the others of its shard; with deleted rows kept it is refused."""
-    merging.merge(merging.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
-    merging.merge(merging.window(1, Event(minute(61), "add", None, shoe(3))))
-    end = merging.window(
+    delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
+    delta.merge(delta.window(1, Event(minute(61), "add", None, shoe(3))))
+    end = delta.window(
         2,
         Event(minute(121), "reset"),
         Event(minute(121), "add", None, shoe(2, "clog"), number=1),
         Event(minute(122), "ready"),
     )
-    merging.merge(end)
-    assert merging.rows() == [shoe(2, "clog")]
-    merging.merge(START + HOUR, base="beginning", deleted="keep")
+    delta.merge(end)
+    assert delta.rows() == [shoe(2, "clog")]
+    delta.merge(START + HOUR, base="beginning", deleted="keep")
     with pytest.raises(FoldError, match=r"which of them were deleted before is unknown.*base="):
-        merging.merge(end, deleted="keep")
-    merging.merge(end, base="beginning", deleted="keep")
-    assert merging.rows() == [{**shoe(2, "clog"), "_deleted_at": None}]
-
-
-def kills() -> list[tuple[str, Callable[[Merging, Any], dict[str, Any]]]]:
-    """Return where a merge is stopped: what of it, and how."""
-
-    def stop() -> None:
-        raise StoppedError
-
-    def job(merging: Merging, patch: Any) -> dict[str, Any]:
-        def run(task: MergeTask) -> MergedFiles:
-            merging.run(task)
-            raise StoppedError
-
-        return {"run": run}
-
-    def document(merging: Merging, patch: Any) -> dict[str, Any]:
-        def write(self: CurrentOutput, record: Any) -> None:
-            raise StoppedError
-
-        patch.setattr(CurrentOutput, "write", write)
-        return {}
-
-    def clean(merging: Merging, patch: Any) -> dict[str, Any]:
-        def stopped(*_: object) -> None:
-            raise StoppedError
-
-        patch.setattr(CurrentOutput, "clean", stopped)
-        return {}
-
-    def commit(when: str) -> Callable[[Merging, Any], dict[str, Any]]:
-        return lambda merging, patch: {
-            "open_lake": lambda output: Between(merging.open(output), **{when: stop})
-        }
-
-    return [
-        ("files", job),
-        ("document", document),
-        ("commit", commit("before")),
-        ("answer", commit("after")),
-        ("cleanup", clean),
-    ]
-
-
-@pytest.mark.parametrize(("where", "stopped"), kills())
-def test_a_merge_that_was_killed_is_tried_again(
-    merging: Merging, where: str, stopped: Callable[[Merging, Any], dict[str, Any]]
-) -> None:
-    """Each window is one commit, with exact rows; left-overs go when they are old enough."""
-    events = [
-        [Event(minute(n), "add", None, shoe(n)) for n in (1, 2)],
-        [Event(minute(61), "upd", shoe(1), shoe(1, "clog")), Event(minute(62), "del", shoe(2))],
-    ]
-    for hour, own in enumerate(events):
-        end = merging.window(hour, *own)
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(StoppedError):
-            merging.merge(end, is_window=True, **stopped(merging, patch))
-        is_there = where in ("answer", "cleanup")
-        assert merging.merge(end, is_window=True).changed is not is_there
-    assert merging.rows() == [shoe(1, "clog")]
-    assert merging.versions() == 2
-    output, record = merging.output, merging.output.read(merging.look().marks)
-    assert record is not None
-    there = {path.name for path in Path(output.layout.data).glob("changefeed_attempt=*")}
-    output.clean(merging.open(output).unused(0), START, record)
-    assert {path.name for path in Path(output.layout.data).glob("changefeed_attempt=*")} == there
-    output.clean(merging.open(output).unused(0), datetime.max.replace(tzinfo=START.tzinfo), record)
-    left = [str(path.relative_to(output.layout.data)) for path in Path(output.layout.data).rglob("*.parquet")]
-    assert [path for path in left if path.startswith("changefeed")] == merging.files()
-    assert len(output.files.names(f"{output.layout.control}/merges")) == 1
-    assert merging.rows() == [shoe(1, "clog")]
+        delta.merge(end, deleted="keep")
+    delta.merge(end, base="beginning", deleted="keep")
+    assert delta.rows() == [{**shoe(2, "clog"), "_deleted_at": None}]
 
 
 def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp_path: Path) -> None:
@@ -421,133 +311,17 @@ def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp
     assert delta.versions() == 2
 
 
-def test_of_two_at_once_one_commits(merging: Merging) -> None:
-    """The other finds the table there, and its files are gone."""
-    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
-    end = merging.window(1, Event(minute(61), "add", None, shoe(2)))
-
-    def other() -> None:
-        assert merging.merge(end).changed
-
-    found = merging.merge(end, lambda output: Between(merging.open(output), before=other))
-    assert not found.changed
-    assert merging.said[-1].startswith("changefeed merge: somebody else has brought")
-    assert (merging.rows(), merging.versions()) == ([shoe(1), shoe(2)], 2)
-    folders = [name for name in merging.output.files.names(merging.output.layout.data) if name[0] != "_"]
-    assert len(folders) == 2
-
-
-def test_two_first_commits_at_once_make_one_table(merging: Merging) -> None:
-    """Also for another time: that one is tried again."""
-    end = merging.window(0, Event(minute(1), "add", None, shoe(1)), Event(minute(50), "add", None, shoe(2)))
-
-    def other() -> None:
-        assert merging.merge(START + HOUR / 2).changed
-
-    with pytest.raises(TableConflictError, match="was changed by somebody else during the merge; retry"):
-        merging.merge(end, lambda output: Between(merging.open(output), before=other))
-    assert merging.rows() == [shoe(1)]
-    assert merging.merge(end).changed
-    assert merging.rows() == [shoe(1), shoe(2)]
-
-
-def test_a_commit_whose_answer_was_lost_is_recognised(merging: Merging) -> None:
-    """By the attempt that it names: the merge goes on."""
-
-    def lost() -> None:
-        raise TableConflictError("the commit got no answer", table="t")
-
-    for hour in range(2):
-        end = merging.window(hour, Event(minute(60 * hour + 1), "add", None, shoe(hour)))
-        found = merging.merge(end, lambda output: Between(merging.open(output), after=lost))
-        assert (found.changed, found.added) == (True, 1)
-    assert (ids(merging.rows()), merging.versions()) == ([0, 1], 2)
-
-
-def test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on(merging: Merging) -> None:
-    """A merge of a later window has built on it before anybody looked."""
-    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
-    end = merging.window(1, Event(minute(61), "add", None, shoe(2)))
-    later = merging.window(2, Event(minute(121), "upd", shoe(1), shoe(1, "clog")))
-
-    def lost() -> None:
-        assert merging.merge(later, is_window=True).changed
-        raise TableConflictError("the commit got no answer", table="t")
-
-    found = merging.merge(end, lambda output: Between(merging.open(output), after=lost), is_window=True)
-    assert (found.changed, found.at) == (False, later)
-    assert merging.rows() == [shoe(1, "clog"), shoe(2)]
-
-
-def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(merging: Merging) -> None:
-    """The table is as it was, but what is on its way may be made yet."""
-
-    def lost() -> None:
-        raise TableConflictError("the commit got no answer", table="t")
-
-    end = merging.window(0, Event(minute(1), "add", None, shoe(1)))
-    with pytest.raises(TableConflictError, match="got no answer"):
-        merging.merge(end, lambda output: Between(merging.open(output), before=lost))
-    (task,) = merging.tasks
-    assert merging.output.written(task.attempt)
-    assert merging.merge(end).changed
-
-
-def test_what_others_have_done_to_the_table_is_noticed(merging: Merging) -> None:
-    """A lost document, and a snapshot of somebody else; a table of another maker, and another format."""
-    end = merging.window(0, Event(minute(1), "add", None, shoe(1)))
-    merging.merge(end)
-    with pytest.raises(OutputError, match=r"holds table 'shop.Shoe' as .*, and it was asked for as"):
-        Merging.merge(_of_another_format(merging), end)
-    merging.output.files.remove(f"{merging.output.layout.control}/merges")
-    with pytest.raises(TableError, match=r"has lost the document of its newest commit .*base="):
-        merging.merge(end)
-    merging.merge(end, base="beginning")
-    if merging.format == "iceberg":
-        merging.loaded().delete("id = 1")
-        with pytest.raises(TableError, match=r"is not of a merge.*something else has written to it.*base="):
-            merging.merge(end + HOUR)
-        merging.merge(end, base="beginning")
-        assert merging.rows() == [shoe(1)]
-
-
 def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> None:
     """Rewriting files changes no row, and the frontier stays."""
+    from deltalake import DeltaTable
+
     delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
     delta.merge(delta.window(1, Event(minute(61), "add", None, shoe(3))))
     assert len(delta.files()) == 2
-    delta.loaded().optimize.compact()
+    DeltaTable(delta.library.data).optimize.compact()
     assert len(delta.files()) == 1
     delta.merge(delta.window(2, Event(minute(121), "upd", shoe(2), shoe(2, "clog"))))
     assert delta.rows() == [shoe(1), shoe(2, "clog"), shoe(3)]
-
-
-def _of_another_format(merging: Merging) -> Merging:
-    other = Merging.__new__(Merging)
-    other.__dict__.update(merging.__dict__)
-    other.format = "iceberg" if merging.format == "delta" else "delta"
-    other.folder = merging.folder / "other"
-    other.folder.mkdir(exist_ok=True)
-    return other
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"table_format": "parquet"}, r"not 'parquet'; plain Parquet is written by ChangefeedFoldOperator"),
-        ({"table_format": "iceberg", "catalog_table": "shoe"}, "catalog_table must name"),
-        ({"table_format": "delta", "catalog_table": "shop.shoe"}, "catalog_table is for"),
-        ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),
-        ({"deleted": "keep", "history": True}, "cannot be combined .* Give only one of the two"),
-        ({"deleted": "mark", "history": 1}, "deleted must be .*; history must be True or False, not 1"),
-        ({"kept_hours": 0}, "kept_hours must be 1 to"),
-        ({"base": "oldest"}, "base must be"),
-    ],
-)
-def test_wrong_requests_are_refused(delta: Merging, wrong: dict[str, Any], named: str) -> None:
-    """Before anything is read."""
-    with pytest.raises(InvalidArgumentError, match=named):
-        delta.merge(START, **wrong)
 
 
 def test_a_column_with_the_name_of_ours_is_refused(delta: Merging) -> None:

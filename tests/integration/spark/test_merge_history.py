@@ -15,13 +15,26 @@ from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, FoldError, TableError
 from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.merge import merge_job
+from airflow_changefeed.tables.open import CURRENT_FORMATS
 from tests.identity import DATABASE
-from tests.integration.spark.merging import Between, Merging, StoppedError
-from tests.integration.spark.shoes import HOUR, History, minute, shoe, write_snapshot
-from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, Event, fold_in_python, reshaped, shape
+from tests.integration.spark.merging import Merging
+from tests.integration.spark.shoes import History, write_snapshot
+from tests.unit.export.captures import (
+    CAPTURE,
+    HOUR,
+    IMAGE,
+    TABLE,
+    Event,
+    fold_in_python,
+    minute,
+    reshaped,
+    shape,
+    shoe,
+)
 from tests.unit.export.flights import START, hours
+from tests.unit.tables.current import Between, StoppedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +70,7 @@ class Versioned(Merging):
         return in_order(self.rows())
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=CURRENT_FORMATS)
 def merging(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Versioned:
     """An empty export, and no table yet."""
     return Versioned(spark, tmp_path, request.param)
@@ -128,7 +141,15 @@ def read_between(history: History, begin: datetime, exact: datetime) -> list[Row
 
 
 @pytest.mark.parametrize(
-    "ends", [(45, 60.5, 120), pytest.param((45, 50, 55, 60, 60.5, 61, 90, 120), marks=pytest.mark.soak)]
+    ("merging", "ends"),
+    [
+        ("delta", (45, 60.5, 120)),
+        *(
+            pytest.param(format, (45, 50, 55, 60, 60.5, 61, 90, 120), marks=pytest.mark.soak)
+            for format in CURRENT_FORMATS
+        ),
+    ],
+    indirect=["merging"],
 )
 @pytest.mark.parametrize("base", ["beginning", "exact", "approximate"])
 def test_the_table_has_all_versions_at_every_window(
@@ -276,56 +297,44 @@ def test_deletes_without_all_columns_are_refused_where_they_matter(delta: Versio
         delta.merge(START + 2 * HOUR, states=states, base=minute(1))
 
 
-def test_a_second_run_changes_nothing(merging: Versioned) -> None:
+def test_a_second_run_changes_nothing(delta: Versioned) -> None:
     """Nor does a retry of a commit whose answer was lost, or one that was killed before it."""
-    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
-    end = merging.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog")))
+    delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1))))
+    end = delta.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog")))
 
     def stop() -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        merging.merge(end, lambda output: Between(merging.open(output), before=stop))
-    assert merging.found() == versions((shoe(1), 1, None))
+        delta.merge(end, lambda output: Between(delta.open(output), before=stop))
+    assert delta.found() == versions((shoe(1), 1, None))
     with pytest.raises(StoppedError):
-        merging.merge(end, lambda output: Between(merging.open(output), after=stop))
+        delta.merge(end, lambda output: Between(delta.open(output), after=stop))
     expected = versions((shoe(1), 1, 61), (shoe(1, "clog"), 61, None))
-    assert merging.found() == expected
-    assert [merging.merge(end, is_window=True).changed for _ in range(2)] == [False, False]
-    merging.merge(merging.window(2))
-    assert (merging.found(), merging.versions(), len(merging.tasks)) == (expected, 3, 3)
+    assert delta.found() == expected
+    assert [delta.merge(end, is_window=True).changed for _ in range(2)] == [False, False]
+    delta.merge(delta.window(2))
+    assert (delta.found(), delta.versions(), len(delta.tasks)) == (expected, 3, 3)
 
 
-def test_of_two_at_once_one_commits(merging: Versioned) -> None:
-    """The other finds the versions there."""
-    merging.merge(merging.window(0, Event(minute(1), "add", None, shoe(1))))
-    end = merging.window(1, Event(minute(61), "del", shoe(1)))
-
-    def other() -> None:
-        assert merging.merge(end).changed
-
-    assert not merging.merge(end, lambda output: Between(merging.open(output), before=other)).changed
-    assert (merging.found(), merging.versions()) == (versions((shoe(1), 1, 61)), 2)
-
-
-def test_a_table_of_another_kind_is_refused_or_made_again(merging: Versioned) -> None:
+def test_a_table_of_another_kind_is_refused_or_made_again(delta: Versioned) -> None:
     """By its name; with ``base`` in one commit."""
     ends = [
-        merging.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))),
-        merging.window(1, Event(minute(61), "del", shoe(1))),
+        delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))),
+        delta.window(1, Event(minute(61), "del", shoe(1))),
     ]
-    merging.merge(ends[0], history=False)
+    delta.merge(ends[0], history=False)
     with pytest.raises(TableError, match=r"was made with deleted='remove', not history=True"):
-        merging.merge(ends[1])
-    merging.merge(ends[1], base="beginning")
+        delta.merge(ends[1])
+    delta.merge(ends[1], base="beginning")
     all_of_it = versions((shoe(1), 1, 61), (shoe(2), 2, None))
-    assert merging.found() == all_of_it
+    assert delta.found() == all_of_it
     with pytest.raises(TableError, match=r"was made with history=True, not deleted='keep'"):
-        merging.merge(ends[1], history=False, deleted="keep")
-    merging.merge(ends[0], base="beginning")
-    assert merging.found() == versions((shoe(1), 1, None), (shoe(2), 2, None))
-    merging.merge(ends[1])
-    assert merging.found() == all_of_it
+        delta.merge(ends[1], history=False, deleted="keep")
+    delta.merge(ends[0], base="beginning")
+    assert delta.found() == versions((shoe(1), 1, None), (shoe(2), 2, None))
+    delta.merge(ends[1])
+    assert delta.found() == all_of_it
 
 
 def test_new_columns_and_names_of_ours(delta: Versioned) -> None:

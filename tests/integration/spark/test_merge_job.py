@@ -19,10 +19,11 @@ from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.tables.base import PlainFile, TableChange, TableState
-from tests.integration.spark.merging import Merging, ids
-from tests.integration.spark.shoes import HOUR, History, minute, shoe
-from tests.unit.export.captures import Event, fold_in_python
+from tests.integration.spark.merging import Merging
+from tests.integration.spark.shoes import History
+from tests.unit.export.captures import HOUR, Event, fold_in_python, minute, shoe
 from tests.unit.export.flights import START, hours
+from tests.unit.tables.current import ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

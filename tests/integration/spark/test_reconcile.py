@@ -38,14 +38,10 @@ from airflow_changefeed.folding.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.reconcile import (
-    Comparison,
-    ReconcileRequest,
-    Reconciliation,
-    reconcile,
-)
+from airflow_changefeed.snapshots.reconcile import ReconcileRequest, reconcile
+from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.fold_job import SETTINGS, session_settings
+from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
 from airflow_changefeed.spark.reconcile.compare import compare
 from tests.identity import DATABASE
 from tests.integration.spark.shop import Shop

@@ -19,8 +19,8 @@ from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark import snapshot_job
-from airflow_changefeed.spark.fold import fold
-from airflow_changefeed.spark.fold_job import run_fold
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -26,16 +26,15 @@ def make(request: pytest.FixtureRequest, s3_server: Server, tmp_path: Path) -> M
     def call(*, proxied: bool = False, **more: Any) -> Export:
         options = {**(s3_server.options if proxied else s3_server.direct), **more}
         name = uuid.uuid4().hex
-        catalog = {"name": "tests", "type": "sql", "uri": f"sqlite:///{tmp_path}/{name}.db"}
-        return Export(request.param, f"{s3_server.root}/{name}", options, catalog)
+        return Export(request.param, tmp_path / name, f"{s3_server.root}/{name}", options)
 
     return call
 
 
 @pytest.fixture
-def delta(s3_server: Server) -> Export:
+def delta(s3_server: Server, tmp_path: Path) -> Export:
     """A new export with a Delta table, behind the proxy."""
-    return Export("delta", f"{s3_server.root}/{uuid.uuid4().hex}", s3_server.options)
+    return Export("delta", tmp_path, f"{s3_server.root}/{uuid.uuid4().hex}", s3_server.options)
 
 
 def rows(export: Export) -> list[dict[str, Any]]:
@@ -61,9 +60,9 @@ def rows(export: Export) -> list[dict[str, Any]]:
         "s3.secret-access-key": "tests-only",
         "s3.region": "us-east-1",
     }
-    catalog = load_catalog(**export.catalog, **properties)
+    catalog = load_catalog(**export.library.named["catalog"], **properties)
     try:
-        return in_order(catalog.load_table("sales.flights").scan().to_arrow().to_pylist())
+        return in_order(catalog.load_table(export.library.catalog_table).scan().to_arrow().to_pylist())
     finally:
         catalog.close()
 
@@ -75,7 +74,7 @@ def test_units_are_added_replaced_and_read(make: Make, is_nested: bool) -> None:
     if is_nested:
         options = dict(export.options)
         client = {**options["client_kwargs"], "endpoint_url": options.pop("endpoint_url")}
-        export = Export(export.format, export.path, {**options, "client_kwargs": client}, export.catalog)
+        export = Export(export.format, export.folder, export.path, {**options, "client_kwargs": client})
     files = [export.write(unit(hour), hour + 1, 3) for hour in (0, 1)]
     table = export.table()
     table.commit(table.look(), change(files))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources import SOURCES
 from airflow_changefeed.sources.base import Capabilities
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.examples import DOCS
 from tests.unit.airflow.commands import Commands
 
 CAPTURE = "shop.Order_changes"
@@ -473,3 +475,14 @@ def test_the_events_of_a_capture_can_be_read(commands: Commands, path: Path) -> 
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     (row,) = commands.rows("read", "--feed", CAPTURE, "--shard", "0", "--drain")
     assert Ulid.parse_text(row["ulid"]) > Ulid.MIN
+
+
+def test_the_page_has_each_field_of_a_dry_run(commands: Commands) -> None:
+    """Also those that nobody gave, which are empty."""
+    assert commands.run("capture enable", "--table", "shop.Order", "--dry-run") == 0
+    spec = json.loads(commands.out)
+    (table,) = spec["tables"]
+    text = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
+    section = text.partition("A dry run prints")[2].partition("\n### ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted([*spec, *table])

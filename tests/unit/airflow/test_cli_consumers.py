@@ -100,6 +100,17 @@ def test_a_consumer_begins_where_it_is_told(commands: Commands, source: SqliteFe
         assert end.value.code == 2
 
 
+def test_a_wait_for_another_process_is_said(commands: Commands, source: SqliteFeedSource) -> None:
+    """Who holds which shard, until when, and the command that lists them."""
+    assert commands.run(*CREATE, "--start", "earliest") == 0
+    source.acquire_leases(NAME, FEED, [0], holder="a laptop", seconds=0.5)
+    assert commands.run("consume", NAME, "--at-head", "--max-events", "1") == 0
+    assert "Waiting for what other processes hold: shard 0 by a laptop until 20" in commands.err
+    listed = f"airflow-changefeed leases --consumer {NAME} --feed {FEED} --conn-id changefeed_default"
+    assert listed in commands.err
+    assert "Consumed 1 events" in commands.err
+
+
 def test_dropping_asks_first(
     commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +122,7 @@ def test_dropping_asks_first(
     assert "and its 2 open dead letters? [y/N]" in commands.err
     assert len(source.consumers()) == 1
     assert commands.run("consumer drop", "nobody", "--feed", FEED, "--yes") == 2
-    assert "it has: billing" in commands.err
+    assert "the feed has: billing" in commands.err
 
 
 def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: SqliteFeedSource) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -174,6 +176,56 @@ def test_a_restored_database_is_explained(
     commands.rows("cursor set", *OF, "--to", "latest", "--yes")
     assert at(exported) == [end_of(5)] * 2
     assert_published(exported)
+
+
+def _faults(commands: Commands) -> list[dict[str, str]]:
+    commands.run("doctor", "-o", "json")
+    found: list[dict[str, str]] = json.loads(commands.out)
+    return found
+
+
+def test_a_lost_export_goes_on_with_the_first_whole_window(
+    commands: Commands, exported: SqliteFeedSource
+) -> None:
+    """Whose time status and doctor print, in a command that can be pasted."""
+    for number in (3, 4):
+        export(exported, number)
+    commands.rows("cursor set", *OF, "--to", "2013-01-01T00:00:00Z", "--yes")
+    exported.set_up_feed(FEED, max_hold=HOUR)
+    exported.purge(FEED, START + 2.5 * HOUR)
+    assert commands.run("status") == 0
+    said = commands.err
+    faults = [fault for fault in _faults(commands) if fault["code"] == "consumer-lost"]
+    for fault in faults:
+        command = fault["remedy"].partition(": ")[2]
+        assert command.startswith("airflow-changefeed cursor set ")
+        assert "--to 2013-01-01T03:00:00Z" in command
+        assert command in said
+        words = shlex.split(command)[1:-2]
+        assert commands.run(" ".join(words[:2]), *words[2:], "--yes") == 0, commands.err
+    assert at(exported) == [end_of(2)] * 2
+    codes = {fault["code"] for fault in _faults(commands)}
+    assert len(faults) == 2
+    assert not codes & {"consumer-lost", "cursor-in-window"}
+
+
+def test_an_export_is_dropped_as_the_faults_advise(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cursors and Variable after a yes, which purges then no longer wait for; its output stays."""
+    store = manifests(tmp_path / "export", 0)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert commands.run("consumer drop", *OF) == 1
+    assert f"Resource version 4. Drop the cursors of export {CONSUMER}" in commands.err
+    assert "StaleVersionError: " in commands.fails("consumer drop", *OF, "--resource-version", "3")
+    assert_published(exported)
+    rows = commands.rows("consumer drop", *OF, "--resource-version", "4")
+    assert [(row["shard"], row["cursor"]) for row in rows] == [("0", end_of(2)), ("1", end_of(2))]
+    assert f"and Variable {KEY}. Its output stays" in commands.err
+    assert exported.cursors(FEED) == []
+    assert Variable.get(KEY, default_var=None) is None
+    assert len(store.list()) == 2
+    assert f"ConsumerNotFoundError: consumer '{CONSUMER}'" in commands.fails("consumer drop", *OF, "--yes")
 
 
 def test_events_have_no_variable_to_resolve(

@@ -124,7 +124,7 @@ def test_a_shard_that_is_not_there(commands: Commands, exported: SqliteFeedSourc
         (end_of(0), end_of(0), "12 events will be repeated, 0 will be skipped"),
         (end_of(0).lower(), end_of(0), "12 events will be repeated"),
         ("2013-01-01T01:00:00Z", end_of(0), "12 events will be repeated"),
-        ("earliest", str(Ulid.MIN), "18 events will be repeated"),
+        ("earliest", str(window(0).range.after), "18 events will be repeated"),
         ("latest", end_of(5), "0 events will be repeated, 18 will be skipped"),
     ],
     ids=["ULID", "small letters", "time", "earliest", "latest"],
@@ -288,7 +288,7 @@ def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFee
     words = command.split()[:-2]
     assert commands.run(" ".join(words[:2]), *words[2:]) == 0, commands.err
     commands.rows("cursor set", *OF, "--to", "earliest", "--yes")
-    assert at(exported) == [str(Ulid.MIN)] * 2
+    assert at(exported) == [str(window(0).range.after)] * 2
 
 
 # ---- reset and history
@@ -299,7 +299,7 @@ def test_history_says_who_changed_what(commands: Commands, exported: SqliteFeedS
     commands.rows("cursor set", *OF, "--to", "earliest", "--yes", "--why", "a mistake")
     rows = commands.rows("cursor history", *OF, "--shard", "1")
     assert [(row["before"], row["after"]) for row in rows] == [
-        (end_of(2), str(Ulid.MIN)),
+        (end_of(2), str(window(0).range.after)),
         (str(window(0).range.after), end_of(2)),
         (None, str(window(0).range.after)),
     ]
@@ -311,7 +311,7 @@ def test_history_says_who_changed_what(commands: Commands, exported: SqliteFeedS
     number = str(rows[0]["number"])
     (undone,) = commands.rows("cursor reset", *OF, "--change", number, "--yes", "--why", "sorry")
     assert (undone["shard"], undone["after"]) == ("1", end_of(2))
-    assert at(exported) == [str(Ulid.MIN), end_of(2)]
+    assert at(exported) == [str(window(0).range.after), end_of(2)]
     (row, *_) = commands.rows("cursor history", *OF, "--shard", "1")
     assert row["why"] == f"reset to before change {number}: sorry"
     assert commands.run("cursor history", *OF, "-o", "plain") == 0

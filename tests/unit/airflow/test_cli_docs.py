@@ -47,10 +47,11 @@ def _lines(*commands: str) -> list[list[str]]:
 
 
 def test_every_command_and_option_is_in_the_reference() -> None:
-    """Under the command's own heading, or among the options of all."""
+    """Under the command's own heading, or among the options of all; the first table has all groups."""
     beginning, *sections = re.split("\n##+ ", (DOCS / PAGE).read_text(encoding="utf-8"))
     texts = {section.partition("\n")[0]: section for section in sections}
     assert {name for name, _ in described()} <= set(texts)
+    assert {name.split()[0] for name, _ in described()} == set(re.findall(r"\[([a-z-]+)\]\(#", beginning))
     for name, command in described():
         for argument in command.args:
             flags = [flag for flag in argument.flags if flag.startswith("--")]

@@ -23,7 +23,7 @@ from airflow_changefeed.folding.states import State
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-from airflow_changefeed.spark import fold_job
+from airflow_changefeed.spark.folds import fold_job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context

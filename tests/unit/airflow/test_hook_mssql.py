@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -199,8 +201,34 @@ def test_the_references_python_runs() -> None:
     assert names["source"].database.read_only_replica
 
 
-def test_the_reference_names_every_option() -> None:
-    """And every way to log in."""
+class _Recording(dict[str, Any]):
+    """An extra that notes which of its entries are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+
+def test_the_references_table_has_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option that the hook asks the extra for is a row, and each row is asked for."""
+    extra = _Recording()
+    monkeypatch.setattr(Connection, "extra_dejson", extra)
+    _describe(monkeypatch, FIELDS)
+    table = (DOCS / PAGE).read_text(encoding="utf-8").partition("| option | default")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(rows) == sorted(extra.asked)
+    assert set(DRIVER_OPTIONS) < extra.asked
+
+
+def test_the_reference_names_every_way_to_log_in() -> None:
+    """As a word of the option ``authentication``."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
-    words = {*DRIVER_OPTIONS, *AUTHENTICATION, "encrypt", "trust_server_certificate", "read_only_replica"}
-    assert {word for word in words if f"`{word}`" not in text} == set()
+    assert {word for word in AUTHENTICATION if f"`{word}`" not in text} == set()

@@ -33,7 +33,7 @@ from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 pytestmark = since("3.1", "the page")
 
 CURSOR = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER, "shard": "0"}
-TWO = format_time(START + timedelta(hours=2))
+ONE, TWO = (format_time(START + timedelta(hours=number)) for number in (1, 2))
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +274,7 @@ def test_of_two_who_press_the_same_button_one_wins(
     assert row(source).resource_version == version + 1
 
 
-@pytest.mark.parametrize("to", [TWO, "earliest"])
+@pytest.mark.parametrize("to", [TWO, ONE])
 @pytest.mark.parametrize("moment", ["before the plan", "after the plan"])
 def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
     moment: str, to: str, operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
@@ -330,7 +330,7 @@ def test_an_edited_variable_stops_a_move(operator: Visitor, source: SqliteFeedSo
     version = row(source).resource_version
     operator.send("move", {"to": TWO, "resource_version": version}, **CURSOR)
     Variable.set(KEY, "nonsense")
-    answer = operator.send("move", {"to": "earliest", "resource_version": version + 1}, 409, **CURSOR)
+    answer = operator.send("move", {"to": ONE, "resource_version": version + 1}, 409, **CURSOR)
     assert answer["error"] == "CursorFormatError"
     assert row(source).resource_version == version + 1
 

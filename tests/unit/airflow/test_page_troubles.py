@@ -35,7 +35,7 @@ CAPTURE = "fares changes"
 NOTHING = {
     "count": 0,
     "first": [],
-    "command": f"airflow-changefeed capture resolve {FEED} --conn-id ...",
+    "command": f"airflow-changefeed capture resolve {FEED} --note ... --conn-id {CONN_ID}",
 }
 PLACE = {"conn_id": CONN_ID, "feed": CAPTURE}
 LETTER = {"conn_id": CONN_ID, "feed": FEED, "consumer": "mailer"}
@@ -103,7 +103,10 @@ def test_open_gaps_are_told_until_somebody_resolves_them(source: SqliteFeedSourc
     assert [(one["table"], one["reason"]) for one in found["first"]] == [
         (gap.table, gap.reason) for gap in open_gaps[:5]
     ]
-    assert found["command"] == "airflow-changefeed capture resolve 'fares changes' --conn-id ..."
+    assert (
+        found["command"]
+        == f"airflow-changefeed capture resolve 'fares changes' --note ... --conn-id {CONN_ID}"
+    )
     assert troubles("VIEWER")["gaps"] == NOTHING
     source.resolve_capture(CAPTURE, by="test", note="known")
     assert troubles("VIEWER", CAPTURE)["gaps"]["count"] == 0
@@ -264,7 +267,7 @@ def test_a_capture_shows_its_drift_and_is_refreshed(source: SqliteFeedSource, da
     found = troubles("OP", CAPTURE)["capture"]
     assert found["drift"] == list(source.capture(CAPTURE).drift)
     assert "tax" in found["drift"][0]
-    assert found["command"] == "airflow-changefeed capture refresh 'fares changes' --conn-id ..."
+    assert found["command"] == f"airflow-changefeed capture refresh 'fares changes' --conn-id {CONN_ID}"
     before = logged("changefeed_refresh_capture")
     body = {"resource_version": found["resource_version"]}
     answer = Visitor("OP").send("refresh_capture", body, **PLACE)

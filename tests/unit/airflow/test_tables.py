@@ -178,7 +178,7 @@ def test_a_table_is_made_of_an_export_that_is_there(commands: Commands, path: st
     operator(path, local_below=1000).execute(context(START, START + HOUR))
     arguments = ("--path", path, "--feed", FEED)
     assert commands.run_bare("output publish", *arguments) == 2
-    assert "output publish --table-format" in commands.err
+    assert "airflow-changefeed output publish --feed " in commands.err
     assert commands.run_bare("output publish", *arguments, "--table-format", "delta") == 0
     assert f"Delta table {path}/{FEED} now holds all that is committed" in commands.err
     assert commands.run_bare("output publish", *arguments) == 0
@@ -205,7 +205,9 @@ def test_a_task_cleans_up_as_the_command_does(database: str, path: str) -> None:
     """A plain export has nothing to clean."""
     given: dict[str, Any] = {"task_id": "clean", "feed": FEED, "path": path}
     operator(path, local_below=1000).execute(context(START, START + HOUR))
-    with pytest.raises(AirflowFailException, match=r"has no table, it was exported as Parquet: make one by"):
+    with pytest.raises(
+        AirflowFailException, match=r"has no table, it was exported as Parquet: make one: airflow-changefeed"
+    ):
         ChangefeedCleanOperator(**given).execute(context())
     given["path"] = table = f"{path}-table"
     for _ in range(2):

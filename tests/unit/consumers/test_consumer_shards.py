@@ -8,20 +8,25 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.core.consumer import Grant
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError
+from airflow_changefeed.sources.base_leases import Grant
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 
 SAY = "insert into audit values (?, ?)"
 
 
-def test_a_second_consumer_waits_its_time_and_names_the_holder(shop: Shop) -> None:
-    """Then the first one's end gives it the shards."""
+def test_a_second_consumer_waits_its_time_and_names_the_holder(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once when the wait begins, and at its end; then the first one's end gives it the shards."""
     shop.create()
     shop.insert("a")
+    caplog.set_level("INFO", "airflow_changefeed.consumers.intake")
     with shop.consumer() as first, pytest.raises(LeaseHeldError, match=first.holder):
-        shop.consumer().register()
+        shop.consumer(register_timeout=3.0).register()
+    (said,) = [text for text in caplog.messages if "waits for other processes" in text]
+    assert f"shard 0 by {first.holder} until " in said
     with shop.consumer() as second:
         assert second.shards == [0]
 

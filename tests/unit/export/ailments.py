@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,7 +17,8 @@ from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
-from airflow_changefeed.cursors import cursors
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import PoisonError, SourceUnavailableError
 from airflow_changefeed.output.store import ExportStore
@@ -184,6 +186,14 @@ def _purged(patient: Patient) -> None:
     )
 
 
+def _stop_inside(patient: Patient) -> None:
+    """A person wrote an event into the Variable, and had it adopted."""
+    document = json.loads(patient.variables.values[KEY])
+    document["shards"]["1"]["ulid"] = str(Ulid.floor(START + timedelta(minutes=90)))
+    patient.variables.values[KEY] = json.dumps(document)
+    recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="anna")
+
+
 def die(patient: Patient) -> None:
     """A process died with a lease, which has expired."""
     patient.source.acquire_leases(
@@ -342,6 +352,11 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         {},
         "nothing is complete in shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z), and events were purged "
         "up to 2013-01-01T01:59:59.999Z, so that no run can export all of it any more",
+    ),
+    FaultKind.CURSOR_IN_WINDOW: (
+        _stop_inside,
+        {},
+        f"feed {FEED}, shard 1, consumer {CONSUMER}: it exports windows, but its cursor",
     ),
     FaultKind.CONSUMER_LOST: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: it is lost: events"),
     FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ from tests.unit.export.flights import START, hours
 CAPTURE, TABLE = "shop.Shoe_changes", "shop.Shoe"
 IMAGE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(9, 2))])
 Row = Mapping[str, Any]
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+
+
+def shoe(number: int, name: str | None = "boot", price: str = "9.50") -> dict[str, Any]:
+    """A row of the table."""
+    return {"id": number, "name": name, "price": Decimal(price)}
+
+
+def minute(number: float) -> datetime:
+    """A time of the first day."""
+    return START + number * MINUTE
 
 
 def shape(*tables: str, **changes: Any) -> CaptureShape:

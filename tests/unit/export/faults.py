@@ -17,7 +17,9 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import Files, LocalFiles, RemoteFiles
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.local import LocalFiles
+from airflow_changefeed.storage.remote import RemoteFiles
 from airflow_changefeed.verify.verify import read_facts
 
 CHANGES = ("write", "move", "swap_in", "remove", "remove_file", "prune")

@@ -46,10 +46,16 @@ def test_a_second_batch_is_refused_while_the_first_runs(
     """Both would begin at the same cursor and export the same events under two names."""
     with (
         batch_leases(source, request_, store),
-        pytest.raises(LeaseHeldError, match="first"),
+        pytest.raises(
+            LeaseHeldError, match=r"held by 'first#.* until .*Wait until then, or stop it"
+        ) as caught,
         batch_leases(source, request_, store),
     ):
         pass
+    revoke = (
+        f"consumer revoke {CONSUMER} --feed {FEED} --shard 0 --fencing-token {caught.value.row.fencing_token}"
+    )
+    assert revoke in caught.value.message
     with batch_leases(source, request_, store) as (held, _):
         assert held.shards == [0, 1]
 

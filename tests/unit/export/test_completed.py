@@ -153,6 +153,12 @@ def test_an_event_needs_all_but_the_database() -> None:
         {**_EXTRA, "window_start": None},
         {**_EXTRA, "window_end": _EXTRA["window_start"]},
         {**_EXTRA, "window_end": "2012-01-01T00:00:00Z"},
+        {
+            **_EXTRA,
+            "windows": [
+                {"window_start": "2013-01-01T01:00:00Z", "window_end": "2013-01-01T00:00:00Z", "rows": 1}
+            ],
+        },
     ],
     ids=str,
 )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.exceptions import OutputNotWritableError
-from airflow_changefeed.storage.files import LocalFiles, open_files
+from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.storage.local import LocalFiles
 from tests.unit.export.faults import local_files
 
 

@@ -20,7 +20,7 @@ from airflow_changefeed.export.parts import PartFile
 from airflow_changefeed.output.schemas import parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.output.structs import leaf_types, leaves
-from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.verify.checksum import checksum
 from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
 from airflow_changefeed.verify.verify import read_facts

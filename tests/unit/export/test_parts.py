@@ -30,7 +30,8 @@ from airflow_changefeed.export.parts import write_part
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import read_receipt, write_receipt
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import LocalFiles, open_files
+from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.verify.verify import read_facts
 
 SCHEMA = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])

@@ -14,7 +14,8 @@ from botocore.exceptions import IncompleteReadError, ParamValidationError, Profi
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 from airflow_changefeed.storage.errors import check_path, secrets_of
-from airflow_changefeed.storage.files import RemoteFiles, open_files
+from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.storage.remote import RemoteFiles
 from tests.unit.export.faults import remote_files
 
 SECRET = "hunter2-hunter2"

@@ -15,7 +15,8 @@ from airflow_changefeed.core import documents
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
 from airflow_changefeed.folding.states import State, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import Files, LocalFiles
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.local import LocalFiles
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport
 from tests.unit.export.faults import remote_files
 from tests.unit.export.flights import START

@@ -17,7 +17,7 @@ from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.manifests import span
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.storage.local import LocalFiles
 
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 

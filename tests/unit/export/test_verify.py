@@ -23,7 +23,8 @@ from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.files import LocalFiles, RemoteFiles
+from airflow_changefeed.storage.local import LocalFiles
+from airflow_changefeed.storage.remote import RemoteFiles
 from airflow_changefeed.verify.verify import verify, verify_export
 from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours

@@ -17,11 +17,13 @@ from airflow_changefeed.capture.shapes import _read as read_shape
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.doctor.variables import unknown_feeds
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
+    CursorFormatError,
     IncompleteReadError,
     InvalidArgumentError,
     ManifestError,
@@ -196,6 +198,23 @@ def test_an_extra_that_is_no_object_or_too_deep_is_refused(extra: Any) -> None:
     """A DAG that follows failed with Python's own words."""
     with pytest.raises(InvalidArgumentError, match="the event's extra"):
         CompletedExport.from_extra(extra)
+
+
+@pytest.mark.parametrize("path", [("feed",), ("shards", "0", "moved_by")])
+def test_half_a_character_in_a_variable_is_named_when_it_is_read(path: tuple[str, ...]) -> None:
+    """It was read, and the next publishing ended with Python's own error."""
+    at = {"ulid": "0" * 26, "resource_version": 1, "moved_at": "2013-01-01T00:00:00Z", "moved_by": "me"}
+    content: dict[str, Any] = {
+        **{"kind": "changefeed cursors", "schema_version": 2, "consumer": "c", "feed": "f", "database": ""},
+        **{"shards": {"0": at}, "recovery_fork": None},
+    }
+    assert CursorDocument.from_json(json.dumps(content), key="v").to_json()
+    inside = content
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = "a\ud800b"
+    with pytest.raises(CursorFormatError, match=f"'v'.*{path[-1]}.*half a character"):
+        CursorDocument.from_json(json.dumps(content), key="v")
 
 
 def test_half_a_character_in_a_variable_does_not_stop_doctor() -> None:

@@ -27,6 +27,9 @@ from airflow_changefeed.export.completed import CompletedExport, CompletedWindow
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
 from tests.unit.core.strategies import frontiers, ranges, shards, texts, times, ulids, units, windows
 
+_completed_windows = st.builds(
+    lambda window, rows: CompletedWindow(window.start, window.end, rows), windows, st.integers(0)
+)
 for _kind, _drawn in {
     Ulid: ulids,
     UlidRange: ranges,
@@ -59,7 +62,7 @@ for _kind, _drawn in {
         rows=st.integers(0),
         manifests=st.lists(texts, max_size=3).map(tuple),
         shards=st.lists(shards, max_size=3).map(tuple),
-        windows=st.lists(st.builds(CompletedWindow, times, times, st.integers(0)), max_size=3).map(tuple),
+        windows=st.lists(_completed_windows, max_size=3).map(tuple),
         batch=st.dictionaries(shards, ranges, max_size=3),
     ),
 }.items():

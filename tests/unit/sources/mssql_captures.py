@@ -225,6 +225,6 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
         lambda: told.drift_faults(
             [TableDrift(NAME, "myservice.MyTable", ("column a is gone", "column b is not recorded"))]
         ),
-        "column a is gone; column b is not recorded. airflow-changefeed capture refresh",
+        "column a is gone; column b is not recorded. To capture the current columns: airflow-",
     ),
 }

@@ -183,7 +183,9 @@ def test_an_older_installation_says_how_to_upgrade_it() -> None:
             raise _error(self.text)
 
     session: Any = Old()
-    with pytest.raises(FeedSetupError, match="older version of changefeed; upgrade it with `airflow-ch"):
+    with pytest.raises(
+        FeedSetupError, match="older version of changefeed; upgrade it: airflow-changefeed install"
+    ):
         load_feeds(session, "changefeed")
     session.text = "Divide by zero error encountered."
     with pytest.raises(driver.ProgrammingError):

@@ -33,7 +33,7 @@ from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import main
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
-from airflow_changefeed.storage.files import LocalFiles
+from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.verify.verify import verify
 from tests.identity import DATABASE
 from tests.unit.export.flights import FEED, hours

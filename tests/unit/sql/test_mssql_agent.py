@@ -84,6 +84,8 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "Db", "agent", drain_every=timedelta(seconds=30), keep=timedelta(hours=12), purge_at=time(3, 30)
     )
     assert capsys.readouterr().out == expected
+    assert "up to 12h ago" in expected
+    assert "up to 30 days ago" in agent_script("Db", "agent")
     path = tmp_path / "jobs.sql"
     assert run("agent-jobs", "--database", "Db", "--owner", "agent", "--output-file", str(path)) == 0
     assert path.read_text() == agent_script("Db", "agent")

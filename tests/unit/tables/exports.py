@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,12 +22,12 @@ from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
 from airflow_changefeed.tables.base import PARTITIONS, LakeTable, TableChange, TableFile, TableState
 from airflow_changefeed.tables.open import open_table
+from tests.unit.tables.formats import LIBRARIES, Row
 
 FEED = "dbo.flights"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 #: What a table of numbers has.
 COLUMNS = pa.schema([ULID_FIELD, TIME_FIELD, ("number", pa.int64())])
-Row = dict[str, Any]
 
 
 def unit(hour: int, shard: Shard = 0) -> ExportUnit:
@@ -40,22 +41,25 @@ class Export:
     """
     An export whose files are written by hand, and its table.
 
-    :param catalog: pyiceberg's properties, for a table of Iceberg.
+    :param folder: of everything that lies on this machine.
+    :param path: of the output; by default in the folder.
     """
 
     format: str
-    path: str
+    folder: Path
+    path: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    catalog: Mapping[str, Any] = field(default_factory=dict)
     feed: str = FEED
 
     def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.path or f"{self.folder}/lake"
         self.store = ManifestStore(self.path, self.feed, self.options)
+        self.library = LIBRARIES[self.format](self.folder, self.store.layout.data)
 
     def table(self) -> LakeTable:
         """Open the table, as another process would."""
-        named = {"table": "sales.flights", "catalog": self.catalog} if self.format == "iceberg" else {}
-        return open_table(self.format, self.store, self.options, **named)
+        return open_table(self.format, self.store, self.options, **self.library.named)
 
     def write(
         self,

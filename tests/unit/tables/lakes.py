@@ -8,23 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.tables.base import LakeTable, TableChange, TableState
-from airflow_changefeed.tables.open import FORMATS, open_table
+from airflow_changefeed.tables.open import open_table
 from airflow_changefeed.tables.publish import publish
 from tests.unit.export.faults import local_files, stepped
 from tests.unit.export.flights import FEED, Flights
-from tests.unit.tables.formats import LIBRARIES, NAME, FormatLibrary
+from tests.unit.tables.formats import LIBRARIES, OPTIONS, FormatLibrary
 
-OPTIONS = {
-    format: ExportOptions(table_format=format, catalog_table=NAME if format == "iceberg" else "")
-    for format in FORMATS
-}
 Before = Callable[[int], None]
 
 
@@ -71,8 +67,12 @@ class LakeAttempt:
         forget(store, attempts - {0})
         return is_changed
 
-    def run(self, before: Before | None = None) -> None:
-        """Do all of it; with somebody called before each change of files, and around each commit."""
+    def run(self, before: Before | None = None, *, is_long: bool = True) -> None:
+        """
+        Do all of it; with somebody called before each change of files, and around each commit.
+
+        :param is_long: whether also before those of the manifests, when nothing has changed the table yet.
+        """
         if before is None:
             self.write()
             self.publish()
@@ -83,7 +83,7 @@ class LakeAttempt:
             before(next(numbers))
 
         files = stepped(self.lake.files, step)
-        self.write(files)
+        self.write(files if is_long else None)
         self.publish(SteppedTable(self.lake.table(), step), files)
 
 
@@ -91,7 +91,7 @@ class Lake:
     """
     An output of flights that is a table.
 
-    :param kind: ``delta`` or ``iceberg``.
+    :param kind: one of ``FORMATS``.
     """
 
     def __init__(self, folder: Path, kind: str, flights: Flights) -> None:
@@ -125,15 +125,11 @@ class Lake:
         """Rows that readers of the table find; none before there is a table."""
         if self.table().look().version is None:
             return []
-        rows = self.library.read(columns).select(list(columns)).to_pylist()
+        rows = self.library.read().select(list(columns)).to_pylist()
         return sorted(tuple(row.values()) for row in rows)
-
-    def delete(self, where: str) -> None:
-        """Delete rows of the table, as somebody else may."""
-        self.library.delete(where)
 
     def commits(self) -> int:
         """How many commits the table has had."""
         if self.table().look().version is None:
             return 0
-        return self.library.commits()
+        return len(self.library.notes())

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -19,20 +22,9 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables import delta as delta_module
 from airflow_changefeed.tables.base import TableFile, TableState
 from airflow_changefeed.verify.verify import verify
-from tests.unit.tables.conftest import make
 from tests.unit.tables.exports import COLUMNS, Export, change, paths, unit
 
 KEY = ("0", unit(0).name, 1)
-
-
-def notes(export: Export) -> list[dict[str, Any]]:
-    """Return what commits say of themselves, oldest first."""
-    table: Any = export.table()
-    if export.format == "delta":
-        return list(reversed(table._load().history()))
-    with table._catalog() as catalog:
-        snapshots = table._load(catalog).metadata.snapshots
-        return [dict(each.summary.additional_properties) for each in snapshots]
 
 
 def first(export: Export) -> tuple[TableFile, TableState]:
@@ -78,7 +70,7 @@ def test_a_change_without_files_is_a_commit_with_a_note(export: Export) -> None:
     table.commit(before, change(number="2"))
     after = table.look()
     assert after.version != before.version
-    assert [each["number"] for each in notes(export)] == ["1", "2"]
+    assert [each["number"] for each in export.library.notes()] == ["1", "2"]
 
 
 @pytest.mark.parametrize("is_replacement", [False, True])
@@ -128,6 +120,56 @@ def test_one_of_many_at_the_same_moment_creates_the_table(export: Export) -> Non
     assert len(paths(seen)) == 1
     [second] = race(export, seen, [export.write(unit(1), attempt) for attempt in (4, 5, 6)])
     assert sorted(paths(export.table().look())) == sorted([*paths(seen), second])
+
+
+def traced(call: Callable[[], object], module: str, before: Callable[[int], object]) -> int:
+    """
+    Call something, and something else before each line of a module that it comes to; return how many it were.
+
+    :param module: its file.
+    """
+    lines = count()
+
+    def line(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            before(next(lines))
+        return line
+
+    earlier = sys.gettrace()
+    sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename == module else None)
+    try:
+        call()
+    finally:
+        sys.settrace(earlier)
+    return next(lines)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_of_two_wins_at_whichever_line_the_other_comes_between(export: Export, is_first: bool) -> None:
+    """Eight lines of the format's own module, as another process may be as fast as it likes."""
+    module = inspect.getfile(type(export.table()))
+
+    def race(number: int, place: int | None) -> int:
+        racing = Export(export.format, export.folder / str(number))
+        seen = TableState() if is_first else first(racing)[1]
+        won = []
+
+        def commit(attempt: int) -> None:
+            file = racing.write(unit(1), attempt)
+            try:
+                racing.table().commit(seen, change([file]))
+            except TableConflictError:
+                return
+            won.append(file.path)
+
+        lines = traced(lambda: commit(2), module, lambda line: line == place and commit(3))
+        assert len(won) == 1, f"line {place} of {lines}"
+        assert set(paths(racing.table().look())) == {*paths(seen), *won}
+        return lines
+
+    lines = race(0, None)
+    for place in range(0, lines, -(-lines // 8)):
+        race(place + 1, place)
 
 
 def test_a_table_that_exists_is_not_created_again(export: Export) -> None:
@@ -208,35 +250,10 @@ def test_a_commit_whose_answer_is_lost_is_a_conflict_that_landed(
     seen = TableState() if is_first else first(export)[1]
     file = export.write(unit(1), 2)
     with monkeypatch.context() as patched:
-        lose_answer(export.format, is_first, patched)
+        export.library.lose_answer(patched)
         with pytest.raises(TableConflictError, match="read the table again"):
             export.table().commit(seen, change([file]))
     assert file.path in paths(export.table().look())
-
-
-def lose_answer(format: str, is_first: bool, patched: pytest.MonkeyPatch) -> None:
-    """Let the library commit, and then say that the connection broke."""
-
-    def losing(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **more: Any) -> None:
-            inner(*arguments, **more)
-            raise OSError("Generic S3 error: error sending request: connection closed")
-
-        return call
-
-    if format == "iceberg":
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        patched.setattr(SqlCatalog, "commit_table", losing(SqlCatalog.commit_table))
-    elif is_first:
-        from deltalake import transaction
-
-        name = "create_table_with_add_actions"
-        patched.setattr(transaction, name, losing(getattr(transaction, name)))
-    else:
-        from deltalake import DeltaTable
-
-        patched.setattr(DeltaTable, "create_write_transaction", losing(DeltaTable.create_write_transaction))
 
 
 def test_pyiceberg_commits_once(iceberg: Export, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +285,7 @@ def test_the_count_of_our_commits_survives_the_log(delta: Export) -> None:
     for number in range(3):
         table.commit(table.look(), change([delta.write(unit(number), number + 1)], number=str(number)))
     assert table._load().transaction_version("changefeed") == 3
-    assert [each["number"] for each in notes(delta)] == ["0", "1", "2"]
+    assert [each["number"] for each in delta.library.notes()] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -319,19 +336,11 @@ def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
     assert paths(export.table().look()) == [newer.path]
 
 
-def test_a_table_of_somebody_else_is_refused(tmp_path: Path, export: Export) -> None:
+def test_a_table_of_somebody_else_is_refused(export: Export) -> None:
     """One that has no partitions of ours, or lies elsewhere."""
-    if export.format == "delta":
-        from deltalake import write_deltalake
-
-        write_deltalake(export.store.layout.data, pa.table({"a": [1]}))
-        with pytest.raises(TableError, match="was not made by an export"):
-            export.table().look()
-        return
-    first(export)
-    other = make("iceberg", tmp_path, feed="dbo.other")
-    with pytest.raises(TableError, match="give it another table"):
-        other.table().look()
+    export.library.make_foreign()
+    with pytest.raises(TableError, match=r"made by an export.* another path|give it another table"):
+        export.table().look()
 
 
 def test_a_new_column_alone_is_no_harm(delta: Export, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,15 @@ import pytest
 
 from airflow_changefeed.core.plan import PARQUET, TABLE_FORMATS
 from airflow_changefeed.exceptions import InvalidArgumentError, TableError, TransientError
+from airflow_changefeed.folding import merge_task
+from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
 from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.tables import open as open_module
+from airflow_changefeed.tables.base import CURRENT, LakeTable, TableState
 from airflow_changefeed.tables.open import FORMATS, open_table
 from airflow_changefeed.tables.storage import object_store_options
-from tests.unit.tables.conftest import make
 from tests.unit.tables.exports import Export, change, paths, unit
+from tests.unit.tables.formats import LIBRARIES, NAME
 
 AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
 
@@ -48,11 +52,14 @@ def test_wrong_arguments_are_named(tmp_path: Path, format: str, more: dict[str, 
         open_table(format, ManifestStore(str(tmp_path), "f"), **more)
 
 
-def test_a_missing_package_is_named_with_its_extra(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("format", [format for format, library in LIBRARIES.items() if library.package])
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not every worker has it."""
-    package = {"delta": "deltalake", "iceberg": "pyiceberg"}[export.format]
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(TableError, match=rf"pip install 'airflow-changefeed\[{export.format}\]'"):
+    export = Export(format, tmp_path)
+    monkeypatch.setitem(sys.modules, export.library.package, None)
+    with pytest.raises(TableError, match=rf"pip install 'airflow-changefeed\[{format}\]'"):
         export.table()
 
 
@@ -60,8 +67,8 @@ def test_a_feed_whose_folder_has_a_percent_sign(tmp_path: Path) -> None:
     """Iceberg takes it; deltalake would write its log there, and look for it elsewhere."""
     feed = "dbo.Flüge 2013"
     with pytest.raises(TableError, match="percent sign"):
-        make("delta", tmp_path, feed=feed).table()
-    export = make("iceberg", tmp_path, feed=feed)
+        Export("delta", tmp_path, feed=feed).table()
+    export = Export("iceberg", tmp_path, feed=feed)
     file, table = export.write(unit(0), 1), export.table()
     table.commit(table.look(), change([file]))
     assert paths(export.table().look()) == [file.path]
@@ -70,7 +77,7 @@ def test_a_feed_whose_folder_has_a_percent_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["a lake", "lake#1", "lake?", "löke", "a+b=c"])
 def test_folders_may_have_any_other_name(export: Export, tmp_path: Path, folder: str) -> None:
     """On local disks, where people name them."""
-    export = make(export.format, tmp_path / folder)
+    export = Export(export.format, tmp_path / folder)
     file, table = export.write(unit(0), 1), export.table()
     table.commit(table.look(), change([file]))
     assert paths(export.table().look()) == [file.path]
@@ -181,6 +188,11 @@ def test_an_environment_that_allows_overwriting_is_refused(monkeypatch: pytest.M
         object_store_options("s3://lake", {})
 
 
+def iceberg_in(folder: Path, catalog: Mapping[str, str]) -> LakeTable:
+    """Return a table of Iceberg in a catalog."""
+    return open_table("iceberg", ManifestStore(str(folder), "f"), table=NAME, catalog=catalog)
+
+
 def test_parts_of_a_catalog_s_properties_are_no_part_of_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +206,7 @@ def test_parts_of_a_catalog_s_properties_are_no_part_of_messages(
     uri = "postgresql+psycopg2://user:hidden%2Fsecret@127.0.0.1:1/db"
     catalog = {"name": "tests", "type": "sql", "uri": uri, "credential": "client:hidden-word"}
     with pytest.raises((TableError, TransientError), match="neither") as caught:
-        Export("iceberg", str(tmp_path), catalog=catalog).table().look()
+        iceberg_in(tmp_path, catalog).look()
     assert "hidden" not in str(caught.value)
 
 
@@ -203,8 +215,26 @@ def test_a_catalog_that_is_not_there_shows_no_secret(tmp_path: Path) -> None:
     uri = "postgresql+nodriver://user:hidden-word@127.0.0.1:1/db"
     catalog = {"name": "tests", "type": "sql", "uri": uri}
     with pytest.raises((TableError, TransientError)) as caught:
-        Export("iceberg", str(tmp_path), catalog=catalog).table().look()
+        iceberg_in(tmp_path, catalog).look()
     assert "hidden-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_format_without_current_tables_is_refused_when_a_dag_is_parsed(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when one is opened; the message names the formats that have them."""
+    for module in (merge_task, open_module):
+        monkeypatch.setattr(module, "CURRENT_FORMATS", ("other", "another"))
+    with pytest.raises(
+        InvalidArgumentError,
+        match=f"table_format must be other or another, not '{format}': a table of {format} takes exports",
+    ):
+        ChangefeedMergeOperator(task_id="t", feed="f", path="/in", output_path="/out", table_format=format)
+    export = Export(format, tmp_path)
+    with pytest.raises(InvalidArgumentError, match=f"'{format}'; expected 'other' or 'another'"):
+        open_table(format, export.store, use=CURRENT, **export.library.named)
+    assert export.table().look() == TableState()
 
 
 def test_each_format_of_an_export_can_be_opened() -> None:

@@ -33,7 +33,8 @@ from airflow_changefeed.verify.verify import verify, verify_export
 from tests.clocks import after_now
 from tests.unit.export.faults import Killed, kill_at, manifest_rows
 from tests.unit.export.flights import FEED, Flights, hours
-from tests.unit.tables.lakes import OPTIONS, Lake, SteppedTable
+from tests.unit.tables.formats import OPTIONS
+from tests.unit.tables.lakes import Lake, SteppedTable
 
 ROWS = 12
 _MOST_CHANGES = 80
@@ -78,9 +79,14 @@ def _check_whole(lake: Lake, rows: int) -> None:
     assert [fault for fault in verify(lake.store) if fault.severity.name != "NOTE"] == []
 
 
+#: Kills while files and manifests are written are in ``tests/unit/export/test_commit.py``, without a table.
+LONG = pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.soak)])
+
+
+@LONG
 @pytest.mark.parametrize("is_replacement", [False, True])
 def test_killed_anywhere_and_retried_the_table_has_each_window_once(
-    lakes: Callable[[Flights], Lake], flights: Flights, is_replacement: bool
+    lakes: Callable[[Flights], Lake], flights: Flights, is_replacement: bool, is_long: bool
 ) -> None:
     """
     Killed before any change of files, before or behind the commit: readers of the table see no window or all
@@ -93,7 +99,7 @@ def test_killed_anywhere_and_retried_the_table_has_each_window_once(
             lake.attempt(hours(0, 2)).run()
             assert lake.commits() == 1
         try:
-            lake.attempt(hours(0, 2), run="task/1").run(kill_at(number))
+            lake.attempt(hours(0, 2), run="task/1").run(kill_at(number), is_long=is_long)
         except Killed:
             killed = True
         assert len(lake.rows()) in ({ROWS} if is_replacement else {0, ROWS})
@@ -102,7 +108,7 @@ def test_killed_anywhere_and_retried_the_table_has_each_window_once(
         assert lake.commits() <= (3 if is_replacement else 2)
         return killed
 
-    assert _steps(run) >= 6
+    assert _steps(run) >= (6 if is_long else 3)
 
 
 def test_a_commit_holds_whole_windows_of_all_shards(
@@ -117,20 +123,21 @@ def test_a_commit_holds_whole_windows_of_all_shards(
     assert {row[0] for row in lake.rows(["changefeed_shard"])} == {0, 1}
 
 
-def test_a_hundred_retries_of_a_window_are_one_commit(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_retries_of_a_window_are_one_commit(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
     """A try that comes after the table has the window finds no difference."""
     lake = lakes(flights)
     first = lake.attempt(hours(0, 1))
     first.run()
-    for _ in range(100):
+    for _ in range(10):
         assert not first.publish()
     assert lake.commits() == 1
     _check_whole(lake, ROWS)
 
 
-def test_a_zombie_does_no_harm_at_any_step(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+@LONG
+def test_a_zombie_does_no_harm_at_any_step(
+    lakes: Callable[[Flights], Lake], flights: Flights, is_long: bool
+) -> None:
     """An older attempt stops before any of its changes, a newer one does all of it, the older one goes on."""
 
     def run(number: int) -> bool:
@@ -146,7 +153,7 @@ def test_a_zombie_does_no_harm_at_any_step(lakes: Callable[[Flights], Lake], fli
                 assert len(lake.rows()) == ROWS
 
         try:
-            older.run(before)
+            older.run(before, is_long=is_long)
         except SupersededError:
             end(lake.store, older.plan, committed=False)
             assert interleaved
@@ -155,7 +162,7 @@ def test_a_zombie_does_no_harm_at_any_step(lakes: Callable[[Flights], Lake], fli
             assert {attempt for _, _, attempt in lake.table().look().files} == {newer.plan.attempt}
         return interleaved
 
-    assert _steps(run) >= 6
+    assert _steps(run) >= (6 if is_long else 3)
 
 
 def test_many_at_once_leave_every_window_once(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
@@ -312,7 +319,7 @@ def test_rows_that_somebody_deleted_are_noticed_and_come_back(
     """As the files that have lost some are others."""
     lake = lakes(flights)
     lake.attempt(hours(0, 3)).run()
-    lake.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
+    lake.library.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
     assert len(lake.rows()) == ROWS + 2
     found = differences(lake.store, lake.table())
     assert len(found) == 2

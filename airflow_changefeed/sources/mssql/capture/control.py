@@ -19,6 +19,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
     UnexportableValue,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FeedStorage
 from airflow_changefeed.exceptions import (
     CaptureGapError,
@@ -271,7 +272,7 @@ def _check_version(session: Session, database: MssqlDatabase) -> None:
     if not has_object(session, database.schema, "enable_capture"):
         raise FeedSetupError(
             f"the version installed in schema {database.schema!r} of {database.server} does not support "
-            "captures; upgrade it with `airflow-changefeed install`",
+            f"captures; upgrade it: {shell('install')}",
             schema=database.schema,
         )
 

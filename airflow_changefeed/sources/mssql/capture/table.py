@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.capture import CaptureShape, Operation
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions
@@ -184,7 +185,7 @@ def _drift_problems(facts: TableFacts) -> Iterator[str]:
     if facts.access["is_renamed"]:
         words.insert(0, f"the table is now named {facts.access['name']}")
     if words:
-        yield f"{'; '.join(words)}: refresh the capture (airflow-changefeed capture refresh)"
+        yield f"{'; '.join(words)}: refresh the capture: {shell('capture refresh', facts.capture['name'])}"
 
 
 def _hidden_problems(facts: TableFacts) -> Iterator[str]:

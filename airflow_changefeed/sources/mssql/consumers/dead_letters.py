@@ -16,6 +16,7 @@ from airflow_changefeed.core.consumer import (
     Outcome,
     Parked,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
@@ -66,7 +67,7 @@ class MssqlDeadLetters:
             present = next((row for rows in results for row in rows), None)
             if present is None:
                 raise DeadLetterError(
-                    f"dead letter {number} not found; list them with airflow-changefeed dead-letters list",
+                    f"dead letter {number} not found; list them: {shell('dead-letters list')}",
                     number=number,
                 )
             found = load_feed(session, schema, present["feed"])

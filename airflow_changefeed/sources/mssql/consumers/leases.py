@@ -7,11 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_changefeed.core.consumer import Grant, LeaseInfo, Waiter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.exceptions import StaleVersionError
-from airflow_changefeed.sources.base_leases import check_lease
+from airflow_changefeed.sources.base_leases import Grant, LeaseInfo, Waiter, check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers, in_json
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row

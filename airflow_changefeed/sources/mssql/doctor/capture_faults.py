@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
-from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
+from airflow_changefeed.core.fault import Fault, FaultKind, gap_remedy, not_checked, shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.mssql.capture.drift import TableDrift
@@ -15,10 +15,6 @@ from airflow_changefeed.sources.mssql.names import quote
 
 #: Name prefixes of all captures' triggers.
 _OURS = "capture_"
-_RESOLVE = (
-    "then resolve the gap that the next seal finds (airflow-changefeed capture resolve; --resync records "
-    "the current rows)"
-)
 
 
 def trigger_name(capture: Row, table: Row, operation: Operation) -> str:
@@ -38,7 +34,7 @@ def trigger_faults(
     :param tells_order: whether the server reports which trigger fires first.
     """
     there = {row["name"].casefold(): row for row in triggers}
-    refresh = f"Recreate it (airflow-changefeed capture refresh {capture['name']}), {_RESOLVE}"
+    remedy = gap_remedy(capture["name"])
     for operation in Operation:
         if table[ASKED[operation]] is None:
             continue
@@ -47,18 +43,18 @@ def trigger_faults(
         full = f"{quote(table['table_schema'])}.{quote(name)}"
         on = f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
         if row is None:
-            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", refresh)
+            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", remedy)
             continue
         if row["is_disabled"]:
             what = f"it is disabled: each {operation.value} goes unrecorded"
-            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}; {_RESOLVE}")
+            yield _of_trigger(table, name, what, f"enable trigger {full} on {on}. {remedy}")
         elif row["altered"] is not None:
             what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
-            yield _of_trigger(table, name, what, refresh)
+            yield _of_trigger(table, name, what, remedy)
         off = [setting for setting in ("quoted_identifier", "ansi_nulls") if row[f"uses_{setting}"] == 0]
         if off:
             what = f"it was created with {' and '.join(off)} off, so writers may fail"
-            yield _of_trigger(table, name, what, refresh)
+            yield _of_trigger(table, name, what, remedy)
         if tells_order and not row["is_first"]:
             yield from _order_fault(table, name, full, operation, triggers)
 
@@ -100,8 +96,7 @@ def gap_faults(gaps: Iterable[CaptureGap]) -> list[Fault]:
             f"capture {gap.capture}, table {gap.table}",
             f"changes may not have been recorded: {gap.reason} (gap {gap.number}, found at "
             f"{format_time(gap.found_at)}); nothing is sealed until the gap is resolved",
-            f"Find the cause, then: airflow-changefeed capture resolve {gap.capture}. --resync records the "
-            "current rows, which makes a fold of the events correct again",
+            gap_remedy(gap.capture),
         )
         for gap in gaps
     ]
@@ -129,7 +124,7 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
                 what,
                 f"it has {counted(row['rows'], 'row')}, but {row['expected']} according to the recorded "
                 "changes: some changes were not recorded",
-                f"Run airflow-changefeed capture check {capture}, which records a gap, then resolve it. If "
+                f"Run {shell('capture check', capture)}, which records a gap, then resolve it. If "
                 "it finds none, the server's row count is wrong; correct it with dbcc updateusage (0)",
             )
 
@@ -141,7 +136,7 @@ def drift_faults(drift: Iterable[TableDrift]) -> list[Fault]:
             FaultKind.CAPTURE_DRIFT,
             f"capture {one.capture}, table {one.table}",
             "; ".join(one.words),
-            f"airflow-changefeed capture refresh {one.capture} captures the current columns",
+            f"To capture the current columns: {shell('capture refresh', one.capture)}",
         )
         for one in drift
         if one.words
@@ -163,7 +158,7 @@ def guard_faults(
         f"capture {capture['name']}, table {table_name(table)}",
         f"the table {schema}.{table['guard_name']}, or its foreign key, is missing: truncate and switch are "
         "no longer refused, and bypass the triggers",
-        f"airflow-changefeed capture refresh {capture['name']}",
+        shell("capture refresh", capture["name"]),
     )
 
 
@@ -184,9 +179,7 @@ def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable
         f"database trigger {name}",
         f"it is {'disabled' if found else 'missing'}: changes to captured columns are no longer refused, and "
         "make writers fail",
-        f"enable trigger {quote(name)} on database"
-        if found
-        else f"airflow-changefeed capture refresh {asked[0]}",
+        f"enable trigger {quote(name)} on database" if found else shell("capture refresh", asked[0]),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
+from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sources.outbox import length_text
 
@@ -237,7 +237,7 @@ def not_installed(server: str, schema: str) -> Fault:
         FaultKind.NOT_INSTALLED,
         server,
         f"changefeed is not installed in schema {schema!r}, or this login cannot see it",
-        "Run the install script (airflow-changefeed sql), or set changefeed_schema in the connection's extra",
+        f"Run the install script ({shell('sql')}), or set changefeed_schema in the connection's extra",
     )
 
 

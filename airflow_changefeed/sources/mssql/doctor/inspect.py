@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked
+from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked, shell
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import (
@@ -229,7 +229,7 @@ class _Inspection:
             self.faults += faults.missing_objects(self.schema, expected, self.names, upgrade)
             if feed.capture is not None:
                 expected = capture_objects(feed.name, range(len(feed.capture.tables)))
-                refresh = f"airflow-changefeed capture refresh {feed.name}"
+                refresh = shell("capture refresh", feed.name)
                 self.faults += faults.missing_objects(self.schema, expected, self.names, refresh)
         if feed.table is None and self.sees_all:
             self.faults.append(faults.no_event_table(self.schema, feed.name))

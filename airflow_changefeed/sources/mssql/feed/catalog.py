@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.mssql.capture.registry import is_of_capture, load_registry
@@ -56,8 +57,8 @@ def load_feeds(
             return None
         if is_driver_error(error) and "invalid column name" in str(error).lower():
             raise FeedSetupError(
-                f"schema {schema!r} has an older version of changefeed; upgrade it with `airflow-changefeed "
-                "install`, or with the script of `airflow-changefeed sql`",
+                f"schema {schema!r} has an older version of changefeed; upgrade it: "
+                f"{shell('install')}; or by the script that sql prints",
                 schema=schema,
             ) from error
         raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import time, timedelta
 
 from airflow_changefeed import __version__
+from airflow_changefeed.core.feed import max_hold_text
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sql import fill, load_sql
 from airflow_changefeed.sql.mssql import DEFAULT_SCHEMA, install_tokens
@@ -62,7 +63,9 @@ def agent_script(
         "subday_type": str(kind),
         "subday_interval": str(drain_every // unit),
         "keep_minutes": str(keep // _MINUTE),
-        "keep_text": str(keep),
+        "keep_text": str(keep).removesuffix(", 0:00:00")
+        if keep % timedelta(days=1) == timedelta()
+        else max_hold_text(keep),
         "purge_time": f"{purge_at:%H%M}00",
     }
     head = (

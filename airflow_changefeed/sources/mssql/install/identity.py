@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.exceptions import FeedNotFoundError, UnsupportedVersionError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -67,12 +68,12 @@ def _read(session: Session, database: MssqlDatabase) -> DatabaseIdentity:
     if version is None:
         raise FeedNotFoundError(
             f"changefeed is not installed in schema {schema!r} of {database.server}, or this login cannot "
-            "see it; install it with `airflow-changefeed install`",
+            f"see it; install it: {shell('install')}",
             known=[],
             **facts,
         )
     raise UnsupportedVersionError(
         f"schema {schema!r} of {database.server} has version {version}, which has no database identity; "
-        "upgrade it with `airflow-changefeed install`, or with the script of `airflow-changefeed sql`",
+        f"upgrade it: {shell('install')}; or by the script that sql prints",
         **facts,
     )

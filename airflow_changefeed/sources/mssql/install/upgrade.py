@@ -6,6 +6,7 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 from airflow_changefeed import __version__
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.exceptions import PermissionDeniedError, UnsupportedVersionError
 from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -93,10 +94,9 @@ def run_batches(session: Session, database: MssqlDatabase, sequence_cache: int |
 
 def _may_not(database: MssqlDatabase) -> PermissionDeniedError:
     schema = database.schema
-    option = "" if schema == "changefeed" else f" --schema {schema!r}"
     return PermissionDeniedError(
         f"this login may not install changefeed in schema {schema!r} of {database.server}: it needs CONTROL "
         "on the database, which members of db_owner have. Use such a login, or ask a DBA to run the script "
-        f"that `airflow-changefeed sql{option}` writes",
+        f"that this prints: {shell('sql', '--schema', schema)}",
         schema=schema,
     )

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
+from airflow_changefeed.core.fault import gap_remedy
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureGapError
@@ -120,8 +121,7 @@ def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:
     reasons = "; ".join(f"gap {gap.number}, table {gap.table!r}: {gap.reason}" for gap in found)
     return CaptureGapError(
         f"capture {capture!r}: changes may not have been recorded, so its feed is not sealed: {reasons}. "
-        "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
-        f"recorded: airflow-changefeed capture resolve {capture}",
+        f"{gap_remedy(capture)}",
         capture=capture,
         gaps=list(found),
     )

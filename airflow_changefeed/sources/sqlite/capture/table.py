@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Column, counted
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import SHARD_COLUMN
@@ -191,7 +192,7 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
     if changed:
         problems.append(
             f"columns {', '.join(map(repr, changed))} were changed or dropped since they are recorded; "
-            "refresh the capture (airflow-changefeed capture refresh)"
+            f"refresh the capture: {shell('capture refresh', query.capture.name)}"
         )
     return problems
 

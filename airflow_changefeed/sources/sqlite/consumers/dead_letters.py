@@ -16,6 +16,7 @@ from airflow_changefeed.core.consumer import (
     Outcome,
     Parked,
 )
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
@@ -265,7 +266,7 @@ def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
         row = connection.execute(f"{_select(connection)} where number = ?", (number,)).fetchone()
     if row is None:
         raise DeadLetterError(
-            f"dead letter {number} not found; list them with airflow-changefeed dead-letters list",
+            f"dead letter {number} not found; list them: {shell('dead-letters list')}",
             number=number,
         )
     return _dead_letter(*row)

@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import ConsumerInfo, Grant, LeaseInfo, Waiter
+from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import LeaseHeldError
-from airflow_changefeed.sources.base_leases import check_lease
+from airflow_changefeed.sources.base_leases import Grant, LeaseInfo, Waiter, check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, consumer_infos, load_consumer
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row

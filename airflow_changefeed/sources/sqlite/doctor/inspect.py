@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, gap_remedy, shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import ConnectionNotUsableError, LockTimeoutError
@@ -194,8 +194,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             FaultKind.CAPTURE_GAP,
             where,
             f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
-            "Find out what is missing, then resolve the gap, with --resync if the current rows should be "
-            f"recorded: airflow-changefeed capture resolve {capture.name}",
+            gap_remedy(capture.name),
         )
         for gap in open_gaps
     ]
@@ -205,8 +204,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
                 FaultKind.CAPTURE_TRIGGER,
                 where,
                 f"table {capture.tables[number].name}: {reason}",
-                "The next seal or check also finds it and records a gap. Resolve the gap, which recreates "
-                f"the triggers: airflow-changefeed capture resolve {capture.name}",
+                gap_remedy(capture.name),
             )
             for number, _, reason in altered(connection, capture)
         ]
@@ -215,7 +213,7 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
             FaultKind.CAPTURE_DRIFT,
             where,
             f"its tables' columns differ from those captured: {'; '.join(drift)}",
-            f"To capture the current columns: airflow-changefeed capture refresh {capture.name}",
+            f"To capture the current columns: {shell('capture refresh', capture.name)}",
         )
         for drift in [drift_of(connection, capture)]
         if drift

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     Event,
     FeedInfo,
@@ -224,7 +224,7 @@ class SqliteReader:
             f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
             f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
             f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace the "
-            f"recorded values: airflow-changefeed capture repair {shlex.quote(feed)} --conn-id ...",
+            f"recorded values: {shell('capture repair', feed)}",
             feed=feed,
             shard=shard,
             column=f"{value.image}.{value.column}",

@@ -65,8 +65,8 @@ begin
         where g.capture_id = @id and g.resolved_at is null;
         if @reason is not null
         begin
-            set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes may not have been recorded: ', left(@reason, 1400),
-                N'. Later windows may be incomplete, so nothing is sealed. Check the gaps (airflow-changefeed capture gaps), then resolve them (capture resolve; its resync records the current rows)');
+            set @message = concat(N'changefeed 77142: feed "<<name_text>>": changes may not have been recorded: ', left(@reason, 1000),
+                N'. Later windows may be incomplete, so nothing is sealed. Recreate triggers that are gone: airflow-changefeed capture refresh "<<name_text>>" --conn-id ... . Find out what is missing, then resolve the gap: airflow-changefeed capture resolve "<<name_text>>" --note ... --conn-id ... . To fold later times, take a snapshot afterwards, or add --resync, which records the current rows as events');
             throw 77142, @message, 1;
         end;
         if @busy is not null

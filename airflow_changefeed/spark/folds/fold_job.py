@@ -24,7 +24,7 @@ from airflow_changefeed.folding.plan import FoldSource, find_fold
 from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.fold import fold_source
+from airflow_changefeed.spark.folds.fold import fold_source
 from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
 from airflow_changefeed.spark.watch import watch
 
@@ -62,7 +62,7 @@ def run_fold(
     if source.base is not None and source.base.where:
         raise source.refusal(
             f"{source.base.what} has only a part of the table, and states are of the whole table. Choose "
-            "another base, or fold the part with airflow_changefeed.spark.fold.fold and write it elsewhere"
+            "another base, or fold the part with airflow_changefeed.fold and write it elsewhere"
         )
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()

@@ -16,8 +16,9 @@ from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.folding.columns import FoldedFiles
 from airflow_changefeed.folding.inputs import NEW, OLD
-from airflow_changefeed.folding.plan import RESOLVE, FoldedFiles, FoldSource
+from airflow_changefeed.folding.plan import RESOLVE, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.spark.read import ddl, read_files, spark_type, union
@@ -258,7 +259,7 @@ def recorded_rows(events: CapturedEvents) -> RecordedRows:
         begun = format_time(min(map(Ulid.parse_text, unready)).time)
         raise source.refusal(
             f"its rows are being recorded since {begun}, and were not all recorded by then: fold a later "
-            "time, or take a snapshot of the table (airflow-changefeed snapshot take)"
+            "time, or take a snapshot of the table (snapshot take)"
         )
     resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
     return RecordedRows(resets, max((row["ready"] for row in rows if row["ready"]), default=""))
@@ -328,7 +329,7 @@ def versions(changes: DataFrame, keys: int) -> DataFrame:
 
     A row that is recorded where earlier events have made it already has not changed.
 
-    :param changes: of :func:`~airflow_changefeed.spark.fold.changes`, whole.
+    :param changes: of :func:`~airflow_changefeed.spark.folds.fold.changes`, whole.
     :param keys: how many key columns they have.
     """
     from pyspark.sql import Window, functions

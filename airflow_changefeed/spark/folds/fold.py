@@ -9,18 +9,14 @@ a base is there, only the events since its begin are read, and joined to its row
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial, reduce
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import error_text
-from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice
 from airflow_changefeed.folding.current import VALID_FROM
 from airflow_changefeed.folding.inputs import NEW, OLD
@@ -28,7 +24,8 @@ from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.fold_events import (
+from airflow_changefeed.spark.folds.base_rows import base_rows, is_in_part, same_keys, shard_type
+from airflow_changefeed.spark.folds.fold_events import (
     RECORDING,
     SHARD,
     CapturedEvents,
@@ -42,18 +39,11 @@ from airflow_changefeed.spark.fold_events import (
     ulid_time,
     versions,
 )
-from airflow_changefeed.spark.read import check_times, ddl, quoted, read_parquet, spark_type
+from airflow_changefeed.spark.read import check_times, ddl, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_COMPARISONS = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 #: Of a tolerant fold: whether an event changed the row, though nothing had added it.
 UNKNOWN = "changefeed_unknown"
 #: Placeholder of a ULID in an error that Spark formats.
@@ -226,25 +216,6 @@ def changes(events: CapturedEvents, *, has_moved: bool, is_whole: bool = False) 
     )
 
 
-def is_in_part(source: FoldSource, base: Base, keys: Sequence[Column]) -> Column:
-    """
-    Whether a key is in the part of the table that a base has; also if it is null, which fails later.
-
-    No key moves into the part or out of it by an update: that is a delete and an insert.
-    """
-    from pyspark.sql import functions
-
-    # A column that was renamed since keeps its field.
-    names = {place: name for name, place in source.columns.items()}
-    found = functions.lit(True)
-    for one in base.conditions:
-        name = names[base.facts.fields[one.column]]
-        key, value = keys[source.keys.index(name)], functions.lit(one.value)
-        compare = _COMPARISONS[one.operator]
-        found &= compare(key, value.cast(spark_type(name, source.kinds[name])))
-    return functions.coalesce(found, functions.lit(True))
-
-
 def _numbered(columns: Sequence[Column]) -> list[Column]:
     """Number columns, so that none collides with the table's own."""
     return [column.alias(f"key{number}") for number, column in enumerate(columns)]
@@ -286,68 +257,6 @@ def _is_expected(exact_from: str) -> Column:
     first = functions.col("first")
     adds = first.getField("adds")
     return adds | (first.getField(ULID_COLUMN) < exact_from) if exact_from else adds
-
-
-def base_rows(
-    spark: SparkSession,
-    source: FoldSource,
-    base: Base,
-    resets: Mapping[Shard, str] = MappingProxyType({}),
-    *,
-    only_there: bool = True,
-) -> DataFrame:
-    """
-    Return the rows of the base, the columns numbered, with their shards; not those of shards with a reset.
-
-    Columns by the fields of the events, as a column that was renamed is another one for them. And
-    ``base_since``, the time since when the row is as it is; null if unknown.
-
-    :param only_there: whether rows that were deleted are left out. Else there are columns more:
-        ``base_deleted``, null in the others, and ``base_file``, the name of the row's file.
-    """
-    from pyspark.sql import functions
-
-    names = {place: name for name, place in base.facts.fields.items()}
-    columns = f"{ddl(base.kinds)}, {SHARD_COLUMN} {shard_type(source)}"
-    columns += "".join(f", {quoted(name)} timestamp" for name in (base.deleted, base.valid_from) if name)
-    # A table may have no files.
-    frame = read_parquet(spark, columns, base.paths) if base.paths else spark.createDataFrame([], columns)
-    shard = functions.col(SHARD_COLUMN)
-    deleted, since = (
-        functions.col(name) if name else functions.lit(None).cast("timestamp")
-        for name in (base.deleted, base.valid_from)
-    )
-    if base.deleted and only_there:
-        frame = frame.where(deleted.isNull())
-    if resets:
-        frame = frame.where(~shard.cast("string").isin([shard_text(one) for one in resets]))
-    values = [
-        (functions.col(quoted(names[place])) if place in names else functions.lit(None))
-        .cast(spark_type(name, source.kinds[name]))
-        .alias(f"base{number}")
-        for number, (name, place) in enumerate(source.columns.items())
-    ]
-    own = [*values, shard.alias("base_shard"), since.alias("base_since")]
-    if only_there:
-        return frame.select(*own)
-    file = functions.col("_metadata.file_name") if base.paths else functions.lit("")
-    more = [deleted.alias("base_deleted"), file.alias("base_file")]
-    return frame.select(*own, *more)
-
-
-def same_keys(source: FoldSource) -> list[Column]:
-    """Compare the keys of changes with those of a base's rows."""
-    from pyspark.sql import functions
-
-    places = {name: number for number, name in enumerate(source.columns)}
-    pairs = [
-        (functions.col(f"key{number}"), functions.col(f"base{places[name]}"))
-        for number, name in enumerate(source.keys)
-    ]
-    # A key's second column is null where files have none. Keys are never null, and plainly compared faster.
-    captured = len(source.shape.tables[source.table].key_columns)
-    same = [key == own for key, own in pairs[:captured]]
-    return same + [key.eqNullSafe(own) for key, own in pairs[captured:]]
 
 
 def _onto_base(
@@ -421,11 +330,6 @@ def _output(
     if since is not None:
         columns.append(since.alias(VALID_FROM))
     return columns
-
-
-def shard_type(source: FoldSource) -> str:
-    """Return Spark's type of a source's shards."""
-    return "bigint" if source.has_integer_shards else "string"
 
 
 def failure(source: FoldSource, why: str, ulid: Column) -> Column:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The commands of ``airflow-changefeed`` on outputs: names and options only.
+
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.cli.options.shared import (
+    FEED_HELP,
+    PATH_CONN_ID_HELP,
+    TIME_HELP,
+    action,
+    conn_id,
+    option,
+    shown,
+)
+from airflow_changefeed.cli.options.values import (
+    hours,
+    shard,
+    time,
+)
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+_CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg, or generic)"
+
+
+def verify_command() -> ActionCommand:
+    """Return the command that verifies an export."""
+    from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, lazy_load_command
+
+    return ActionCommand(
+        name="verify",
+        help="Compare an export with its manifests and report every difference",
+        description=(
+            "Read an export, or a part of it, and compare it with its manifests. Exits with status 0 if "
+            "nothing is damaged (there may be leftovers), 1 if something is damaged, 2 if the export cannot "
+            "be verified."
+        ),
+        func=lazy_load_command("airflow_changefeed.cli.commands.output.verify"),
+        args=(
+            option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+            option("--feed", help=FEED_HELP, required=True),
+            option("--start", help=f"Start, inclusive: {TIME_HELP}", type=time),
+            option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
+            option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
+            option("--conn-id", "--path-conn-id", help=PATH_CONN_ID_HELP),
+            option("--catalog-conn-id", help=_CATALOG_HELP),
+            option(
+                "--changefeed-conn-id",
+                help="Airflow connection of the feed's database; with it, stale units are reported too",
+            ),
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+    )
+
+
+def output_commands() -> GroupCommand:
+    """Return the commands that repair outputs."""
+    from airflow.cli.cli_config import ARG_VERBOSE, ARG_YES, GroupCommand
+
+    remove = action(
+        "remove-batches",
+        "output.remove_batches",
+        "Remove batches from an output of windows, so that the windows around them can be exported",
+        "Shows the batches and asks for confirmation. Moves their consumers' cursors back to before the "
+        "batches, so that windows export every event again; refused if the feed no longer has one of them. "
+        "Exits with status 1 if you decline.",
+        *conn_id(),
+        option("--feed", help=FEED_HELP, required=True),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        option("--catalog-conn-id", help=_CATALOG_HELP),
+        ARG_YES,
+        *shown(),
+    )
+    publish = action(
+        "publish",
+        "output.publish",
+        "Make a table of Delta Lake or Iceberg hold what an export has committed",
+        "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
+        "format, after the DAGs were changed and while no export runs. The table holds all committed units "
+        "afterwards, and nothing else.",
+        *_of_table(),
+        option("--table-format", help="delta or iceberg, where the export has no table yet"),
+        option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
+        ARG_VERBOSE,
+    )
+    clean = action(
+        "clean",
+        "output.clean",
+        "Remove files that a table of an export no longer needs",
+        "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
+        "asked can no longer be read, except the newest.",
+        *_of_table(),
+        option(
+            "--older-than",
+            help="Hours; longer than any reader of the table takes (default: %(default)s)",
+            type=hours,
+            default=168.0,
+        ),
+        ARG_VERBOSE,
+    )
+    return GroupCommand(
+        name="output", help="Repair the output of exports", subcommands=(remove, publish, clean)
+    )
+
+
+def _of_table() -> tuple[Arg, ...]:
+    """Return the options that name an export and its table."""
+    return (
+        option("--feed", help=FEED_HELP, required=True),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        option("--catalog-conn-id", help=_CATALOG_HELP),
+    )
+
+
+def job_connection_command() -> ActionCommand:
+    """Return the command that prints a job's connection."""
+    from airflow.cli.cli_config import ARG_VERBOSE
+
+    return action(
+        "job-connection",
+        "output.job_connection",
+        "Print the connection of a job, to be kept as a secret of the cluster that runs it",
+        "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
+        "write it into the cluster's secret store, not to a terminal that is recorded.",
+        *conn_id(),
+        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        ARG_VERBOSE,
+    )

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Where the windows of an export begin, as its moves so far show.
+
+An export of windows never stops inside one: a cursor there waits for a window that begins before it, and
+waits forever if that window can no longer be exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from math import gcd
+
+from airflow_changefeed.core.cursor import CursorChange
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.base_cursors import CursorStore
+
+#: Ends of windows that are compared, the newest ones: the length of the windows may have changed.
+_COMPARED = 10
+_READ = 200
+
+
+@dataclass(frozen=True)
+class WindowGrid:
+    """
+    Begins of windows.
+
+    :param origin: one of them, milliseconds since 1970 UTC.
+    :param length: of all windows, milliseconds, or of several together; None if only one begin is known.
+    :param is_sure: whether it is that of each window.
+    """
+
+    origin: int
+    length: int | None = None
+    is_sure: bool = False
+
+    def is_begin(self, after: Ulid) -> bool:
+        """Whether a window may begin after a ULID."""
+        return is_time(after) and (not self.is_sure or self.floor(after) == after)
+
+    def floor(self, after: Ulid) -> Ulid:
+        """Return where the window begins, as the ULID before it, that has the event after a ULID."""
+        if self.length is None:
+            return Ulid.MIN
+        begin = after.next().ms
+        return Ulid.floor_milliseconds(max(begin - (begin - self.origin) % self.length, 0)).previous()
+
+    def ceiling(self, after: Ulid) -> Ulid:
+        """Return where the first window begins that has no event up to a ULID."""
+        begin = self.floor(after)
+        if self.length is None or begin == after:
+            return begin
+        return Ulid.floor_milliseconds(begin.next().ms + self.length).previous()
+
+    def first_whole(self, purged_upto: Ulid) -> datetime | None:
+        """Return the begin of the first window of which no event was purged, if that is known."""
+        return self.ceiling(purged_upto).next().time if self.is_sure else None
+
+
+def is_time(after: Ulid) -> bool:
+    """Whether a ULID is the last one before a time, as the end of a window is; no event has such a one."""
+    return after not in (Ulid.MIN, Ulid.MAX) and after.next() == Ulid.floor_milliseconds(after.next().ms)
+
+
+def grid_of(changes: Iterable[CursorChange]) -> WindowGrid | None:
+    """
+    Find where the windows of an export begin.
+
+    :param changes: of its cursors, newest first.
+    :return: None for one that has exported nothing, or batches.
+    """
+    # Those that runs made. A run that only completed windows ahead of a gap leaves the cursor where it is.
+    ends = [change.after for change in changes if change.why is None and change.before != change.after]
+    newest = sorted(dict.fromkeys(ends[: 2 * _COMPARED]))[-_COMPARED:]
+    if not newest or not all(map(is_time, newest)):
+        return None
+    begins = [end.next().ms for end in newest]
+    steps = [second - first for first, second in pairwise(begins)]
+    length = gcd(*steps)
+    # One move may end several windows; two of the same length hardly do.
+    return WindowGrid(begins[-1], length or None, is_sure=steps.count(length) > 1)
+
+
+def export_grids(source: CursorStore, feed: str, consumers: Sequence[str]) -> dict[str, WindowGrid]:
+    """
+    Find where the windows of exports begin.
+
+    :param consumers: exports, no consumers of events.
+    :return: those that export windows.
+    """
+    grids = {one: grid_of(source.history(feed, one, limit=_READ)) for one in consumers}
+    return {name: grid for name, grid in grids.items() if grid is not None}

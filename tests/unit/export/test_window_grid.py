@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cursor of an export of windows never stops inside one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.moves import move_to, plan_moves
+from airflow_changefeed.cursors.window_grid import WindowGrid, grid_of, is_time
+from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.unit.export.consumers import CONSUMER, FEED, START, Variables, advance, begin, end_of, hour, places
+from tests.unit.export.moves import move, plan
+
+MINUTES = timedelta(minutes=1)
+INSIDE = START + timedelta(hours=2, minutes=10)
+
+
+@pytest.fixture
+def hourly(source: SqliteFeedSource, variables: Variables) -> SqliteFeedSource:
+    """A consumer that has exported six hours, each by a run of its own."""
+    begin(source)
+    for number in range(6):
+        advance(source, variables, number)
+    return source
+
+
+@given(some.integers(0, 2**47), some.integers(1, 10**9), some.integers(0, (1 << 127) - 2))
+def test_a_window_is_found_for_each_place(origin: int, length: int, number: int) -> None:
+    """The begin is the last one that is not after the place, and the next one is a length later."""
+    grid, after = WindowGrid(origin, length, is_sure=True), Ulid.of_int(number)
+    begin_, next_ = grid.floor(after), grid.ceiling(after)
+    assert begin_ <= after <= next_
+    assert begin_ == Ulid.MIN or (begin_.next().ms - origin) % length == 0
+    if begin_ != Ulid.MIN:
+        assert is_time(begin_)
+        assert grid.is_begin(begin_)
+        assert next_ in (begin_, Ulid.floor_milliseconds(begin_.next().ms + length).previous())
+
+
+def test_the_length_of_the_windows_is_seen_from_the_moves(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """Of two or more that were moved alone; several that end at once are known to be a multiple."""
+
+    def seen() -> WindowGrid | None:
+        return grid_of(source.history(FEED, CONSUMER))
+
+    def ms(number: int) -> int:
+        return hour(number).range.upto.next().ms
+
+    assert seen() is None
+    begin(source)
+    assert seen() == WindowGrid(ms(-1))
+    advance(source, variables, 0, 1)
+    assert seen() == WindowGrid(ms(1), 7_200_000)
+    advance(source, variables, 2)
+    assert seen() == WindowGrid(ms(2), 3_600_000)
+    advance(source, variables, 3)
+    assert seen() == WindowGrid(ms(3), 3_600_000, is_sure=True)
+    # Of a person, who may have been wrong.
+    move(source, variables, plan(source, START + 200 * MINUTES), why="set")
+    assert seen() == WindowGrid(ms(3), 3_600_000, is_sure=True)
+
+
+@pytest.mark.parametrize(
+    ("purged", "to", "place"),
+    [
+        (None, Beginning.EARLIEST, end_of(-1)),
+        (INSIDE + 30 * MINUTES, Beginning.EARLIEST, end_of(2)),
+        (START + timedelta(hours=2), Beginning.EARLIEST, end_of(1)),
+        (None, INSIDE, end_of(1)),
+        (None, Ulid.floor(INSIDE), end_of(1)),
+        (None, end_of(3), end_of(3)),
+    ],
+    ids=["earliest", "purged inside", "purged between", "time", "ULID", "begin"],
+)
+def test_a_place_inside_a_window_becomes_its_begin(
+    hourly: SqliteFeedSource, variables: Variables, purged: datetime | None, to: Position, place: Ulid
+) -> None:
+    """With what was asked for; the export goes on from there, and its cursor moves."""
+    if purged is not None:
+        hourly.purge(FEED, purged)
+    (first, second) = plan(hourly, to)
+    assert {first.target, second.target} == {place}
+    # Of a place where a window begins there is nothing to say.
+    assert (first.asked is None) == (purged == START + timedelta(hours=2) or to == place)
+    move(hourly, variables, [first, second])
+    number = int((place.next().time - START) / timedelta(hours=1))
+    rows = advance(hourly, variables, number)
+    assert places(rows) == {0: end_of(number), 1: end_of(number)}
+
+
+def test_a_window_of_which_events_were_purged_is_no_beginning(hourly: SqliteFeedSource) -> None:
+    """It can no longer be exported, and the cursor would wait for it forever."""
+    hourly.purge(FEED, INSIDE)
+    with pytest.raises(PurgedError, match="Use earliest"):
+        plan(hourly, INSIDE + MINUTES)
+
+
+def test_latest_is_the_window_that_has_not_ended(hourly: SqliteFeedSource) -> None:
+    """It will be exported as a whole."""
+    hourly.seal(FEED, START + timedelta(hours=50, minutes=20))
+    assert {one.target for one in plan(hourly, Beginning.LATEST)} == {end_of(49)}
+
+
+def test_a_begin_that_nobody_knows_is_asked_for(source: SqliteFeedSource, variables: Variables) -> None:
+    """Where the moves show no length: a time is taken as the begin of a window, which the person knows."""
+    begin(source)
+    advance(source, variables, 0, 1, 2)
+    source.purge(FEED, INSIDE)
+    for to in (Beginning.EARLIEST, Ulid.floor(INSIDE + MINUTES)):
+        with pytest.raises(InvalidArgumentError, match="give the begin of a window as a time"):
+            plan(source, to)
+    assert {one.target for one in plan(source, START + timedelta(hours=4))} == {end_of(3)}
+
+
+def test_consumers_and_batches_stop_anywhere(source: SqliteFeedSource, variables: Variables) -> None:
+    """At an event, as they do by themselves."""
+    create_consumer(source, ConsumerSpec("mailer", FEED), "latest", by="test")
+    source.begin_consumer("lake", FEED, {0: Ulid.MIN}, by="a run")
+    place = Ulid.floor(INSIDE)
+    for name in ("mailer", "lake"):
+        moves = plan_moves(source, name, FEED, place, [0])
+        assert [(one.target, one.asked) for one in moves] == [(place, None)]
+        move_to(source, variables, name, FEED, moves, by="anna")
+    assert {one.target for one in plan_moves(source, "lake", FEED, Beginning.EARLIEST)} == {Ulid.MIN}
