@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from airflow_changefeed.core.consumer import LeaseInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import shard_text
@@ -14,6 +13,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.cursors import some
 from airflow_changefeed.doctor.cursors import FeedState, subject
+from airflow_changefeed.sources.base_leases import LeaseInfo
 
 #: Our exports never take a lease for longer than this.
 LONG_LEASE = timedelta(hours=1)

@@ -116,8 +116,8 @@ class Reconciliation(Document):
             after = "; the next folds start from what was read now; make a current table again with "
             after += f"base={format_time(self.begin)}"
         return (
-            f"{what} and {export} differ: of {counted(self.rows, 'row')}, {self.missing} missing in the export, "
-            f"{self.different} different, and {self.extra} extra in the export; for example "
+            f"{what} and {export} differ: of {counted(self.rows, 'row')}, {self.missing} missing in the "
+            f"export, {self.different} different, and {self.extra} extra in the export; for example "
             f"{'; '.join(map(_shown, self.differences[:_SHOWN]))}. Report: {self.report}{after}"
         )
 

@@ -25,7 +25,7 @@ COMMANDS = {name for name, _ in described()}
 SHOWN_BY_PARSER = ("cli/options/", "cli/changefeed.py", "core/fault.py")
 #: What an option is given where its value is computed.
 VALUES = {"--shard": "0", "--fencing-token": "1", "--change": "1", "--to": "2013-01-01T00:00:00Z"}
-VALUES |= {"--before": "2013-01-01T00:00:00Z", "--max-age": "2h"}
+VALUES |= {"--before": "2013-01-01T00:00:00Z", "--until": "2013-01-01T00:00:00Z", "--max-age": "2h"}
 NAMED = re.compile(r"airflow-changefeed ([a-z-]+(?: [a-z-]+)?)")
 
 
