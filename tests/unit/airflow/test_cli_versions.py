@@ -88,7 +88,7 @@ def test_what_somebody_dropped_is_gone_for_the_second(commands: Commands) -> Non
     commands.rows("consumer drop", *OF, "--resource-version", seen)
     message = commands.fails("consumer drop", *OF, "--resource-version", seen)
     assert message.startswith("ConsumerNotFoundError: ")
-    assert "it has: none" in message
+    assert "the feed has: none" in message
 
 
 def test_what_somebody_changed_is_not_dropped_with_it(commands: Commands, source: SqliteFeedSource) -> None:

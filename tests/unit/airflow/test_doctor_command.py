@@ -89,7 +89,7 @@ def test_it_says_what_it_looked_at_and_what_not(
         "pyspark-client 4.",
     ):
         assert what in checked
-    assert "run airflow-changefeed verify" in left_out
+    assert "(verify reads it)" in left_out
     assert "values that cannot be exported unchanged" in left_out
     assert run("doctor") == 0
     _, checked, left_out = capsys.readouterr().err.splitlines()[-3:]

@@ -71,8 +71,9 @@ def test_every_module_with_a_face_is_in_the_provider_info() -> None:
         for path in (PROJECT / "airflow_changefeed" / folder).glob("*.py"):
             named = re.findall(_FACE, path.read_text(encoding="utf-8"), re.MULTILINE)
             found |= {f"airflow_changefeed.{folder}.{path.stem}"} if named else set()
-    # What operators are made of.
-    found -= {"airflow_changefeed.hooks.changefeed_spark", "airflow_changefeed.hooks.changefeed_submit"}
+    # What operators and groups are made of.
+    parts = ("hooks.changefeed_spark", "hooks.changefeed_submit", "transfers.changefeed_finish")
+    found -= {f"airflow_changefeed.{part}" for part in parts}
     assert found == listed
     for name in listed:
         importlib.import_module(name)
