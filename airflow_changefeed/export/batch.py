@@ -12,7 +12,7 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
-from airflow_changefeed.export.planner import ExportRequest
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.layout import parse_token
 from airflow_changefeed.output.ownership import check_output
 from airflow_changefeed.output.store import ExportStore

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.cursor import check_consumer, lost_error, lost_remedy
+from airflow_changefeed.core.cursor import lost_error, lost_remedy
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     FeedKind,
@@ -26,20 +24,19 @@ from airflow_changefeed.core.feed import (
     shard_text,
 )
 from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import ExportOptions, Plan, PlannedUnit, Shape
+from airflow_changefeed.core.plan import Plan, PlannedUnit, Shape
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
-    InvalidArgumentError,
     MissingEventError,
     OutputError,
     PurgedError,
 )
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import Start, committed_before
 from airflow_changefeed.output.ownership import check_not_restored, check_output
 from airflow_changefeed.output.store import ExportStore
@@ -51,54 +48,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_PARTS = 10_000
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """
-    What somebody wants exported.
-
-    :param windows: each becomes a unit of each shard, not overlapping; None exports a batch from the
-        consumer's cursor.
-    :param shards: None for all that have ever had an event.
-    :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
-    """
-
-    feed: str
-    path: str
-    consumer: str
-    run: str
-    windows: Sequence[Window] | None = None
-    shards: Sequence[Shard] | None = None
-    options: ExportOptions = field(default_factory=ExportOptions)
-
-    def check(self) -> None:
-        """
-        Check all that can be checked without a database.
-
-        :raises InvalidArgumentError: names everything that is wrong.
-        """
-        problems = [f"{name} is missing" for name in ("feed", "path", "run") if not getattr(self, name)]
-        try:
-            check_consumer(self.consumer)
-        except InvalidArgumentError as problem:
-            problems.append(problem.message)
-        if self.windows is not None:
-            problems += _problems_of(self.windows)
-        if self.shards is not None and not self.shards:
-            problems.append("shards is empty: name some, or None for all")
-        InvalidArgumentError.collect(f"export of feed {self.feed!r}", problems)
-
-
-def _problems_of(windows: Sequence[Window]) -> list[str]:
-    if not windows:
-        return ["windows is empty: name some, or None to export a batch from the cursor"]
-    ordered = sorted(windows)
-    return [
-        f"windows {first} and {second} overlap"
-        for first, second in pairwise(ordered)
-        if second.start < first.end
-    ]
 
 
 def make_plan(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.cursors.cursors import VariableStore
     from airflow_changefeed.cursors.leases import HeldLeases
     from airflow_changefeed.export.job_connection import JobConnection
-    from airflow_changefeed.export.planner import ExportRequest
+    from airflow_changefeed.export.request import ExportRequest
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
@@ -180,7 +180,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _request(self, context: Context, run: ExportRun, feed: str) -> tuple[ExportStore, ExportRequest]:
         """Check a feed's cursors, open its output, and return what is asked for."""
         from airflow_changefeed.cursors import cursors
-        from airflow_changefeed.export.planner import ExportRequest
+        from airflow_changefeed.export.request import ExportRequest
         from airflow_changefeed.output.store import ExportStore
 
         cursors.resolve(run.source, run.variables, self.consumer, feed)

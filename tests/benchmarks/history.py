@@ -14,7 +14,8 @@ from statistics import median
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import attempts_of
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.attempts import forget

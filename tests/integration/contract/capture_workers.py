@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here

@@ -23,7 +23,8 @@ from airflow_changefeed.cursors.moves import move_to
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, StaleVersionError
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
 from tests.integration.contract.bench import HOUR, PAST, Bench
 from tests.integration.contract.captures import AUTHOR, CAPTURE, set_up_author

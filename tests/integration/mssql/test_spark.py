@@ -14,7 +14,8 @@ import pytest
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ChangefeedError, NotSealedError, changefeed_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource

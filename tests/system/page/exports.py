@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.cursors import advance
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource

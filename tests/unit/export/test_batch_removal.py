@@ -14,7 +14,7 @@ from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import LeaseHeldError, OutputError, PurgedError
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.batch_removal import committed_batches, remove_batches
-from airflow_changefeed.export.planner import ExportRequest
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.consumers import Variables

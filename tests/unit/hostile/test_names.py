@@ -20,7 +20,8 @@ from airflow_changefeed.exceptions import (
     error_text,
     own_error,
 )
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.layout import Layout, parse_spec, quote_feed, unquote_feed
 from airflow_changefeed.output.schemas import parse_schema, schema_text
 from airflow_changefeed.output.store import ExportStore

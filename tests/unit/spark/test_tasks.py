@@ -88,7 +88,8 @@ import pyarrow as pa
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
-from airflow_changefeed.export.planner import ExportRequest, make_plan
+from airflow_changefeed.export.planner import make_plan
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.tasks import WriteParts, packed
