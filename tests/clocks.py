@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
+from types import SimpleNamespace
 
 from airflow_changefeed.sources.base import FeedSource
 
@@ -20,3 +22,12 @@ def after_now(source: FeedSource) -> datetime:
     while (present := source.now()) <= written:
         assert time.monotonic() < deadline, "the database's clock stands still"
     return present
+
+
+def time_with(sleep: Callable[[float], object]) -> SimpleNamespace:
+    """
+    Return what a module may have for ``time``, with another ``sleep``.
+
+    In ``time`` itself it would also meet the threads of libraries, such as those of Spark's.
+    """
+    return SimpleNamespace(**{**vars(time), "sleep": sleep})

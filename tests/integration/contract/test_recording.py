@@ -16,7 +16,7 @@ from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.base_snapshots import INTO_FEED
 from airflow_changefeed.sources.mssql.capture import control
 from airflow_changefeed.sources.sqlite.capture import record as recording
-from tests.clocks import after_now
+from tests.clocks import after_now, time_with
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.oracles import fold
@@ -49,7 +49,7 @@ def _killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with patch.context() as patched:
         patched.setattr(recording, "_FIRST_ROWS", 100)
-        patched.setattr(recording.time, "sleep", _die)
+        patched.setattr(recording, "time", time_with(_die))
         patched.setattr(control.MssqlCaptures, "_record_rows", record)
         try:
             yield

@@ -12,7 +12,7 @@ from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.fault import FaultKind, Limits
 from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture import record
-from tests.clocks import after_now
+from tests.clocks import after_now, time_with
 from tests.unit.sources.sqlite_captures import CaptureFile
 
 NAME = "flight_changes"
@@ -200,7 +200,7 @@ def test_another_key_ends_the_recording_of_rows(file: CaptureFile, monkeypatch: 
     """Nobody knows which rows are recorded then: `ready` never comes, and a resync begins again."""
     monkeypatch.setattr(record, "_FIRST_ROWS", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(record.time, "sleep", _kill)
+        patch.setattr(record, "time", time_with(_kill))
         with pytest.raises(KeyboardInterrupt):
             file.source.resolve_capture(NAME, note="n", by="b", resync=True)
     assert len(file.source.snapshots(NAME)) == 1
