@@ -124,6 +124,8 @@ def test_rows_that_are_not_recorded_are_read_by_the_printed_command(commands: Co
     """It names the capture, the table and the connection; it is not shown where changes are missing, too."""
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     assert commands.run("capture enable", "--table", "shop.Order", *FOLDS) == 0
+    page = (DOCS / "tutorial" / "live-copy.md").read_text(encoding="utf-8")
+    assert commands.err.replace("shop.Order", "shop.shoes") in page
     found = re.search(r"To fold, read these rows:\n  airflow-changefeed (.+)\nOr enable", commands.err)
     assert found
     words = shlex.split(found[1])
