@@ -72,7 +72,7 @@ def walk(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=800,
         check=False,
     )
     if done.returncode:

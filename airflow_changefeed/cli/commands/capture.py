@@ -42,8 +42,8 @@ Before you enable a capture, change the applications that write {tables}:
   others: output into a table variable, or scope_identity()"""
 _NO_FOLD = """\
 {table} cannot be folded from these events alone: {why}.
-This does not matter for a feed of notifications. To fold, enable a capture with these options under another \
---name."""
+This does not matter for a feed of notifications. To fold, {remedy}."""
+_ROWS_MISSING = "the existing rows are not recorded (--snapshot)"
 #: Options that `--spec` replaces.
 _OF_SPEC = (
     "table",
@@ -87,7 +87,9 @@ def enable(args: Namespace) -> None:
 
 def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
     """
-    Warn about tables that cannot be folded from the recorded events, with the options that would allow it.
+    Warn about tables that cannot be folded from the recorded events, with what would allow it.
+
+    A snapshot has the rows of before; nothing but other options has changes that are not recorded.
 
     :param info: the capture; None if only its options are known.
     """
@@ -103,16 +105,18 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
         if info is not None:
             captured = info.shape.tables[table.table]
             is_partial = missing or spec.not_for_replication
-            why += (
-                [] if is_partial or captured.is_whole else ["the existing rows are not recorded (--snapshot)"]
-            )
+            why += [] if is_partial or captured.is_whole else [_ROWS_MISSING]
             why += [] if captured.key_columns else ["it has no primary key"]
             lost = {
                 key for one in captured.columns.values() for key in captured.key_columns if key not in one
             }
             why += [f"key columns are left out: {', '.join(sorted(lost))}"] if lost else []
         if why:
-            echo(_NO_FOLD.format(table=table.table, why="; ".join(why)))
+            remedy = "enable a capture with these options under another --name"
+            if info is not None and why == [_ROWS_MISSING]:
+                take = shell("snapshot take", info.name, "--table", table.table, "--path", "...")
+                remedy = f"read these rows:\n  {take}\nOr {remedy}"
+            echo(_NO_FOLD.format(table=table.table, why="; ".join(why), remedy=remedy))
 
 
 def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> int | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -117,6 +118,24 @@ def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Com
     (row,) = commands.rows("capture enable", "--table", "shop.Order", *folds)
     assert row["whole_tables"] == ["shop.Order"]
     assert "folded" not in commands.err
+
+
+def test_rows_that_are_not_recorded_are_read_by_the_printed_command(commands: Commands, path: Path) -> None:
+    """It names the capture, the table and the connection; it is not shown where changes are missing, too."""
+    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
+    assert commands.run("capture enable", "--table", "shop.Order", *FOLDS) == 0
+    page = (DOCS / "tutorial" / "live-copy.md").read_text(encoding="utf-8")
+    assert commands.err.replace("shop.Order", "shop.shoes") in page
+    found = re.search(r"To fold, read these rows:\n  airflow-changefeed (.+)\nOr enable", commands.err)
+    assert found
+    words = shlex.split(found[1])
+    words[words.index("...")] = str(path.parent / "lake")
+    assert commands.run_bare(" ".join(words[:2]), *words[2:], "-o", "json") == 0, commands.err
+    (snapshot,) = json.loads(commands.out)
+    assert (snapshot["feed"], snapshot["table"], snapshot["rows"]) == (CAPTURE, "shop.Order", 1)
+    partial = ("--name", "shop.Partial", "--delete", "none")
+    assert commands.run("capture enable", "--table", "shop.Order", *FOLDS, *partial) == 0
+    assert "To fold, enable a capture with these options under another --name." in commands.err
 
 
 FOLDS = ("--key-change", "delete_insert")
