@@ -268,8 +268,8 @@ bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hou
 	@$(BIN)/python -m tests.benchmarks $*
 	@$(MAKE) plots
 
-# For example: make check SINCE=HEAD PYTEST_ARGS=-x
-check: setup ## Check what changed since main (SINCE=...) in seconds: style, types, and the nearest unit tests
+# For example: make check SINCE=HEAD PYTEST_ARGS="-x -k NAME"
+check: setup ## Check what changed since main (SINCE=...): style, types, nearest unit tests (first run: minutes)
 	@$(BIN)/python -m tests.tools.check $(if $(SINCE),--since $(SINCE)) $(PYTEST_ARGS)
 
 lint: setup ## Check style and types

@@ -20,6 +20,8 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 ON_MISSING = ("fail", "keys_only")
 PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"
 TABLE_FORMATS = (PARQUET, DELTA, ICEBERG)
+#: Those whose tables have a name in a catalog; the others are found by their path.
+CATALOG_FORMATS = (ICEBERG,)
 
 
 class Shape(str, Enum):
@@ -92,12 +94,14 @@ class ExportOptions:
 
     def _wrong_name(self) -> list[str]:
         is_named = len([part for part in self.catalog_table.split(".") if part.strip()]) > 1
-        if self.table_format == ICEBERG and not is_named:
+        if self.table_format in CATALOG_FORMATS and not is_named:
             return [
-                f"catalog_table must name the Iceberg table, as namespace.table, not {self.catalog_table!r}"
+                f"catalog_table must name the table of {self.table_format}, as namespace.table, "
+                f"not {self.catalog_table!r}"
             ]
-        if self.table_format != ICEBERG and self.catalog_table:
-            return ["catalog_table is for table_format='iceberg'; the others have no catalog"]
+        if self.table_format not in CATALOG_FORMATS and self.catalog_table:
+            known = " or ".join(map(repr, CATALOG_FORMATS))
+            return [f"catalog_table is for table_format={known}; the others have no catalog"]
         return []
 
 

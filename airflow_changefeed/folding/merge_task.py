@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.plan import CATALOG_FORMATS
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
@@ -74,13 +75,14 @@ def check_format(table_format: object, catalog_table: object) -> None:
             why = f": a table of {table_format} takes exports, and no merges"
         problems.append(f"table_format must be {' or '.join(CURRENT_FORMATS)}, not {table_format!r}{why}")
     parts = str(catalog_table or "").split(".")
-    if table_format == "iceberg" and (len(parts) < 2 or not all(parts)):
+    if table_format in CATALOG_FORMATS and (len(parts) < 2 or not all(parts)):
         problems.append(
-            f"catalog_table must name the Iceberg table, as namespace.table, not {catalog_table!r}"
+            f"catalog_table must name the table of {table_format}, as namespace.table, not {catalog_table!r}"
         )
-    if table_format in CURRENT_FORMATS and table_format != "iceberg" and catalog_table:
+    if table_format in CURRENT_FORMATS and table_format not in CATALOG_FORMATS and catalog_table:
         problems.append(
-            f"catalog_table is for table_format='iceberg'; a table of {table_format} is found by its path"
+            f"catalog_table is for table_format={' or '.join(map(repr, CATALOG_FORMATS))}; "
+            f"a table of {table_format} is found by its path"
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems), problems=problems)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.plan import ICEBERG, PARQUET
+from airflow_changefeed.core.plan import CATALOG_FORMATS, PARQUET
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.version_compat import BaseHook
@@ -81,7 +81,7 @@ def table_to_verify(
     """
     Return the table with which an export can be compared; None where it has none.
 
-    An Iceberg table only where its catalog is named: who verifies may have no access to it.
+    One in a catalog only where that is named: who verifies may have no access to it.
     """
     from airflow_changefeed.output.store import ExportStore
 
@@ -89,7 +89,7 @@ def table_to_verify(
     if not store.is_table:
         return None
     claim = store.claimed()
-    if claim.table_format == ICEBERG and catalog_conn_id is None:
+    if claim.table_format in CATALOG_FORMATS and catalog_conn_id is None:
         return None
     return lake_table(store, claim, storage_options, catalog_conn_id)
 

@@ -245,8 +245,10 @@ class LakeTable(Protocol):
         """
         Return the newest version of the table: all of one version, never parts of two.
 
-        It changes nothing, and makes no table. ``TableState()`` if there is none. The same version gives the
-        same ``version`` in every process, and each commit gives another one, also a commit without files.
+        It changes nothing, and makes no table. ``TableState()`` if there is none. A table with other
+        partitions, or at another place, was made by something else: the message says so, and names the
+        remedy (``was not made by an export: ... Use another path``). The same version gives the same
+        ``version`` in every process, and each commit gives another one, also a commit without files.
 
         :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached; a retry may help.
@@ -281,7 +283,8 @@ class LakeTable(Protocol):
         Kept are the newest version, and each that was the newest at some time of the last hours. Returned are
         relative paths of Parquet files, sorted; also those that never were in the table, as a failed attempt
         leaves them. No file is deleted: the caller decides which of them may be. A version that was let go
-        need not be readable any more. Empty if there is no table.
+        need not be readable any more, but a commit by somebody who saw it, or who saw no table, must still be
+        a conflict: a format that numbers its versions must never free a number. Empty if there is no table.
 
         :raises TableError: it cannot be read or changed; terminal.
         :raises TransientError: it could not be reached.

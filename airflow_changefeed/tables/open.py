@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_changefeed.core.plan import DELTA, ICEBERG
+from airflow_changefeed.core.plan import CATALOG_FORMATS, DELTA, ICEBERG
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.tables.base import EXPORTED, LakeTable, TableHome, TableUse
 from airflow_changefeed.tables.delta import DeltaLakeTable
@@ -36,8 +36,9 @@ def open_table(
 
     :param format: one of :data:`FORMATS`; for a current table, one of :data:`CURRENT_FORMATS`.
     :param storage_options: for fsspec, as the output has them.
-    :param table: name with namespace of a table of Iceberg; a Delta table is found by its path.
-    :param catalog: of a table of Iceberg: its ``name``, and pyiceberg's properties of it.
+    :param table: name with namespace, for formats in ``CATALOG_FORMATS``; other tables are found by their
+        path.
+    :param catalog: of such a table: its ``name``, and pyiceberg's properties of it.
     :param use: what it is for.
     :raises InvalidArgumentError: names everything that is wrong.
     :raises TableError: the format's package is not installed, or cannot use this output.
@@ -46,11 +47,13 @@ def open_table(
     known = FORMATS if use.partitions else CURRENT_FORMATS
     if format not in known:
         problems.append(f"format is {format!r}; expected {' or '.join(map(repr, known))}")
-    if format == ICEBERG and (not table or "." not in table.strip(".")):
+    has_catalog = format in CATALOG_FORMATS
+    if has_catalog and (not table or "." not in table.strip(".")):
         problems.append(f"table is {table!r}; expected a name with its namespace, such as 'sales.orders'")
-    if format == ICEBERG and not (catalog or {}).get("name"):
+    if has_catalog and not (catalog or {}).get("name"):
         problems.append("catalog has no name; expected for example {'name': 'default'}")
-    if format in known and format != ICEBERG and (table or catalog):
-        problems.append(f"table and catalog are only for format 'iceberg'; a table of {format} has a path")
+    if format in known and not has_catalog and (table or catalog):
+        names = " or ".join(map(repr, CATALOG_FORMATS))
+        problems.append(f"table and catalog are only for format {names}; a table of {format} has a path")
     InvalidArgumentError.collect(f"table of feed {store.feed!r}", problems)
     return _OPENERS[format](store, storage_options, use, table or "", catalog or {})

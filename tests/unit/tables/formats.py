@@ -57,11 +57,17 @@ class FormatLibrary(ABC):
 
     @abstractmethod
     def readers(self) -> Mapping[str, Callable[[], list[Row]]]:
-        """Return what else reads the newest version, by name; :meth:`read` is tested anyway."""
+        """Return what else reads the newest version, by name, or nothing; :meth:`read` is tested anyway."""
 
     @abstractmethod
     def rows(self, where: str) -> list[Row]:
-        """Return the rows that fulfil a condition, without opening files that cannot have one."""
+        """
+        Return the rows that fulfil a condition, without opening files that cannot have one.
+
+        :param where: on ``changefeed_date``, ``changefeed_time`` (``>= '2013-01-02T00:00:00+00:00'``) or
+            ``changefeed_ulid``. Files that cannot match are gone when it is called: what tells them apart are
+            their partitions (``TableFile.values``) and the bounds of their events (``TableFile.bounds``).
+        """
 
     @abstractmethod
     def notes(self) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables import delta as delta_module
 from airflow_changefeed.tables.base import TableFile, TableState
 from airflow_changefeed.verify.verify import verify
+from tests.unit.export.faults import Killed
 from tests.unit.tables.exports import COLUMNS, Export, change, paths, unit
 
 KEY = ("0", unit(0).name, 1)
@@ -122,17 +123,19 @@ def test_one_of_many_at_the_same_moment_creates_the_table(export: Export) -> Non
     assert sorted(paths(export.table().look())) == sorted([*paths(seen), second])
 
 
-def traced(call: Callable[[], object], module: str, before: Callable[[int], object]) -> int:
+def traced(call: Callable[[], object], module: str, before: Callable[[int], object]) -> list[int]:
     """
-    Call something, and something else before each line of a module that it comes to; return how many it were.
+    Call something, and something else before each line of a module that it comes to; return their numbers.
 
     :param module: its file.
+    :param before: gets how many lines there were before.
     """
-    lines = count()
+    lines: list[int] = []
 
     def line(frame: FrameType, event: str, _: object) -> Any:
         if event == "line":
-            before(next(lines))
+            lines.append(frame.f_lineno)
+            before(len(lines) - 1)
         return line
 
     earlier = sys.gettrace()
@@ -141,7 +144,7 @@ def traced(call: Callable[[], object], module: str, before: Callable[[int], obje
         call()
     finally:
         sys.settrace(earlier)
-    return next(lines)
+    return lines
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -162,7 +165,7 @@ def test_one_of_two_wins_at_whichever_line_the_other_comes_between(export: Expor
                 return
             won.append(file.path)
 
-        lines = traced(lambda: commit(2), module, lambda line: line == place and commit(3))
+        lines = len(traced(lambda: commit(2), module, lambda line: line == place and commit(3)))
         assert len(won) == 1, f"line {place} of {lines}"
         assert set(paths(racing.table().look())) == {*paths(seen), *won}
         return lines
@@ -170,6 +173,48 @@ def test_one_of_two_wins_at_whichever_line_the_other_comes_between(export: Expor
     lines = race(0, None)
     for place in range(0, lines, -(-lines // 8)):
         race(place + 1, place)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_commit_killed_at_any_line_is_whole_or_not_there(export: Export, is_first: bool) -> None:
+    """At each line of the format's own module; what is left behind does not stop the next commit."""
+    module = inspect.getfile(type(export.table()))
+
+    def kill(number: int, place: int | None) -> tuple[bool, list[int]]:
+        """Commit, killed before a line; return whether the commit is there, and the lines it came to."""
+        # A table has eight of them, each with a column of its own.
+        killed = Export(export.format, export.folder / str(number if is_first else number // 8))
+        seen = killed.table().look()
+        if not is_first and seen.version is None:
+            seen = first(killed)[1]
+        column = f"more_{number}"
+        wider = pa.schema([*COLUMNS, (column, pa.string())])
+        attempts = (2 * number + 2, 2 * number + 3)
+        ours, next_one = (killed.write(unit(1), attempt, [{column: "x"}], wider) for attempt in attempts)
+
+        def stop(line: int) -> None:
+            if line == place:
+                raise Killed
+
+        lines = []
+        with nullcontext() if place is None else pytest.raises(Killed):
+            table = killed.table()
+            lines = traced(lambda: table.commit(seen, change([ours], paths(seen), wider)), module, stop)
+        after = killed.table().look()
+        is_there = paths(after) == [ours.path]
+        assert is_there or paths(after) == paths(seen), f"line {place}"
+        killed.table().commit(after, change([next_one], paths(after), wider))
+        rows = killed.library.read().select(["changefeed_attempt", column]).to_pylist()
+        assert rows == [{"changefeed_attempt": attempts[1], column: "x"}], f"line {place}"
+        return is_there, lines
+
+    whole, lines = kill(0, None)
+    places = sorted({line: place for place, line in reversed(list(enumerate(lines)))}.values())
+    found = [kill(place + 1, place)[0] for place in places]
+    # Only one line makes the change: it is not there before, and is afterwards.
+    assert whole
+    assert found[0] is False
+    assert found == sorted(found)
 
 
 def test_a_table_that_exists_is_not_created_again(export: Export) -> None:
@@ -326,6 +371,21 @@ def test_unused_files_are_those_of_no_version_that_is_kept(export: Export) -> No
     assert paths(export.table().look()) == [newer.path]
 
 
+def test_who_saw_a_version_that_was_let_go_loses(export: Export) -> None:
+    """Also who saw no table: what is gone of the metadata does not free the place of a commit."""
+    file, seen = first(export)
+    newer = export.write(unit(0), 2)
+    export.table().commit(seen, change([newer], [file.path]))
+    time.sleep(0.01)
+    export.table().unused(0)
+    after = export.table().look()
+    for old in (TableState(), seen):
+        with pytest.raises(TableConflictError):
+            export.table().commit(old, change([export.write(unit(1), 3)]))
+        assert export.table().look() == after
+    assert paths(after) == [newer.path]
+
+
 def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
     """However long ago it was made: somebody may have begun to read it just before the next one."""
     file, seen = first(export)
@@ -339,7 +399,7 @@ def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
 def test_a_table_of_somebody_else_is_refused(export: Export) -> None:
     """One that has no partitions of ours, or lies elsewhere."""
     export.library.make_foreign()
-    with pytest.raises(TableError, match=r"made by an export.* another path|give it another table"):
+    with pytest.raises(TableError, match=r"not made by an export.* another |give it another table"):
         export.table().look()
 
 
