@@ -164,8 +164,20 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     ),
     "denied right": (
         FaultKind.PERMISSION_MISSING,
-        lambda: [told.no_right("me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade")],
+        lambda: [
+            told.no_right(
+                "me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade", is_reader=True
+            )
+        ],
         "Remove the deny, or: exec upgrade",
+    ),
+    "right of an operator": (
+        FaultKind.PERMISSION_MISSING,
+        lambda: [
+            told.no_right("me", FEED, ["execute a"], f"changefeed.operators:{FEED}", None, is_reader=False)
+        ],
+        f"alter role [changefeed.operators:{FEED}] add member [me]; or, if this login never exports: "
+        "airflow-changefeed doctor --role readers --conn-id",
     ),
     "hanging row": (
         FaultKind.OUTBOX_HANGS,
