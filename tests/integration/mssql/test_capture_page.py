@@ -43,12 +43,23 @@ def test_the_page_runs(database: Database) -> None:
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        flights, audit, several, session, added, taken_out, evolving, allowed, resolved, dropped = map(
+        flights, seen, audit, several, session, added, taken_out, evolving, allowed, resolved, dropped = map(
             unguarded, examples(PAGE, {}, "sql")
         )
         client.results(flights)
         client.results("insert into dbo.flights values (1, 'OSL', null)")
         assert recorded(client, "dbo.flights_changes") == [("i", 1)]
+        client.results("insert into dbo.flights values (2, 'BGO', null)")
+        client.results("update dbo.flights set departed_at = '12:05' where id = 1")
+        client.results("delete from dbo.flights where id = 2")
+        found = client.rows(seen)
+        assert [(row[2], *row[3:5], *row[6:]) for row in found] == [
+            (1, "i", 1, 1, "OSL", None),
+            (2, "i", 1, 2, "BGO", None),
+            (3, "u", 0, 1, "OSL", None),
+            (3, "u", 1, 1, "OSL", "12:05"),
+            (4, "d", 0, 2, "BGO", None),
+        ]
         client.results(audit)
         client.results(several)
         client.results("insert into dbo.orders values (1, 'new', null, 12)")
