@@ -289,7 +289,7 @@ class _Inspection:
             self.faults.append(faults.no_select(self.user, feed.name, table))
 
     def _is_unread_capture(self, feed: MssqlFeed) -> bool:
-        """Whether the feed is a capture whose table this login does not see, but some of its other objects."""
+        """Whether it is a capture whose table this login does not see, but another of its objects."""
         plain = feed_objects(feed.name, feed.kind)
         own = feed_objects(feed.name, feed.kind, is_capture=True).keys() - plain.keys()
         return any(name.casefold() in self.names for name in own)
