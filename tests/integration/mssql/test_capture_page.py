@@ -43,9 +43,9 @@ def test_the_page_runs(database: Database) -> None:
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        flights, seen, audit, several, session, added, taken_out, evolving, allowed, resolved, dropped = map(
-            unguarded, examples(PAGE, {}, "sql")
-        )
+        blocks = list(map(unguarded, examples(PAGE, {}, "sql")))
+        flights, seen, audit, several, session, added, taken_out, evolving, allowed = blocks[:9]
+        replicated, resolved, dropped = blocks[9:]
         client.results(flights)
         client.results("insert into dbo.flights values (1, 'OSL', null)")
         assert recorded(client, "dbo.flights_changes") == [("i", 1)]
@@ -89,6 +89,7 @@ def test_the_page_runs(database: Database) -> None:
         client.results(allowed)
         # The first column waited for the first refresh, as nothing evolves here.
         assert [op for op, _ in recorded(client, "dbo.orders_changes")] == ["c", "c"]
+        client.fails(77140, replicated, "with other settings")
         client.results(resolved)
         client.results(dropped)
         assert client.value("select object_id(N'dbo.flights_changes')") is None
