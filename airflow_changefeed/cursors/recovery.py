@@ -33,10 +33,12 @@ from airflow_changefeed.cursors.cursors import (
 )
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.remedies import beyond_remedy
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorError,
     CursorFormatError,
+    InvalidArgumentError,
     LeaseHeldError,
     LeaseLostError,
     PurgedError,
@@ -96,10 +98,12 @@ def adopt(
         terminal.
     :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed; terminal.
     :raises PurgedError: events after a ULID are purged and would be missed; terminal.
+    :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed; terminal.
     """
     document = _document(source, variables, consumer, feed)
     wanted = document.shards
     _check_reachable(source, consumer, feed, wanted)
+    _check_begins(source, consumer, feed, wanted)
     known = {row.shard for row in source.cursors(feed, consumer)}
     starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
     if starts:
@@ -133,10 +137,11 @@ def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     """
     Return the positions in the Variable, edited or not, if the cursors can move there.
 
-    :raises CursorFormatError, CursorBeyondFeedError, PurgedError: as :func:`adopt`.
+    :raises CursorFormatError, CursorBeyondFeedError, PurgedError, InvalidArgumentError: as :func:`adopt`.
     """
     wanted = _document(source, variables, consumer, feed).shards
     _check_reachable(source, consumer, feed, wanted)
+    _check_begins(source, consumer, feed, wanted)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
 
 
@@ -211,6 +216,27 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
             key=key,
         )
     return document
+
+
+def _check_begins(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
+    """Check that an export of windows stops between two: it could not go on from within one."""
+    grid = export_grids(source, feed, [consumer]).get(consumer)
+    if grid is None:
+        return
+    there = {row.shard: row.ulid for row in source.cursors(feed, consumer)}
+    for shard, place in ((shard, one.ulid) for shard, one in wanted.items()):
+        if place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
+            words = (consumer, "--feed", feed, "--shard", shard_text(shard), "--to")
+            time = format_time(grid.floor(place).next().time) if grid.is_sure else "..."
+            raise InvalidArgumentError(
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {place} in the Variable is inside a window "
+                f"of consumer {consumer!r}, which exports windows. Nothing was changed. Give the begin of a "
+                f"window: {shell('cursor set', *words, time)}; or publish: "
+                f"{shell('cursor publish', consumer, '--feed', feed)}",
+                feed=feed,
+                shard=shard,
+                consumer=consumer,
+            )
 
 
 def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:

@@ -34,17 +34,27 @@ def edited_remedy(source: FeedSource, consumer: str, feed: str, cursors: Mapping
 def beyond_remedy(
     source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]
 ) -> str | None:
-    """Return what to do about a Variable that is beyond what its feed has reached; None if it is not."""
+    """
+    Return what to do about a Variable of a later state of the database; None if it is not.
+
+    It is beyond what its feed has reached, or, if that was sealed since, of a later version than the rows.
+    """
+    _, publish = recovery_commands(consumer, feed)
+    ours = {row.shard: row.resource_version for row in source.cursors(feed, consumer)}
+    ahead = ""
+    if any(one.resource_version > ours[shard] for shard, one in cursors.items() if shard in ours):
+        ahead = "The Variable is newer than the database's cursors, as after a restore of the database to an "
+        ahead += "earlier state, so do not adopt it: events written since the restore would be skipped. "
     statuses = source.shards(feed)
     # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in statuses), default=EPOCH)
     highest = {status.shard: status.highest_cursor for status in statuses}
     others = Ulid.floor(sealed).previous()
     beyond = [one.ulid for shard, one in cursors.items() if one.ulid > highest.get(shard, others)]
+    again = f"Then run the windows since the restored state again, as a backfill; {RESTORED_PAGE}"
     if not beyond:
-        return None
+        return f"{ahead}Overwrite it with the cursors of the database: {publish}. {again}" if ahead else None
     last = max(beyond)
-    _, publish = recovery_commands(consumer, feed)
     until = from_milliseconds(last.ms + 1)
     if until > source.now():
         # Never sealed, so this is an edit by hand.
@@ -56,5 +66,5 @@ def beyond_remedy(
         f"The Variable ({format_time(last.time)}) is beyond what the feed has reached, so do not adopt it. "
         "If the database was restored to an earlier state, first seal the feed: "
         f"{seal_command(feed, until)}. Then overwrite the Variable with the cursors of the database: "
-        f"{publish}; {RESTORED_PAGE}"
+        f"{publish}. {again}"
     )

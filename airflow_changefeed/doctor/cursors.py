@@ -166,7 +166,8 @@ def _in_window(row: CursorRow, grid: WindowGrid, status: ShardStatus | None) -> 
         subject(row),
         f"it exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is inside one: it "
         "moves on only if that window is exported again, and never if events of it were purged",
-        f"Move it to the begin of a window: {_set(row, to)}",
+        f"Move it to the begin of a window: {_set(row, to)}. Then run the windows from there on again, as a "
+        "backfill: those behind it are not remembered as complete",
     )
 
 

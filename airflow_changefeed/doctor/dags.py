@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Fault, FaultKind, shell
+from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.sources.base_cursors import CursorStore
 
@@ -59,7 +59,7 @@ def dag_faults(
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":
         what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
-        remedy = "Read the failed task's log, then clear the task"
+        remedy = "Read the failed task's log, mend the cause, then clear the task"
         found.append(Fault(FaultKind.RUN_FAILED, where, what, remedy))
     if found or (last is not None and now - last.moved_at <= max_age):
         return found
@@ -67,7 +67,8 @@ def dag_faults(
     if last is not None:
         by = f", by {last.moved_by}" if last.moved_by else ""
         what = f"nothing has moved its cursor since {format_time(last.moved_at)}{by}"
-    drop = f"drop the consumer if it is no longer needed: {shell('consumer drop', consumer, '--feed', feed)}"
+    # Without the command: who is woken by this must not paste what removes a consumer.
+    drop = "drop the consumer if nobody needs it any more"
     remedy = f"Run its DAG or process again, or {drop}"
     if dag is not None and not dag.is_there:
         what = f"{what}, and Airflow has no DAG {dag.dag_id} any more"

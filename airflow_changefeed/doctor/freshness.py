@@ -13,7 +13,6 @@ from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked, shell, with_conn_id
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
@@ -37,6 +36,7 @@ from airflow_changefeed.sources.base import FeedSource
 _STOPS = (
     FaultKind.WINDOW_MISSING,
     FaultKind.WINDOW_LOST,
+    FaultKind.CURSOR_IN_WINDOW,
     FaultKind.CONSUMER_FAILING,
     FaultKind.DEAD_LETTER,
     FaultKind.LEASE_STUCK,
@@ -226,10 +226,7 @@ def _read_state(source: FeedSource, feed: str) -> FeedState:
     dead_letters = [replace(one, reason=_NO_REASON) for one in source.dead_letters(feed)]
     shards = source.shards(feed)
     events = of_events(source, feed, None)
-    purged = {status.shard: status.purged_upto for status in shards}
-    lost = {row.consumer for row in rows if row.is_lost(purged.get(row.shard, Ulid.MIN))} - set(events)
-    grids = export_grids(source, feed, sorted(lost))
-    return FeedState(feed, source.now(), shards, rows, events, dead_letters, info.max_hold, grids)
+    return FeedState(feed, source.now(), shards, rows, events, dead_letters, info.max_hold)
 
 
 def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap] | None:
@@ -299,6 +296,8 @@ def _reasons(
     hidden = []
     limits = _limits(max_age)
     try:
+        if consumer not in state.consumers:
+            state = replace(state, grids=export_grids(source, state.feed, [consumer]))
         of_dag += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age)
         faults += state_faults(source, variables, state, consumer, limits)
         faults += held_leases(state, source.leases(state.feed), limits)
@@ -309,4 +308,8 @@ def _reasons(
         hidden.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
     stops = [fault for kind in _STOPS for fault in faults if fault.kind is kind]
-    return [*of_dag, *errors, *stops, *hidden]
+    # What no run can mend comes before what a run would have mended.
+    is_cause = (FaultKind.CONSUMER_FAILING, FaultKind.CURSOR_IN_WINDOW)
+    causes = [fault for fault in stops if fault.kind in is_cause]
+    others = [fault for fault in stops if fault.kind not in is_cause]
+    return [*errors, *causes, *of_dag, *others, *hidden]

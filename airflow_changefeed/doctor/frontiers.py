@@ -50,8 +50,10 @@ def _frontiers(
     # A consumer of events has yet to read the shards in which it has no cursor.
     cursors = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
     cursors |= {row.shard: row.ulid for row in state.rows}
+    # A cursor within a window waits for the rest of it, whatever is complete after that.
+    waiting = {row.shard for row in state.rows if next(iter(row.frontier.missing()), None) is not None}
     for shard, cursor in cursors.items():
-        if not state.consumers and _is_end_of_window(cursor):
+        if not state.consumers and (shard in waiting or _is_end_of_window(cursor)):
             yield cursor.next().time
         elif shard in statuses:
             status = statuses[shard]

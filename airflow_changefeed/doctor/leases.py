@@ -73,7 +73,8 @@ def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
             subject(row),
             f"{row.lease_holder} did not release its lease, which expired at "
             f"{format_time(row.lease_expires)}",
-            "Nothing to do: the process was killed, and the next one takes the lease",
+            "The process was killed, or it hangs. If it is still there, stop it; else do nothing: the next "
+            "one takes the lease",
         )
     if row.lease_expires - now > longest or is_still:
         return Fault(

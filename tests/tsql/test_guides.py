@@ -32,10 +32,12 @@ def test_the_statements_that_store_a_feed_in_another_way_compile(check: Check) -
         ("how-to/install-on-sql-server.md", -1),
         ("how-to/write-on-sql-server.md", 2),
         ("tutorial/first-export.md", -1),
+        ("how-to/capture-changes.md", 1),
+        ("how-to/limit-what-is-kept.md", -1),
     ],
 )
 def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, number: int) -> None:
-    """Removing all, reading the first event, and writing it."""
+    """Removing all, reading the first event, writing it, looking at a capture, sealing and purging."""
     sql = examples(page, {}, "sql")[number]
     found = check(f"create procedure dbo.tested as begin\nset nocount on;\n{sql}\nend", rules=False)
     assert [one for one in found if one.rule != "reference"] == [], sql

@@ -254,7 +254,7 @@ _ASKED = (
     [
         ("5", "12", "110", ("compatibility level 110", "needs 130", "set compatibility_level = 130")),
         ("3", "16", "120", ("compatibility level 120", "needs 130", "set compatibility_level = 130")),
-        ("3", "13", "130", ("too old", "SQL Server 2017")),
+        ("3", "13", "130", ("this server has version 1", "too old", "SQL Server 2017")),
         ("2", "null", "null", ("too old", "SQL Server 2017")),
     ],
 )

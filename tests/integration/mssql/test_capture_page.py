@@ -43,12 +43,23 @@ def test_the_page_runs(database: Database) -> None:
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        flights, audit, several, session, added, taken_out, evolving, allowed, resolved, dropped = map(
-            unguarded, examples(PAGE, {}, "sql")
-        )
+        blocks = list(map(unguarded, examples(PAGE, {}, "sql")))
+        flights, seen, audit, several, session, added, taken_out, evolving, allowed = blocks[:9]
+        replicated, resolved, dropped = blocks[9:]
         client.results(flights)
         client.results("insert into dbo.flights values (1, 'OSL', null)")
         assert recorded(client, "dbo.flights_changes") == [("i", 1)]
+        client.results("insert into dbo.flights values (2, 'BGO', null)")
+        client.results("update dbo.flights set departed_at = '12:05' where id = 1")
+        client.results("delete from dbo.flights where id = 2")
+        found = client.rows(seen)
+        assert [(row[2], *row[3:5], *row[6:]) for row in found] == [
+            (1, "i", 1, 1, "OSL", None),
+            (2, "i", 1, 2, "BGO", None),
+            (3, "u", 0, 1, "OSL", None),
+            (3, "u", 1, 1, "OSL", "12:05"),
+            (4, "d", 0, 2, "BGO", None),
+        ]
         client.results(audit)
         client.results(several)
         client.results("insert into dbo.orders values (1, 'new', null, 12)")
@@ -68,7 +79,7 @@ def test_the_page_runs(database: Database) -> None:
         assert client.rows(
             "select dest, seats from dbo.flights_changes where changefeed_op = 'u' and changefeed_image = 1 "
             "order by changefeed_statement"
-        ) == [("OSL", 180), ("BGO", None)]
+        ) == [("OSL", None), ("OSL", 180), ("BGO", None)]
         # Those that went with the column come back, as the page says: refresh, change it, refresh again.
         client.results("exec changefeed.refresh_capture @capture = N'dbo.flights_changes'")
         client.results("insert into dbo.orders values (1, 'new', null, 12)")
@@ -78,6 +89,7 @@ def test_the_page_runs(database: Database) -> None:
         client.results(allowed)
         # The first column waited for the first refresh, as nothing evolves here.
         assert [op for op, _ in recorded(client, "dbo.orders_changes")] == ["c", "c"]
+        client.fails(77140, replicated, "with other settings")
         client.results(resolved)
         client.results(dropped)
         assert client.value("select object_id(N'dbo.flights_changes')") is None

@@ -179,6 +179,35 @@ def test_who_is_no_reader_of_a_capture_needs_the_role_only(database: Database, b
     assert lacks.remedy == f"alter role {role} add member [{user}]"
 
 
+def test_who_has_rights_on_the_schema_is_sent_to_the_role_of_the_capture(
+    database: Database, before: Seen
+) -> None:
+    """Who executes everything, but does not see the capture's table, needs its role and no grant."""
+    user, password = "of_schema", "Aa1!of_schema_changefeed"
+    with database.client() as client:
+        _drop(client, user)
+        client.results(f"create login {user} with password = '{password}'")
+        client.results(f"create user {user} for login {user}")
+        rights = ("select on schema::[changefeed]", "execute on schema::[changefeed]")
+        try:
+            for right in rights:
+                client.results(f"grant {right} to {user}")
+            login = MssqlFeedSource(**database.description | {"user": user, "password": password})
+            try:
+                faults = login.inspect(NAME, Limits()).faults
+            finally:
+                login.close()
+                for right in rights:
+                    client.results(f"revoke {right} from {user}")
+        finally:
+            _drop(client, user)
+    lacks = [fault for fault in faults if fault.kind is FaultKind.PERMISSION_MISSING]
+    assert not [str(fault) for fault in lacks if "no role has this right" in str(fault)]
+    assert [fault.remedy for fault in lacks if f"select {NAME}" in fault.what] == [
+        f"alter role [changefeed.readers:{NAME}] add member [{user}]"
+    ]
+
+
 def _drop(client: Client, user: str) -> None:
     client.results(f"drop user if exists {user}")
     if client.rows("select 1 from sys.server_principals where name = ?", user):

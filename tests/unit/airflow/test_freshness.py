@@ -375,15 +375,15 @@ def test_who_holds_the_lease_of_a_consumer_that_is_behind_is_a_reason(shop: Shop
     assert f"--fencing-token {lease.token} --conn-id ..." in reason.remedy
 
 
-def test_the_reason_of_the_dag_comes_first(shop: Shop) -> None:
-    """Then errors, then what else may stop it; a failed run is named although the DAG is paused."""
+def test_errors_come_before_the_reason_of_the_dag(shop: Shop) -> None:
+    """No run mends them; then what else may stop it. A failed run is named although the DAG is paused."""
     hole(shop)
     shop.age_cursors(4 * HOUR)
     shop.sql(f'drop index "changefeed.outbox_shard:{FEED}"')
     shop.known = {"hourly": DagState("hourly", is_paused=True, last_run="r7", last_state="failed")}
-    assert shop.codes() == ["dag-paused", "run-failed", "object-missing", "window-missing"]
+    assert shop.codes() == ["object-missing", "dag-paused", "run-failed", "window-missing"]
     shop.known = {}
-    assert shop.codes() == ["no-run", "object-missing", "window-missing"]
+    assert shop.codes() == ["object-missing", "no-run", "window-missing"]
 
 
 def test_a_writer_that_lets_seals_time_out_is_a_reason(shop: Shop) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,6 +18,7 @@ from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, var
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors, recovery
+from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import PoisonError, SourceUnavailableError
 from airflow_changefeed.output.store import ExportStore
@@ -187,11 +187,16 @@ def _purged(patient: Patient) -> None:
 
 
 def _stop_inside(patient: Patient) -> None:
-    """A person wrote an event into the Variable, and had it adopted."""
-    document = json.loads(patient.variables.values[KEY])
-    document["shards"]["1"]["ulid"] = str(Ulid.floor(START + timedelta(minutes=90)))
-    patient.variables.values[KEY] = json.dumps(document)
-    recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="anna")
+    """As an earlier version adopted the Variable of somebody who had written an event into it."""
+    place = Ulid.floor(START + timedelta(minutes=90))
+    with leased(patient.source, CONSUMER, FEED, [1], "anna") as leases:
+        rows = patient.source.cursors(FEED, CONSUMER)
+        cursors.move(
+            *(patient.source, CONSUMER, FEED, rows, leases.tokens),
+            *(lambda row: row.frontier.moved_to(place), "anna", "adopt"),
+            is_rewind=True,
+        )
+    recovery.publish(patient.source, patient.variables, CONSUMER, FEED)
 
 
 def die(patient: Patient) -> None:

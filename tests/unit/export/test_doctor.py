@@ -23,6 +23,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.doctor.doctor import examine
+from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     CursorBeyondFeedError,
@@ -258,7 +259,30 @@ def test_a_database_that_was_restored_is_sealed_before_its_cursors_are_published
         recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me")
     patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
     (fault,) = patient.examine(open_store=None).faults
-    assert fault.remedy.index("cursor publish") < fault.remedy.index("cursor adopt")
+    assert "so do not adopt it: events written since the restore would be skipped" in fault.remedy
+    assert "run the windows since the restored state again" in fault.remedy
+    assert "cursor adopt" not in fault.remedy
+
+
+def test_a_cursor_within_a_window_makes_an_export_late(patient: Patient) -> None:
+    """Windows that are complete behind it do not count until the rest of its own is; the reason is said."""
+    FAULTS[FaultKind.CURSOR_IN_WINDOW][0](patient)
+    patient.complete(2, shards=(1,))
+    found = check_freshness(patient.source, patient.variables, lambda dag_id: None, timedelta(hours=1))
+    (late,) = (one for one in found.consumers if one.consumer == CONSUMER)
+    assert late.complete_until == START + timedelta(minutes=90)
+    assert FaultKind.CURSOR_IN_WINDOW in [reason.kind for reason in late.reasons]
+
+
+def test_a_variable_within_a_window_is_not_adopted(patient: Patient) -> None:
+    """The export could not go on from there; the error has the begin of the window."""
+    patient.edit(1, ulid=Ulid.floor(START + timedelta(minutes=90)))
+    before = patient.source.cursors(FEED)
+    with pytest.raises(
+        InvalidArgumentError, match=r"is inside a window of .*cursor set .*--to \.\.\. .*publish"
+    ):
+        recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me")
+    assert patient.source.cursors(FEED) == before
 
 
 def test_a_variable_in_the_future_was_edited(patient: Patient) -> None:

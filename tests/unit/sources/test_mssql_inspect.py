@@ -9,6 +9,7 @@ Below the driver, for what Babelfish's catalog does not have; what it has is mad
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -164,8 +165,20 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     ),
     "denied right": (
         FaultKind.PERMISSION_MISSING,
-        lambda: [told.no_right("me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade")],
+        lambda: [
+            told.no_right(
+                "me", FEED, ["execute a"], f"changefeed.readers:{FEED}", "exec upgrade", is_reader=True
+            )
+        ],
         "Remove the deny, or: exec upgrade",
+    ),
+    "right of an operator": (
+        FaultKind.PERMISSION_MISSING,
+        lambda: [
+            told.no_right("me", FEED, ["execute a"], f"changefeed.operators:{FEED}", None, is_reader=False)
+        ],
+        f"alter role [changefeed.operators:{FEED}] add member [me]; or, if this login never exports: "
+        "airflow-changefeed doctor --role readers --conn-id",
     ),
     "hanging row": (
         FaultKind.OUTBOX_HANGS,
@@ -257,6 +270,27 @@ def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
     plain |= {"database_identity", "snapshots", "snapshot_marks"}
     assert {name for name, kind in found.items() if kind == "table"} == plain | captures
     assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "fencing_token"}
+
+
+def test_the_page_counts_what_is_added_to_a_database() -> None:
+    """Of each kind, as the script and the templates make them."""
+    capture, one = feed_objects(FEED, FeedKind.OUTBOX, is_capture=True), capture_objects(FEED, range(1))
+    shared = {name: kind for name, kind in one.items() if name.startswith("capture_table:")}
+    roles = dict.fromkeys(feed_roles(SCHEMA, FEED), "role")
+    events, guard = {"events": "table"}, {"guard": "table"}
+    added = {
+        "an installation": installed_objects() | {"users": "role"},
+        "an outbox feed": feed_objects(FEED, FeedKind.OUTBOX) | roles,
+        "a feed of serialized writers": feed_objects(FEED, FeedKind.SERIALIZED) | roles,
+        "a capture": capture | shared | events | roles,
+        "each table of a capture": {name: one[name] for name in one.keys() - shared.keys()} | guard,
+    }
+    kinds = ("table", "view", "procedure", "function", "type", "sequence", "role")
+    page = (DOCS / "reference/sql-server.md").read_text(encoding="utf-8")
+    for what, objects in added.items():
+        counts = Counter(objects.values())
+        assert counts.keys() <= set(kinds)
+        assert f"| {what} | {' | '.join(str(counts[kind]) for kind in kinds)} |\n" in page
 
 
 def test_the_rights_of_a_role_are_those_that_are_granted() -> None:

@@ -264,13 +264,16 @@ def closed_feed(user: str, feed: str) -> Fault:
     return not_checked(f"feed {feed}", f"{user} may not read it", remedy)
 
 
-def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: str | None) -> Fault:
+def no_right(
+    user: str, feed: str, missing: Sequence[str], role: str, upgrade: str | None, *, is_reader: bool
+) -> Fault:
     """
     Return the fault of missing rights.
 
     :param missing: permission and object of each.
     :param role: that includes them all.
     :param upgrade: statement that grants them to the role again; None if the user is not a member of it.
+    :param is_reader: whether that role is the readers', which every login of a feed needs.
     """
     remedy = (
         f"alter role {quote(role)} add member {quote(user)}"
@@ -278,6 +281,8 @@ def no_right(user: str, feed: str, missing: Sequence[str], role: str, upgrade: s
         else f"{user} is a member of {role}, but a right of the role was revoked or denied. Remove the deny, "
         f"or: {upgrade}"
     )
+    if upgrade is None and not is_reader:
+        remedy += f"; or, if this login never exports: {shell('doctor', '--role', 'readers')}"
     what = f"{user} lacks: {', '.join(missing)}"
     return Fault(FaultKind.PERMISSION_MISSING, f"feed {feed}", what, remedy)
 

@@ -249,9 +249,10 @@ class _Inspection:
 
     def _rights(self, session: Session, feed: MssqlFeed, upgrade: str) -> None:
         """Find rights of the expected role that this login lacks."""
+        is_capture = feed.capture is not None or self._is_unread_capture(feed)
         wanted = {
             f"{right.object}:{feed.name}" if right.is_feed else right.object: right
-            for right in rights(self.limits.role, is_capture=feed.capture is not None)
+            for right in rights(self.limits.role, is_capture=is_capture)
         }
         # Missing objects are reported already.
         seen = {
@@ -270,7 +271,7 @@ class _Inspection:
             if not may:
                 lacks.setdefault(right.role, []).append(f"{right.permission.lower()} {self.schema}.{name}")
         is_there = feed.table is not None or not self.sees_all
-        if feed.capture is not None and is_there and not may_select:
+        if is_capture and is_there and not may_select:
             # Of a capture, its readers have this right, too.
             lacks.setdefault("readers", []).append(f"select {feed.name}")
         is_outsider = False
@@ -278,11 +279,20 @@ class _Inspection:
             full = f"{self.schema}.{role}:{feed.name}"
             ((is_member,),) = session.rows(asked.MEMBER, full)
             remedy = upgrade if is_member else None
-            self.faults.append(faults.no_right(self.user, feed.name, missing, full, remedy))
-            is_outsider = is_outsider or (role == "readers" and not is_member)
-        # Who is no reader does not see whether the feed is a capture, whose readers may select.
-        if feed.capture is None and is_there and not may_select and not is_outsider:
+            is_reader = role == "readers"
+            self.faults.append(
+                faults.no_right(self.user, feed.name, missing, full, remedy, is_reader=is_reader)
+            )
+            is_outsider = is_outsider or (is_reader and not is_member)
+        # Who is no reader may not see whether the feed is a capture, whose readers may select.
+        if not is_capture and is_there and not may_select and not is_outsider:
             self.faults.append(faults.no_select(self.user, feed.name, table))
+
+    def _is_unread_capture(self, feed: MssqlFeed) -> bool:
+        """Whether it is a capture whose table this login does not see, but another of its objects."""
+        plain = feed_objects(feed.name, feed.kind)
+        own = feed_objects(feed.name, feed.kind, is_capture=True).keys() - plain.keys()
+        return any(name.casefold() in self.names for name in own)
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
         """Count the rows of captured tables; seals only compare the server's row count if that agrees."""

@@ -9,7 +9,8 @@ declare @level int, @message nvarchar(400);
 select @level = d.compatibility_level from sys.databases as d where d.name = db_name();
 -- Editions 1 to 4 are SQL Server; Azure SQL has other editions, and versions of its own. Old servers do not know the property.
 if @edition between 1 and 4 and isnull(@version, 0) < 14
-    set @message = N'changefeed 77118: this server is too old. Nothing was installed; upgrade to SQL Server 2017 or later, or move to Azure SQL Database';
+    set @message = concat(N'changefeed 77118: this server has version ', convert(nvarchar(128), serverproperty('ProductVersion')),
+        N', which is too old. Nothing was installed; upgrade to SQL Server 2017 or later, or move to Azure SQL Database');
 else if @level < 130
     set @message = concat(N'changefeed 77118: this database has compatibility level ', @level,
         N', and changefeed needs 130 or higher. Nothing was installed; run "alter database current set compatibility_level = 130", then this script again');
