@@ -31,13 +31,12 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
 
-#: Besides what became of the DAG, and all errors, the faults that can keep a consumer from moving; the most
-#: telling first.
+#: What no run can mend, besides all errors; it is named before what became of the DAG.
+_CAUSES = (FaultKind.CURSOR_IN_WINDOW, FaultKind.CONSUMER_FAILING)
+#: What else may keep a consumer from moving; the most telling first.
 _STOPS = (
     FaultKind.WINDOW_MISSING,
     FaultKind.WINDOW_LOST,
-    FaultKind.CURSOR_IN_WINDOW,
-    FaultKind.CONSUMER_FAILING,
     FaultKind.DEAD_LETTER,
     FaultKind.LEASE_STUCK,
     FaultKind.LEASE_HELD,
@@ -307,9 +306,7 @@ def _reasons(
         what = f"{type(problem).__name__}: {problem}"
         hidden.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
     errors = [fault for fault in faults if fault.severity is Severity.ERROR]
-    stops = [fault for kind in _STOPS for fault in faults if fault.kind is kind]
-    # What no run can mend comes before what a run would have mended.
-    is_cause = (FaultKind.CONSUMER_FAILING, FaultKind.CURSOR_IN_WINDOW)
-    causes = [fault for fault in stops if fault.kind in is_cause]
-    others = [fault for fault in stops if fault.kind not in is_cause]
-    return [*errors, *causes, *of_dag, *others, *hidden]
+    causes, stops = (
+        [fault for kind in kinds for fault in faults if fault.kind is kind] for kinds in (_CAUSES, _STOPS)
+    )
+    return [*errors, *causes, *of_dag, *stops, *hidden]

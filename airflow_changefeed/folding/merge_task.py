@@ -65,7 +65,7 @@ class MergeRequest:
 
 
 def check_format(table_format: object, catalog_table: object) -> None:
-    """Refuse what is no table, a table that cannot be merged into, or one without its name."""
+    """Refuse a format that is not a table's or takes no merges, and a catalog's table without a name."""
     problems = []
     if table_format not in CURRENT_FORMATS:
         why = ""

@@ -245,8 +245,8 @@ class LakeTable(Protocol):
         """
         Return the newest version of the table: all of one version, never parts of two.
 
-        It changes nothing, and makes no table. ``TableState()`` if there is none. A table with other
-        partitions, or at another place, was made by something else: the message says so, and names the
+        It changes nothing and creates no table; if there is none, it returns ``TableState()``. A table with
+        other partitions, or at another place, was made by something else: the message says so, and names the
         remedy (``was not made by an export: ... Use another path``). The same version gives the same
         ``version`` in every process, and each commit gives another one, also a commit without files.
 
@@ -261,7 +261,7 @@ class LakeTable(Protocol):
         Compare-and-set: of all who saw the same ``seen.version``, at most one succeeds, also at the creation
         and if all only add files. So the last step must be an operation that the file system, store or
         catalog itself refuses to the second: create if absent, or swap if equal. It is tried once; a library
-        that repeats commits must be told not to.
+        that repeats commits by itself must have that switched off.
 
         Afterwards the table has the files that it had, without ``change.remove``, with ``change.add``; and
         the columns of both. A change without files is a commit, too: its note is in the history. Removed
@@ -284,7 +284,8 @@ class LakeTable(Protocol):
         relative paths of Parquet files, sorted; also those that never were in the table, as a failed attempt
         leaves them. No file is deleted: the caller decides which of them may be. A version that was let go
         need not be readable any more, but a commit by somebody who saw it, or who saw no table, must still be
-        a conflict: a format that numbers its versions must never free a number. Empty if there is no table.
+        a conflict: a format that numbers its versions must never use a number again. Empty if there is no
+        table.
 
         :raises TableError: it cannot be read or changed; terminal.
         :raises TransientError: it could not be reached.

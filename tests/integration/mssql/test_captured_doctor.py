@@ -156,7 +156,7 @@ def test_a_reader_of_a_capture_may_read_what_it_is(database: Database, before: S
 
 
 def test_who_is_no_reader_of_a_capture_needs_the_role_only(database: Database, before: Seen) -> None:
-    """The role has the right on the table of events, so that nobody is told to grant it."""
+    """The role has the right on the table of events, so doctor must not ask anybody to grant it."""
     user, password = "outsider", "Aa1!outsider_of_captures"
     role = f"[changefeed.readers:{NAME}]"
     with database.client() as client:

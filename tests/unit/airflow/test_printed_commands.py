@@ -32,7 +32,7 @@ def _logical_lines(block: str, *, has_prompt: bool) -> Iterator[str]:
         try:
             shlex.split(typed, comments=True)
         except ValueError as unfinished:
-            # Within quotes a backslash is no continuation: the shell keeps it.
+            # Within quotes the shell keeps a backslash: it does not continue the line.
             typed = typed[:-1] if "escaped" in str(unfinished) else f"{typed}\n"
             continue
         yield typed
