@@ -292,6 +292,23 @@ class SourceUnavailableError(TransientError):
     """The database did not answer, or the connection broke."""
 
 
+class AirflowUnavailableError(SourceUnavailableError):
+    """
+    Airflow's API, or outside a task its metadata database, did not answer.
+
+    :ivar what: one sentence, which the message has with the remedy.
+    :ivar remedy: what to do.
+    """
+
+    what: str
+    remedy: str
+
+    @classmethod
+    def of(cls, what: str, remedy: str) -> AirflowUnavailableError:
+        """Make one whose message has both."""
+        return cls(f"{what}. {remedy}", what=what, remedy=remedy)
+
+
 class NotYetError(TransientError):
     """A seal or window ends less than a minute ahead of the database's clock."""
 

@@ -270,6 +270,11 @@ def with_conn_id(text: str, conn_id: str | None) -> str:
     return text if conn_id is None else text.replace(CONN_ID, f"--conn-id {shlex.quote(conn_id)}")
 
 
+def park_command(consumer: str, feed: str) -> str:
+    """Return the command that lets a consumer pass an event at which its handler fails."""
+    return shell("consume", consumer, "--feed", feed, "--handler", "...", "--on-poison", "park")
+
+
 def gap_remedy(capture: str) -> str:
     """Return what to do about a gap, or about a trigger that is gone, on every source."""
     return (

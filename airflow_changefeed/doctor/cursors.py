@@ -77,12 +77,18 @@ def hole_faults(state: FeedState) -> list[tuple[Gap, Fault]]:
 
 
 def missing_window(
-    gap: Gap, where: str, purged_upto: Ulid, *, accept: str = "leave it: readers find the gap"
+    gap: Gap,
+    where: str,
+    purged_upto: Ulid,
+    *,
+    although: str = "later windows are complete",
+    accept: str = "leave it: readers find the gap",
 ) -> Fault:
     """
     Return the fault for a window that is not exported.
 
     :param purged_upto: of the shard.
+    :param although: why it should be.
     :param accept: what to do if its events were purged, and nobody needs them.
     """
     if gap.range.after < purged_upto:
@@ -97,7 +103,7 @@ def missing_window(
     return Fault(
         FaultKind.WINDOW_MISSING,
         where,
-        f"nothing is complete in {gap}, but later windows are complete",
+        f"nothing is complete in {gap}, although {although}",
         "Find the run of that window and clear its task, or backfill the window; the cursor then moves by "
         "itself",
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Fault, FaultKind
+from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import AirflowUnavailableError
 from airflow_changefeed.sources.base_cursors import CursorStore
 
 
@@ -30,8 +31,8 @@ class DagState:
     last_state: str = ""
 
 
-#: Returns what Airflow knows of a DAG; None if it does not answer.
-FindDag = Callable[[str], DagState | None]
+#: Returns what Airflow knows of a DAG; raises AirflowUnavailableError if it does not answer.
+FindDag = Callable[[str], DagState]
 
 
 def dag_faults(
@@ -52,8 +53,13 @@ def dag_faults(
     """
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
-    dag = _last_dag(source, find_dag, feed, consumer, last)
-    found = []
+    dag_id = _last_dag(source, feed, consumer, last)
+    dag, found = None, []
+    try:
+        dag = find_dag(dag_id) if dag_id is not None else None
+    except AirflowUnavailableError as problem:
+        # That it is late is known, whatever became of its DAG.
+        found.append(not_checked(where, f"what became of its DAG: {problem.what}", problem.remedy))
     if dag is not None and dag.is_paused:
         remedy = "Unpause it, and backfill what it left out if its schedule does not catch up"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
@@ -61,7 +67,9 @@ def dag_faults(
         what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
         remedy = "Read the failed task's log, mend the cause, then clear the task"
         found.append(Fault(FaultKind.RUN_FAILED, where, what, remedy))
-    if found or (last is not None and now - last.moved_at <= max_age):
+    if any(fault.kind is not FaultKind.NOT_CHECKED for fault in found) or (
+        last is not None and now - last.moved_at <= max_age
+    ):
         return found
     what = "nothing has moved its cursor yet"
     if last is not None:
@@ -76,18 +84,16 @@ def dag_faults(
     elif dag is not None and dag.last_run:
         what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
         remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"
-    return [Fault(FaultKind.NO_RUN, where, what, remedy)]
+    return [*found, Fault(FaultKind.NO_RUN, where, what, remedy)]
 
 
-def _last_dag(
-    source: CursorStore, find_dag: FindDag, feed: str, consumer: str, last: CursorRow | None
-) -> DagState | None:
-    """Find the DAG whose run moved a cursor last; people may have moved it since."""
+def _last_dag(source: CursorStore, feed: str, consumer: str, last: CursorRow | None) -> str | None:
+    """Return the DAG whose run moved a cursor last; people may have moved it since."""
     dag_id = _dag_of(last.moved_by) if last is not None else None
     if dag_id is None:
         ids = (_dag_of(change.by) for change in source.history(feed, consumer))
         dag_id = next((each for each in ids if each is not None), None)
-    return find_dag(dag_id) if dag_id is not None else None
+    return dag_id
 
 
 def _dag_of(name: str) -> str | None:

@@ -23,6 +23,7 @@ from airflow_changefeed.doctor.output import output_faults, seal_faults
 from airflow_changefeed.doctor.snapshots import snapshot_faults
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
+    AirflowUnavailableError,
     ConnectionNotUsableError,
     FeedNotFoundError,
     SourceUnavailableError,
@@ -34,11 +35,7 @@ from airflow_changefeed.sources.base import FeedSource
 Answer = TypeVar("Answer")
 #: How the names of checks begin that ask Airflow, and not the feeds' database.
 _VARIABLES = "Variables"
-#: Remedies of a failed check.
-_NO_AIRFLOW = (
-    "Run this command where Airflow runs, with its configuration (sql_alchemy_conn) and its metadata "
-    "database; a new database needs airflow db migrate"
-)
+#: Remedy of a check that failed.
 _OTHERWISE = "Fix the other faults, or run doctor again with a login that has more permissions"
 
 
@@ -89,7 +86,9 @@ def examine(
         faults += _try(faults, f"{_VARIABLES} of other feeds", others) or []
     hidden = [fault.where for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
     has_variables = variables is not None and not any(where.startswith(_VARIABLES) for where in hidden)
-    checked, left_out = _scope(chosen if feed is None else [feed], open_store, has_variables=has_variables)
+    checked, left_out = _scope(
+        chosen if feed is None else [feed], open_store, has_variables=has_variables, consumer=consumer
+    )
     facts = _try(faults, "the database's identity", partial(_identity_facts, source))
     return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
 
@@ -109,7 +108,11 @@ def _identity_facts(source: FeedSource) -> dict[str, str]:
 
 
 def _scope(
-    feeds: Sequence[str], open_store: Callable[[str], ExportStore] | None, *, has_variables: bool
+    feeds: Sequence[str],
+    open_store: Callable[[str], ExportStore] | None,
+    *,
+    has_variables: bool,
+    consumer: str | None,
 ) -> tuple[list[str], list[str]]:
     """Return what is checked, and what is not, where the absence of faults means nothing."""
     checked = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
@@ -120,6 +123,8 @@ def _scope(
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
         left_out.append("the content of data files (verify reads it)")
+        if consumer is None:
+            left_out.append("whether it ends before the cursor of its consumer (pass --consumer)")
     left_out.append("values that cannot be exported unchanged (exports report them)")
     left_out.append(f"how late consumers are, and their DAGs: {shell('status', '--max-age', '2h')}")
     return checked, left_out
@@ -212,13 +217,12 @@ def _try(faults: list[Fault], what: str, check: Callable[[], Answer]) -> Answer 
     """Run a check; add a fault if it fails."""
     try:
         return check()
-    except ConnectionNotUsableError:
+    except AirflowUnavailableError as problem:
+        faults.append(not_checked(what, problem.what, problem.remedy))
+    except (ConnectionNotUsableError, SourceUnavailableError):
         raise
     except Exception as problem:
         # Any error of a driver or file system: one failed check must not hide the results of the others.
-        of_airflow = isinstance(problem, SourceUnavailableError) and what.startswith(_VARIABLES)
-        if isinstance(problem, SourceUnavailableError) and not of_airflow:
-            raise
         text = " ".join(f"{type(problem).__name__}: {problem}".split())
-        faults.append(not_checked(what, text, _NO_AIRFLOW if of_airflow else _OTHERWISE))
-        return None
+        faults.append(not_checked(what, text, _OTHERWISE))
+    return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_changefeed.core.consumer import ConsumerInfo, Invocation, OnPoison, Outcome
-from airflow_changefeed.core.fault import Fault, FaultKind, shell
+from airflow_changefeed.core.fault import Fault, FaultKind, park_command, shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -71,6 +71,6 @@ def _failing(info: ConsumerInfo, entry: Invocation) -> Fault:
         f"feed {spec.feed}, shard {shard_text(entry.shard)}, consumer {spec.consumer}",
         f"its handler failed {counted(attempt.number, 'time')} at event {attempt.first} "
         f"({format_time(attempt.first.time)}), last at {format_time(entry.ended_at)}{end}",
-        f"Read why: {log}; then mend the handler or the data and run the consumer again, or run it once with "
-        "on_poison=park, which sets the event aside",
+        f"Read why: {log}; then mend the handler or the data and run the consumer again. To set the event "
+        f"aside, run it once with on_poison='park', or {park_command(spec.consumer, spec.feed)}",
     )

@@ -32,7 +32,7 @@ from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader
 from airflow_changefeed.verify.orphans import ABORT_UPLOAD, LIST_UPLOADS
-from airflow_changefeed.verify.report import output_fault
+from airflow_changefeed.verify.report import RESTORE_ONLY, output_fault
 from airflow_changefeed.verify.verify import manifest_fault
 
 _UPLOAD_AGE = timedelta(days=1)
@@ -64,17 +64,20 @@ def output_faults(
         remedy = "Check the path, the options of its connection, and the name of the feed"
         return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
     units = {shard: store.units(shard) for shard in store.shards()}
-    gaps = dict.fromkeys(find_gaps(store, Interval(), {shard: list(own) for shard, own in units.items()}))
-    gaps |= dict.fromkeys(gap for row in rows for gap in _lost(row, units.get(row.shard, ())))
+    between = find_gaps(store, Interval(), {shard: list(own) for shard, own in units.items()})
+    gaps = dict.fromkeys(between, "later windows are complete")
+    for row in rows:
+        for gap in _lost(row, units.get(row.shard, ())):
+            gaps.setdefault(gap, f"consumer {row.consumer} has exported it: its manifest is gone")
     where = _where(store)
     return [
         *(
-            missing_window(gap, where, Ulid.MIN if gap.shard is None else purged.get(gap.shard, Ulid.MIN))
-            for gap in gaps
+            missing_window(gap, where, _purged(purged, gap.shard), although=although)
+            for gap, although in gaps.items()
             if gap not in holes
         ),
         *_stale(store, units, marks, where),
-        *_files(store, units),
+        *_files(store, units, purged),
         *_mixed(store, units, where),
         *_uploads(store, where),
     ]
@@ -87,6 +90,10 @@ def seal_faults(source: FeedReader, store: ExportStore) -> list[Fault]:
     except SealLostError as problem:
         return [Fault(FaultKind.SEAL_LOST, _where(store), problem.facts["what"], problem.facts["remedy"])]
     return []
+
+
+def _purged(purged: Mapping[Shard, Ulid], shard: Shard | None) -> Ulid:
+    return Ulid.MIN if shard is None else purged.get(shard, Ulid.MIN)
 
 
 def _where(store: ExportStore) -> str:
@@ -154,7 +161,7 @@ def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: 
                 )
 
 
-def _files(store: ExportStore, units: Units) -> Iterator[Fault]:
+def _files(store: ExportStore, units: Units, purged: Mapping[Shard, Ulid]) -> Iterator[Fault]:
     """Compare manifests with one listing of all data files; one fault for each unit."""
     sizes = store.files.sizes(store.layout.data)
     for unit, attempt in (item for own in units.values() for item in own.items()):
@@ -166,7 +173,9 @@ def _files(store: ExportStore, units: Units) -> Iterator[Fault]:
         wrong = list(_wrong_files(store, manifest, sizes)) if manifest is not None else []
         if wrong:
             more = f"; damaged files of the unit: {len(wrong)}" if len(wrong) > 1 else ""
-            yield replace(wrong[0], what=f"{wrong[0].what}{more}")
+            is_gone = unit.range.after < _purged(purged, unit.shard)
+            remedy = RESTORE_ONLY if is_gone else wrong[0].remedy
+            yield replace(wrong[0], what=f"{wrong[0].what}{more}", remedy=remedy)
 
 
 def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int]) -> Iterator[Fault]:

@@ -7,8 +7,15 @@ import contextlib
 import sys
 from typing import Any
 
-from airflow_changefeed.exceptions import SourceUnavailableError
+from airflow_changefeed.exceptions import AirflowUnavailableError
 from airflow_changefeed.version_compat import AIRFLOW_V_3_3_PLUS
+
+#: What to do if Airflow does not answer.
+_IN_TASK = "Retry; if it stays so, check Airflow's API server"
+_IN_SERVER = (
+    "Run this where Airflow runs, with its configuration (sql_alchemy_conn) and its metadata database; a new "
+    "database needs airflow db migrate"
+)
 
 
 class AirflowVariables:
@@ -25,16 +32,16 @@ class AirflowVariables:
         """
         Return a Variable's text; None only when it certainly does not exist.
 
-        :raises SourceUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer; transient.
         """
-        with _named_errors(f"read Airflow Variable {key!r}"):
+        with named_errors(f"read Airflow Variable {key!r}"):
             get, stored = (
                 (_get_in_task, _stored_in_task) if is_in_task() else (_get_in_server, _stored_in_server)
             )
             # Somebody may create it between the two looks, so it is read once more.
             if (value := get(key)) is None and stored(key) is not None and (value := get(key)) is None:
-                raise SourceUnavailableError(
-                    f"Airflow has Variable {key!r} but did not give its value; retry", key=key
+                raise AirflowUnavailableError.of(
+                    f"Airflow has Variable {key!r} but did not give its value", "Retry"
                 )
             return value
 
@@ -42,18 +49,18 @@ class AirflowVariables:
         """
         Return the names of the Variables that begin so; not in a task.
 
-        :raises SourceUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer; transient.
         """
-        with _named_errors(f"list Airflow Variables {prefix!r}"):
+        with named_errors(f"list Airflow Variables {prefix!r}"):
             return _prefixed_in_server(prefix)
 
     def set(self, key: str, value: str) -> None:
         """
         Write a Variable.
 
-        :raises SourceUnavailableError: Airflow did not take it; transient.
+        :raises AirflowUnavailableError: Airflow did not take it; transient.
         """
-        with _named_errors(f"write Airflow Variable {key!r}"):
+        with named_errors(f"write Airflow Variable {key!r}"):
             description = (
                 "Published by airflow_changefeed: where a consumer stands. Edit it, then adopt or publish."
             )
@@ -71,9 +78,9 @@ class AirflowVariables:
         """
         Remove a Variable; harmless if it does not exist.
 
-        :raises SourceUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer; transient.
         """
-        with _named_errors(f"delete Airflow Variable {key!r}"):
+        with named_errors(f"delete Airflow Variable {key!r}"):
             if is_in_task():
                 from airflow.sdk import Variable
 
@@ -119,7 +126,7 @@ def _stored_in_task(key: str) -> str | None:
 def _confirm(key: str, value: str | None) -> None:
     """Before Airflow 3.3 a task's ``Variable.set`` and ``delete`` only log what goes wrong."""
     if not AIRFLOW_V_3_3_PLUS and _stored_in_task(key) != value:
-        raise SourceUnavailableError(f"Airflow did not take the change of Variable {key!r}; retry", key=key)
+        raise AirflowUnavailableError.of(f"Airflow did not take the change of Variable {key!r}", "Retry")
 
 
 def _get_in_server(key: str) -> str | None:
@@ -151,7 +158,12 @@ def _prefixed_in_server(prefix: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _named_errors(doing: str) -> Any:
+def named_errors(doing: str) -> Any:
+    """
+    Name what could not be done, in place of Airflow's and SQLAlchemy's own errors.
+
+    :raises AirflowUnavailableError: in place of them.
+    """
     from airflow.sdk.exceptions import AirflowRuntimeError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -160,4 +172,5 @@ def _named_errors(doing: str) -> Any:
     except (AirflowRuntimeError, SQLAlchemyError, OSError) as error:
         # The driver's own words, without the statement and SQLAlchemy's address.
         cause = getattr(error, "orig", None) or error
-        raise SourceUnavailableError(f"could not {doing}: {type(cause).__name__}: {cause}") from error
+        what = f"could not {doing}: {type(cause).__name__}: {' '.join(str(cause).split()).rstrip('.')}"
+        raise AirflowUnavailableError.of(what, _IN_TASK if is_in_task() else _IN_SERVER) from error

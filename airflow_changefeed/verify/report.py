@@ -14,6 +14,10 @@ from airflow_changefeed.exceptions import ManifestError
 _AGAIN = "xport the unit again: clear its window's task or backfill it, or set the cursor to before its batch"
 #: Remedies of missing and damaged data.
 EXPORT_AGAIN, RESTORE = f"E{_AGAIN}", f"Restore it, or e{_AGAIN}"
+#: Likewise, where events of the unit were purged from the feed.
+RESTORE_ONLY = (
+    "Restore it from a backup of the output; events of the unit were purged, so no run exports it again"
+)
 UPGRADE = "Upgrade airflow-changefeed here"
 
 

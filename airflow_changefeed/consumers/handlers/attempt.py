@@ -14,7 +14,7 @@ from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.handlers.failures import Attempts, reason
 from airflow_changefeed.consumers.handlers.functions import Handler, limited
 from airflow_changefeed.core.consumer import OnPoison, Outcome
-from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.fault import park_command, shell
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.exceptions import (
     ChangefeedError,
@@ -224,8 +224,8 @@ class HandlerAttempt:
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {counted(attempts, 'time')}, last with "
                 f"{reason(error)}. Nothing was committed. Fix the cause and run the consumer again; it "
-                "starts with this event. To skip the event, run once with on_poison='park' (consume "
-                f"--on-poison park). Parked events are listed by {listed}",
+                "starts with this event. To set the event aside, run once with on_poison='park', or "
+                f"{park_command(spec.consumer, spec.feed)}; parked events are listed by {listed}",
                 consumer=spec.consumer,
                 feed=spec.feed,
                 shard=events[0].shard,

@@ -3,34 +3,27 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow_changefeed.doctor.dags import DagState
-from airflow_changefeed.hooks.changefeed_variables import is_in_task
+from airflow_changefeed.hooks.changefeed_variables import is_in_task, named_errors
 from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
-
-log = logging.getLogger(__name__)
 
 _NOT_FOUND = 404
 
 
-def find_dag(dag_id: str) -> DagState | None:
+def find_dag(dag_id: str) -> DagState:
     """
-    Return what Airflow knows of a DAG; None, with a warning, if it does not answer.
+    Return what Airflow knows of a DAG.
 
     In a task, Airflow says only from 3.2 on whether a DAG is paused or gone, and the last run is that of the
     latest logical date.
-    """
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from sqlalchemy.exc import SQLAlchemyError
 
-    try:
+    :raises AirflowUnavailableError: Airflow did not answer; transient.
+    """
+    with named_errors(f"read the state of DAG {dag_id}"):
         return _find_in_task(dag_id) if is_in_task() else _find_in_server(dag_id)
-    except (AirflowRuntimeError, SQLAlchemyError, OSError) as error:
-        log.warning("Could not read the state of DAG %s: %s: %s", dag_id, type(error).__name__, error)
-        return None
 
 
 def _find_in_task(dag_id: str) -> DagState:

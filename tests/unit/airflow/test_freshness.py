@@ -26,6 +26,7 @@ from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.dags import DagState
 from airflow_changefeed.doctor.freshness import ConsumerFreshness, Freshness, check_freshness
 from airflow_changefeed.exceptions import (
+    AirflowUnavailableError,
     ConsumerNotFoundError,
     FeedNotFoundError,
     FreshnessError,
@@ -60,6 +61,7 @@ class Shop:
         self.path = str(path)
         self.variables = Variables()
         self.known: dict[str, DagState] = {}
+        self.is_airflow_away = False
         self.source = SqliteFeedSource(self.path, lock_timeout=0.2)
         self.hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0) - HOUR
         for feed in (FEED, OTHER):
@@ -100,7 +102,15 @@ class Shop:
 
     def check(self, max_age: timedelta = 2 * HOUR, **options: Any) -> Freshness:
         """Compute the freshness with the DAGs that are known here."""
-        return check_freshness(self.source, None, self.known.get, max_age, **options)
+        return check_freshness(self.source, None, self.find_dag, max_age, **options)
+
+    def find_dag(self, dag_id: str) -> DagState:
+        """Return what is known here of a DAG."""
+        if self.is_airflow_away:
+            raise AirflowUnavailableError.of(
+                "could not read the state of the DAG: no such table", "Migrate it"
+            )
+        return self.known.get(dag_id, DagState(dag_id))
 
     def only(self, max_age: timedelta = 2 * HOUR, **options: Any) -> ConsumerFreshness:
         """Return the freshness of the only consumer."""
@@ -251,6 +261,18 @@ def test_what_airflow_knows_of_the_dag_is_a_reason(
     assert f"feed {FEED}, consumer {EXPORT}" == reason.where
     with pytest.raises(FreshnessError, match=words):
         shop.check().check()
+
+
+def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> None:
+    """Nobody may take the other reasons for all that there is."""
+    late(shop)
+    shop.is_airflow_away = True
+    unknown, reason = shop.only().reasons
+    assert (unknown.kind.code, reason.kind.code) == ("not-checked", "no-run")
+    assert str(unknown) == (
+        f"note not-checked: feed {FEED}, consumer {EXPORT}: what became of its DAG: could not read the "
+        "state of the DAG: no such table. Migrate it"
+    )
 
 
 def test_the_dag_is_found_also_after_a_person_moved_the_cursor(shop: Shop) -> None:

@@ -20,7 +20,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.exceptions import PoisonError, SourceUnavailableError
+from airflow_changefeed.exceptions import AirflowUnavailableError, PoisonError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.clocks import after_now
@@ -40,7 +40,7 @@ class ListedVariables(Variables):
 
     def keys(self, prefix: str) -> list[str]:
         if self.is_down:
-            raise SourceUnavailableError("could not list Airflow Variables: no such table")
+            raise AirflowUnavailableError.of("could not list Airflow Variables: no such table", "Migrate it")
         return sorted(key for key in self.values if key.startswith(prefix))
 
 
@@ -350,7 +350,9 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         fail,
         {},
         "the consumer stops there (max_attempts, on_poison=stop). Read why: airflow-changefeed consumer log "
-        f"mailer --feed {FEED} --failed --conn-id ...; then",
+        f"mailer --feed {FEED} --failed --conn-id ...; then mend the handler or the data and run the consumer"
+        " again. To set the event aside, run it once with on_poison='park', or airflow-changefeed consume "
+        f"mailer --feed {FEED} --handler ... --on-poison park --conn-id ...",
     ),
     FaultKind.WINDOW_LOST: (
         _purge_hole,
@@ -401,7 +403,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         leave_hole,
         {"open_store": None},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: nothing is complete in shard 1 "
-        "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), but later windows are complete",
+        "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), although later windows are complete",
     ),
     FaultKind.WINDOW_STALE: (
         insert_history,

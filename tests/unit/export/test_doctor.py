@@ -217,7 +217,25 @@ def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient,
         patient.store.remove_manifest(file.manifest.unit, file.manifest.attempt)
     (fault,) = patient.examine(consumer=CONSUMER).faults
     assert fault.kind is FaultKind.WINDOW_MISSING
-    assert f"nothing is complete in shard 1 {window}" in fault.what
+    assert f"nothing is complete in shard 1 {window}, although " in fault.what
+    assert (f"consumer {CONSUMER} has exported it: its manifest is gone" in fault.what) == (number != 1)
+    without = patient.examine()
+    assert len(without.faults) == (number == 1)
+    assert any("its consumer (pass --consumer)" in text for text in without.left_out)
+
+
+def test_a_file_whose_events_were_purged_comes_from_a_backup_only(patient: Patient) -> None:
+    """No run exports its window again; those after the purge it can."""
+    patient.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
+    patient.source.purge(FEED, START + timedelta(hours=1))
+    for number in (0, 1):
+        window = hours(number, number + 1)[0]
+        for file in unit_files(patient.store, window.start, window.end, [1]):
+            patient.store.files.remove_file(file.path)
+    gone, missing = patient.examine().faults
+    assert (gone.kind, missing.kind) == (FaultKind.FILE_MISSING, FaultKind.FILE_MISSING)
+    assert gone.remedy.startswith("Restore it from a backup of the output; events of the unit were purged")
+    assert missing.remedy.startswith("Restore it, or export the unit again")
 
 
 def test_a_lost_window_that_holds_the_cursor_can_be_passed(patient: Patient) -> None:
@@ -308,7 +326,7 @@ def test_variables_out_of_reach_are_told(patient: Patient) -> None:
     lease, hidden = found.faults
     assert lease.kind is FaultKind.LEASE_EXPIRED
     assert hidden.where == f"Variables of feed {FEED}; Variables of other feeds"
-    assert hidden.remedy.startswith("Run this command where Airflow runs")
+    assert (hidden.what, hidden.remedy) == ("could not list Airflow Variables: no such table", "Migrate it")
     assert "Airflow's Variables" in found.left_out
     assert "Airflow's Variables" not in found.checked
     patient.variables.is_down = False
