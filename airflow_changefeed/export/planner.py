@@ -315,8 +315,9 @@ def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError
         whole = format_time(unit.window.start + windows * unit.window.length)
         words = ("--shard", shard_text(unit.shard), "--to", whole)
         remedy = (
-            "If the output has the window, it is whole, and this run need not be repeated. Else its events "
-            f"are lost: let the consumer go on with the first window that is whole, from {whole} on: "
+            "If the output has the window, and verify finds no fault in it, this run need not be repeated. "
+            "Otherwise its events are lost: let the consumer go on with the first window that is whole, from "
+            f"{whole} on: "
             f"{shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
         )
     return PurgedError(

@@ -220,7 +220,8 @@ def refresh(args: Namespace) -> None:
     """Capture the current columns."""
     with open_feeds(args.conn_id) as source:
         present = source.capture(args.name)
-        question = f"{_drift(present)}. Refresh capture {present.name} to the current columns?"
+        again = f"Refresh capture {present.name} to the current columns, and make its triggers again?"
+        question = f"{_drift(present)}. {again}"
         version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
         without = tuple(args.without or ())
         on_ddl = None if args.on_ddl is None else OnDdl(args.on_ddl)
@@ -271,7 +272,8 @@ def resolve(args: Namespace) -> None:
             args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
         )
         show([capture_row(info)], args.output, _short)
-        echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
+        if before.gaps:
+            echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
         if args.resync:
             echo("Recorded the existing rows; folds are correct from here on")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.options.shared import action, conn_id, option, seen, shown, storage
+from airflow_changefeed.cli.options.values import note
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -200,7 +201,7 @@ def _resolve() -> ActionCommand:
         "Shows the gaps and asks for confirmation. Exits with status 1 if you decline.",
         _name(),
         *conn_id(),
-        option("--note", help="What was done about the gaps; kept with them", required=True),
+        option("--note", help="What was done about the gaps; kept with them", type=note, required=True),
         option(
             "--resync",
             help="Record a reset and all rows of each affected table (of every table if no gap is open), so "
@@ -250,7 +251,7 @@ def _repair() -> ActionCommand:
             help="Replace with the current value in the captured table's row with that key",
             action="store_true",
         ),
-        option("--note", help="Why these values are correct; kept with the repairs"),
+        option("--note", help="Why these values are correct; kept with the repairs", type=note),
         *seen(),
         *shown(),
     )

@@ -14,6 +14,7 @@ from airflow_changefeed.cli.options.values import (
     attempts,
     count,
     length,
+    note,
     position,
     seconds,
     shard,
@@ -261,7 +262,7 @@ def _drop_dead_letter() -> ActionCommand:
         "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
         _numbers(),
         *conn_id(),
-        option("--note", help="Why they are not needed; kept with them", required=True),
+        option("--note", help="Why they are not needed; kept with them", type=note, required=True),
         ARG_YES,
         *shown(),
     )

@@ -62,6 +62,13 @@ def after(text: str) -> Ulid:
     return found if isinstance(found, Ulid) else Ulid.floor(found).previous()
 
 
+def note(text: str) -> str:
+    """Parse a note, which must say something: the one in a printed command is for the person to fill in."""
+    if any(character.isalnum() for character in text):
+        return text
+    raise ArgumentTypeError(f"{text!r} says nothing; write what was found and done, it is kept")
+
+
 def count(text: str) -> int:
     """Parse a count, at least 1."""
     if text.isdecimal() and int(text) > 0:

@@ -412,6 +412,9 @@ def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) 
     assert resolved["note"] == "seen"
     assert resolved["resolved_by"]
     assert {**resolved, "resolved_at": None, "resolved_by": None, "note": None} == gap
+    commands.rows("capture resolve", CAPTURE, "--note", "again", "--resync", "--yes")
+    assert "Resolved" not in commands.err
+    assert "Recorded the existing rows" in commands.err
     assert commands.rows("capture gaps", "shop.OrderLine_changes") == []
 
 

@@ -84,6 +84,12 @@ def test_what_cannot_be_repaired_so_is_refused(
     assert commands.rows("capture repairs") == []
 
 
+def test_a_note_that_was_pasted_unwritten_is_refused(commands: Commands) -> None:
+    """Printed commands have three dots there."""
+    said = commands.refuses("capture repair", CAPTURE, "--null", "--note", "...")
+    assert "argument --note: '...' says nothing; write what was found and done, it is kept" in said
+
+
 def test_an_event_and_a_column_can_be_chosen(commands: Commands) -> None:
     """Others are left alone."""
     for options in (("--event", "2"), ("--column", "Id")):

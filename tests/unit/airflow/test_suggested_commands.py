@@ -78,8 +78,8 @@ def words_of(call: ast.Call, assigned: dict[str, list[tuple[int, ast.expr]]]) ->
 
 @pytest.mark.parametrize(("place", "words"), [pytest.param(*one, id=one[0]) for one in calls()])
 def test_a_command_of_a_message_is_understood(place: str, words: list[str]) -> None:
-    """By the parser, with the connection put in; further words come after these."""
-    text = with_conn_id(shell(*words), "feeds")
+    """By the parser, with the connection and the person's note put in; further words come after these."""
+    text = with_conn_id(shell(*words), "feeds").replace("--note ...", "--note seen")
     assert CONN_ID not in text
     given = parser().parse_args(text.split()[1:])
     assert getattr(given, "conn_id", "feeds") in ("feeds", None), place
