@@ -18,6 +18,7 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
 from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.freshness import Shop
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -95,3 +96,13 @@ def exported(server: None, source: SqliteFeedSource) -> SqliteFeedSource:
     source.seal(FEED, START + timedelta(hours=6))
     export(source, 0, 1, 2)
     return source
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """The feeds, and a connection to them."""
+    shop = Shop(tmp_path / "shop.db")
+    connection = {"conn_type": "sqlite", "host": shop.path, "extra": {"lock_timeout": 0.2}}
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(connection))
+    yield shop
+    shop.source.close()

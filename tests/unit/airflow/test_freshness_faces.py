@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Freshness as users meet it: both operators, the notifier, ``status --max-age`` and its page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseNotifier
+
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    SourceUnavailableError,
+)
+from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
+from airflow_changefeed.operators.changefeed_freshness import (
+    ChangefeedFreshnessBranchOperator,
+    ChangefeedFreshnessOperator,
+)
+from airflow_changefeed.version_compat import AirflowFailException
+from tests.examples import examples, run_example
+from tests.minors import since
+from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.fakes import context
+from tests.unit.airflow.feeds import play
+from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, MINUTE, OTHER, Shop, late, stuck
+
+# ---- operators
+
+
+def watch(**arguments: Any) -> tuple[Any, Any]:
+    """Run the operator; return its result or failure, and the rows that it pushed."""
+    pushed: dict[str, Any] = {}
+    given = context()
+    given["ti"].xcom_push = lambda key, value: pushed.update({key: value})
+    task = ChangefeedFreshnessOperator(**{"task_id": "watch", "max_age": 2 * HOUR, **arguments})
+    try:
+        return task.execute(given), pushed["return_value"]
+    except (AirflowFailException, SourceUnavailableError) as failure:
+        return failure, pushed.get("return_value")
+
+
+@pytest.mark.usefixtures("server")
+def test_the_operator_succeeds_with_rows(shop: Shop) -> None:
+    """One for each consumer, as JSON."""
+    shop.export(9, 0)
+    result, pushed = watch(max_age=7200)
+    assert result == pushed == json.loads(json.dumps(result))
+    (row,) = result
+    assert (row["feed"], row["consumer"], row["is_fresh"], row["reasons"]) == (FEED, EXPORT, True, [])
+
+
+@pytest.mark.usefixtures("server")
+def test_a_late_consumer_fails_the_task_at_once(shop: Shop) -> None:
+    """Named with age and reason, and the rows are the task's result."""
+    failure, rows = watch(feed=late(shop) and FEED)
+    assert isinstance(failure, AirflowFailException)
+    assert str(failure).startswith("FreshnessError: consumers: 1, older than 2:00:00: 1")
+    assert f"feed {FEED}, consumer {EXPORT}: complete until" in str(failure)
+    assert "Airflow has no DAG hourly any more" in str(failure)
+    assert [reason["code"] for reason in rows[0]["reasons"]] == ["no-run"]
+
+
+@pytest.mark.usefixtures("server")
+def test_commands_that_help_name_the_connection(shop: Shop) -> None:
+    """They can be copied as they are."""
+    stuck(shop)
+    assert "airflow-changefeed consumer revoke" in str(watch()[0])
+    assert "--conn-id changefeed_default" in str(watch()[0])
+
+
+@pytest.mark.usefixtures("server")
+def test_a_paused_dag_is_found_in_airflow(shop: Shop) -> None:
+    """By the DAG that the cursor names; then its last run, if it is not paused."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.merge(DagBundleModel(name="tests"))
+        session.flush()
+        session.merge(DagModel(dag_id="hourly", bundle_name="tests", is_paused=True, is_stale=False))
+    try:
+        assert "dag-paused: " in str(watch(feed=late(shop) and FEED)[0])
+    finally:
+        with create_session() as session:
+            session.delete(session.get(DagModel, "hourly"))
+
+
+def test_a_database_that_is_away_is_transient(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow retries the task."""
+
+    def feeds(source: object) -> None:
+        raise SourceUnavailableError("the database did not answer")
+
+    monkeypatch.setattr(play(monkeypatch), "feeds", feeds)
+    failure, rows = watch()
+    assert type(failure) is SourceUnavailableError
+    assert rows is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_age": 0}, "max_age must be a timedelta, or seconds, above 0, not 0"),
+        ({"max_age": -HOUR}, "max_age must be"),
+        ({"max_age": "2h"}, "max_age must be"),
+        ({"max_age": float("nan")}, "max_age must be"),
+        ({"feed": []}, "feed is empty"),
+        ({"feed": 7}, "feed must be names or patterns"),
+        ({"consumer": "a:b"}, "consumer 'a:b' is not a valid name"),
+        ({"changefeed_conn_id": ""}, "changefeed_conn_id is missing"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], message: str) -> None:
+    """With what may be given."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        watch(**arguments)
+
+
+def test_names_are_templated() -> None:
+    """They are checked once they are known."""
+    task = ChangefeedFreshnessOperator(
+        task_id="watch", max_age=HOUR, feed="{{ params.feed }}", consumer="{{ params.consumer }}"
+    )
+    task.render_template_fields({"params": {"feed": FEED, "consumer": EXPORT}})
+    assert (task.feed, task.consumer) == (FEED, EXPORT)
+
+
+class TaskInstance(SimpleNamespace):
+    """As much of a task instance as a branch uses."""
+
+    map_index = -1
+    pushed: dict[str, Any]
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Keep it."""
+        self.pushed[key] = value
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(("last", "followed"), [(0, ["on"]), (4, ["page"])])
+def test_the_branch_follows_freshness(shop: Shop, last: int, followed: list[str]) -> None:
+    """The tasks of the other branch are skipped; the rows are an XCom of their own."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    from airflow_changefeed.version_compat import DownstreamTasksSkipped
+
+    shop.export(9, last)
+    with DAG("dag", schedule=None):
+        task = ChangefeedFreshnessBranchOperator(
+            task_id="fresh",
+            max_age=2 * HOUR,
+            follow_task_ids_if_fresh=["on"],
+            follow_task_ids_if_stale=["page"],
+        )
+        task >> [EmptyOperator(task_id="on"), EmptyOperator(task_id="page")]
+    ti = TaskInstance(task=task, dag_id="dag", run_id="run", task_id="fresh", try_number=1, pushed={})
+    with pytest.raises(DownstreamTasksSkipped) as caught:
+        task.execute({"ti": ti})
+    assert {"on", "page"} - {name for name, _ in caught.value.tasks} == set(followed)
+    assert [row["consumer"] for row in ti.pushed["consumers"]] == [EXPORT]
+
+
+@pytest.mark.usefixtures("server")
+def test_a_branch_that_cannot_tell_fails(shop: Shop) -> None:
+    """Neither branch is right."""
+    task = ChangefeedFreshnessBranchOperator(
+        task_id="fresh", max_age=HOUR, follow_task_ids_if_fresh="on", follow_task_ids_if_stale="page"
+    )
+    with pytest.raises(AirflowFailException, match="ConsumerNotFoundError: nothing to watch"):
+        task.choose_branch({"ti": TaskInstance(pushed={})})
+
+
+# ---- notifier
+
+
+class Pigeon(BaseNotifier):
+    """A notifier as providers have them, with a template."""
+
+    template_fields = ("text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.sent: list[str] = []
+
+    def notify(self, context: Any) -> None:
+        """Send."""
+        self.sent.append(self.text)
+
+
+@pytest.mark.usefixtures("server")
+def test_another_notifier_sends_the_text(shop: Shop) -> None:
+    """In its own template, with the same words as the operator."""
+    pigeon = Pigeon("{{ ti.task_id }} failed. {{ freshness }}")
+    notifier = ChangefeedFreshnessNotifier(
+        notifier=pigeon, max_age=2 * HOUR, feed="{{ params.feed }}", consumer=EXPORT
+    )
+    late(shop)
+    notifier(context(params={"feed": FEED}, dag=None))
+    (text,) = pigeon.sent
+    assert text.startswith("export failed. consumers: 1, older than 2:00:00: 1\n")
+    assert f"feed {FEED}, consumer {EXPORT}: complete until" in text
+    assert "warning no-run: " in text
+
+
+@pytest.mark.usefixtures("server")
+def test_a_function_sends_it_too(shop: Shop) -> None:
+    """Also of consumers that are fresh: what failed need not have made them late."""
+    shop.export(9, 0)
+    sent: list[str] = []
+    ChangefeedFreshnessNotifier(notifier=lambda given: sent.append(given["freshness"]), max_age=7200)(
+        context(dag=None)
+    )
+    assert sent[0].splitlines()[1].startswith(f"feed {FEED}, consumer {EXPORT}: complete until")
+
+
+def test_a_database_that_is_away_is_what_is_sent(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its secrets: the notification must not fail for it."""
+
+    def feeds(source: object) -> None:
+        raise SourceUnavailableError("mssql://anna:canary@db/shop did not answer")
+
+    monkeypatch.setattr(play(monkeypatch), "feeds", feeds)
+    sent: list[str] = []
+    ChangefeedFreshnessNotifier(notifier=lambda given: sent.append(given["freshness"]), max_age=7200)(
+        context(dag=None)
+    )
+    assert sent == ["SourceUnavailableError: mssql://***@db/shop did not answer"]
+
+
+def test_a_notifier_that_can_send_nothing_is_refused() -> None:
+    """When the DAG is parsed, with all that is wrong."""
+    with pytest.raises(InvalidArgumentError, match=r"notifier must be .*max_age must be"):
+        ChangefeedFreshnessNotifier(notifier="slack", max_age=0)  # type: ignore[arg-type]
+
+
+# ---- command
+
+
+@pytest.fixture
+def commands(
+    shop: Shop, server: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Commands:
+    """Commands on the shop."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    return Commands(capsys)
+
+
+def test_status_ends_with_0_if_all_are_fresh(shop: Shop, commands: Commands) -> None:
+    """One row for each consumer."""
+    shop.export(9, 0)
+    (row,) = commands.rows("status", "--max-age", "2h")
+    assert (row["feed"], row["consumer"], row["is_fresh"]) == (FEED, EXPORT, True)
+    assert "changefeed_default: consumers: 1, older than 2:00:00: 0" in commands.err
+
+
+def test_status_ends_with_1_if_one_is_late(shop: Shop, commands: Commands) -> None:
+    """With the reason; other feeds and consumers can be left out."""
+    late(shop)
+    shop.consumer()
+    shop.export(9, 0, OTHER)
+    assert commands.run("status", "--max-age", "120m", "-o", "plain") == 1
+    assert commands.out.split()[:6] == ["feed", "consumer", "complete", "until", "age", "fresh"]
+    assert "no-run: nothing has moved its cursor since" in commands.out
+    assert commands.run("status", "--max-age", "1d") == 0
+    assert commands.run("status", "--max-age", "7200s", "--feed", OTHER) == 0
+    assert commands.run("status", "--max-age", "2h", "--consumer", "billing") == 1
+    assert commands.run("status", "--max-age", "2h", "--feed", "shop.*", "--consumer", EXPORT) == 1
+
+
+def test_status_ends_with_2_if_it_cannot_tell(shop: Shop, commands: Commands) -> None:
+    """But with 1 if something else is late."""
+    assert "ConsumerNotFoundError: nothing to watch" in commands.fails("status", "--max-age", "2h")
+    shop.export(9, 0)
+    assert "no consumer 'lake'" in commands.fails("status", "--max-age", "2h", "--consumer", "lake")
+    assert "FeedNotFoundError" in commands.fails("status", "--max-age", "2h", "--feed", "shop.Cart")
+    assert "--consumer needs --max-age" in commands.fails("status", "--consumer", EXPORT)
+    shop.sql(f'drop table "{OTHER}"')
+    assert commands.run("status", "--max-age", "2h") == 2
+    assert f"feed {OTHER}: FeedSetupError" in commands.err
+    assert FEED in commands.out
+    assert commands.run("status", "--max-age", "1s") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["2", "h", "0h", "-1h", "1.5h", "2w", "2 h", "99999d", "²h", "1" * 5000 + "s"]
+)
+def test_what_is_no_duration_is_refused(commands: Commands, text: str) -> None:
+    """With what is one."""
+    with pytest.raises(SystemExit) as caught:
+        commands.run("status", f"--max-age={text}")
+    assert caught.value.code == 2
+    assert "expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d" in commands.err
+
+
+# ---- the page
+
+
+@since("3.2", "the deadlines of the page")
+@pytest.mark.usefixtures("server")
+def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks find what is there; the mail has the text."""
+    names: dict[str, Any] = {}
+    for code in examples("how-to/watch-freshness.md", {}):
+        run_example(code, names)
+    shop.export(9, 0)
+    pushed: dict[str, Any] = {}
+    assert names["watch"].execute({"ti": TaskInstance(pushed=pushed)})[0]["is_fresh"]
+    assert names["fresh"].choose_branch({"ti": TaskInstance(pushed=pushed)}) == "report"
+    assert "<pre>consumers: 1, older than 2:00:00: 0" in mail(names["notify"], monkeypatch)
+    assert names["deadline"].interval == 45 * MINUTE
+
+
+def mail(notify: ChangefeedFreshnessNotifier, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the mail that the page's notifier sends."""
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    sent: list[str] = []
+    monkeypatch.setattr(SmtpNotifier, "notify", lambda self, context: sent.append(self.html_content))
+    notify(context())
+    return sent[0]
+
+
+def test_the_commands_of_the_page_run(shop: Shop, commands: Commands) -> None:
+    """As they stand there."""
+    shop.export(9, 0)
+    (block,) = examples("how-to/watch-freshness.md", {}, "bash")
+    for line in block.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "airflow-changefeed"
+        assert commands.run_bare(words[0], *words[1:]) == 0, commands.err
