@@ -14,9 +14,9 @@ UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
 UV := $(BIN)/uv
 # Where `make ui` listens, on 127.0.0.1
 PORT ?= 8080
-# Processes that share the tests, one more than cores because they also wait for servers and clocks; 0 runs the
-# tests in this one, for --pdb and the like
-WORKERS ?= 3
+# Processes that share the tests, two more than cores because they also wait for servers, clocks and Spark; 0 runs
+# the tests in this one, for --pdb and the like
+WORKERS ?= 4
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
 
@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
+.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators walks docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -108,8 +108,8 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 		$(MAKE) .venv-observability/.changefeed-installed && exec .venv-observability/bin/python -m tests.system.ui --port "$(PORT)"; \
 	else exec $(BIN)/python -m tests.system.ui --port "$(PORT)"; fi
 
-test: setup java libraries ## Run all tests but soak, tsql, browser, stores, readers and observability (under 10 minutes)
-	@$(BIN)/python -m pytest -m "not soak and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
+test: setup java libraries ## Run all tests but soak, walks, tsql, browser, stores, readers and observability (about 10 minutes)
+	@$(BIN)/python -m pytest -m "not soak and not walks and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
 .venv-spark-%/.changefeed-installed: constraints/spark.in constraints.txt $(wildcard constraints/spark-*.txt) | $(STAMP)
@@ -174,6 +174,9 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD, and the alerts (needs Python 3.11 or later and promtool)
 	@.venv-observability/bin/python -m pytest $(PYTEST_ARGS) \
 		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/system/test_observability.py
+
+walks: setup java ## Walk the long tutorials as their readers do (3 minutes)
+	@$(BIN)/python -m pytest -m walks --timeout 900 $(PYTEST_ARGS) tests/system/test_walks.py
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
 	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py

@@ -50,6 +50,7 @@ Every error of airflow_changefeed, in one tree.
         ├── LockTimeoutError          somebody holds the lock longer than ``lock_timeout``
         │   └── DeadlockError         the server chose this transaction as a deadlock victim
         ├── SourceUnavailableError    the database did not answer, or the connection broke
+        │   ├── AirflowUnavailableError   Airflow's API or metadata database did not answer
         │   └── ReplicaBehindError    a readable secondary has not seen the seal yet
         ├── NotYetError               a time less than a minute ahead of the database's clock
         ├── NotSealedError            a range beyond the seal

@@ -14,13 +14,8 @@ import pytest
 
 from tests.examples import examples, run_example
 from tests.system.dag_runner import DagRunner
-from tests.system.walked import walk
 
 pytestmark = [pytest.mark.airflow]
-
-
-#: A reader waits for the end of a minute, and the tests for that of a second.
-SECONDS = {"sleep 60": "sleep 2", "%H:%M:00Z": "%H:%M:%SZ", "timedelta(minutes=1)": "timedelta(seconds=1)"}
 
 
 def _shown(text: str) -> str:
@@ -57,31 +52,6 @@ def test_the_tutorial_runs(
     run_example(query, names)
     assert _shown(capsys.readouterr().out) == _shown(result)
     assert re.findall(r"01\w{24}", result) == re.findall(r"01\w{24}", by_hand)
-
-
-@pytest.mark.timeout(600)
-def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
-    """From an empty folder to the table of its events, by the page's own commands and files."""
-    printed = walk("tutorial/capture-and-fold.md", tmp_path, SECONDS)
-    (expected,) = examples("tutorial/capture-and-fold.md", {}, "text")
-    assert printed.endswith(expected)
-
-
-@pytest.mark.timeout(900)
-def test_the_tutorial_of_a_live_copy_is_walked(tmp_path: Path) -> None:
-    """From an empty folder to the proof that a Delta table, which four runs have made, equals the source."""
-    printed = walk("tutorial/live-copy.md", tmp_path, SECONDS)
-    assert "[(991, 10, 1001)]\n" in printed
-    logged, *queried = examples("tutorial/live-copy.md", {}, "text")[2:5]
-    for part in re.split(r"\.\.\.|\n|[\d:T+-]{19,}|\d+ units", logged):
-        assert part.strip() in printed
-    assert queried[0] == queried[1]
-    assert printed.count(queried[0]) == 2
-    assert "status 2\n" in printed
-    row = printed.splitlines()[-1].split()
-    assert row[-1] == "yes"
-    assert row.count("0") == 3
-    assert "991" in row
 
 
 def test_writing_to_a_feed_runs(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def saved(folded: Folded, *shards: Sequence[Event]) -> datetime:
     return START + HOUR
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_each_state_from_the_one_before_is_the_table_of_then(folded: Folded, seed: int) -> None:
     """A random history in three shards, an idle hour, a time within an hour, and a state that is skipped."""
     history, times = History(seed), [1, 2, 3.5, 5, 6]

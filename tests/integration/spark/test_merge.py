@@ -83,10 +83,16 @@ def exported(merging: Merging, history: History, hour: int, changes: int) -> Non
         merging.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
 
 
-@pytest.mark.parametrize("deleted", ["remove", "keep"])
 @pytest.mark.parametrize(
-    ("merging", "step"),
-    [("delta", 5), *(pytest.param(format, 1, marks=pytest.mark.soak) for format in CURRENT_FORMATS)],
+    ("merging", "step", "deleted"),
+    [
+        ("delta", 5, "keep"),
+        *(
+            pytest.param(format, 1, deleted, marks=pytest.mark.soak)
+            for format in CURRENT_FORMATS
+            for deleted in ("keep", "remove")
+        ),
+    ],
     indirect=["merging"],
 )
 def test_the_table_is_the_captured_one_at_every_minute(

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long tutorials, by their own commands and files, as a newcomer would follow them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.examples import examples
+from tests.system.walked import walk
+
+pytestmark = [pytest.mark.airflow, pytest.mark.walks]
+
+#: A reader waits for the end of a minute, and the tests for that of a second.
+SECONDS = {"sleep 60": "sleep 2", "%H:%M:00Z": "%H:%M:%SZ", "timedelta(minutes=1)": "timedelta(seconds=1)"}
+
+
+def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
+    """From an empty folder to the table of its events, by the page's own commands and files."""
+    printed = walk("tutorial/capture-and-fold.md", tmp_path, SECONDS)
+    (expected,) = examples("tutorial/capture-and-fold.md", {}, "text")
+    assert printed.endswith(expected)
+
+
+def test_the_tutorial_of_a_live_copy_is_walked(tmp_path: Path) -> None:
+    """From an empty folder to the proof that a Delta table, which four runs have made, equals the source."""
+    printed = walk("tutorial/live-copy.md", tmp_path, SECONDS)
+    assert "[(991, 10, 1001)]\n" in printed
+    logged, *queried = examples("tutorial/live-copy.md", {}, "text")[2:5]
+    for part in re.split(r"\.\.\.|\n|[\d:T+-]{19,}|\d+ units", logged):
+        assert part.strip() in printed
+    assert queried[0] == queried[1]
+    assert printed.count(queried[0]) == 2
+    assert "status 2\n" in printed
+    row = printed.splitlines()[-1].split()
+    assert row[-1] == "yes"
+    assert row.count("0") == 3
+    assert "991" in row
