@@ -99,7 +99,7 @@ def test_the_extras_that_are_named_are_taken(
 
 def test_unknown_extras_go_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """They belong to the provider's own driver, which would take any of them."""
-    extra = {"as_dict": True, "tds_version": "7.4", "PWD": "other", "server": "elsewhere"}
+    extra = {"as_dict": True, "tds_version": "7.4", "PWD": "hunter2", "server": "elsewhere"}
     assert _describe(monkeypatch, {**FIELDS, "extra": extra}) == DESCRIPTION
 
 
