@@ -108,7 +108,7 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 		$(MAKE) .venv-observability/.changefeed-installed && exec .venv-observability/bin/python -m tests.system.ui --port "$(PORT)"; \
 	else exec $(BIN)/python -m tests.system.ui --port "$(PORT)"; fi
 
-test: setup java libraries ## Run all tests but soak, walks, tsql, browser, stores, readers and observability (about 10 minutes)
+test: setup java libraries ## Run all tests but soak, walks, tsql, browser, stores, readers and observability (13 minutes on two cores)
 	@$(BIN)/python -m pytest -m "not soak and not walks and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.

@@ -144,6 +144,8 @@ def started(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # Who runs the tests in the background of a script ignores it, and a child inherits that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it takes no lock
     )
     try:
         yield process
