@@ -82,6 +82,7 @@ class FaultKind(Enum):
     DAG_PAUSED = ("dag-paused", _WARNING)
     RUN_FAILED = ("run-failed", _WARNING)
     NO_RUN = ("no-run", _WARNING)
+    CATCHING_UP = ("catching-up", _NOTE)
     VARIABLE_EDITED = ("variable-edited", _ERROR)
     VARIABLE_UNREADABLE = ("variable-unreadable", _ERROR)
     VARIABLE_ORPHANED = ("variable-orphaned", _ERROR)

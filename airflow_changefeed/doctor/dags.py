@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Fault, FaultKind, not_checked
+from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import AirflowUnavailableError
 from airflow_changefeed.sources.base_cursors import CursorStore
@@ -85,6 +85,16 @@ def dag_faults(
         what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
         remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"
     return [*found, Fault(FaultKind.NO_RUN, where, what, remedy)]
+
+
+def catching_up(feed: str, consumer: str, rows: Sequence[CursorRow]) -> Fault:
+    """Return why a consumer is late whose cursors move, if nothing else was found: it has not caught up."""
+    last = max(rows, key=lambda row: row.moved_at)
+    by = f", by {last.moved_by}" if last.moved_by else ""
+    what = f"nothing was found that stops it; its cursor moved last at {format_time(last.moved_at)}{by}"
+    leases = shell("leases", "--feed", feed)
+    remedy = f"Look again later whether the cursor has moved. If it has not, see who holds it: {leases}"
+    return Fault(FaultKind.CATCHING_UP, f"feed {feed}, consumer {consumer}", what, remedy)
 
 
 def _last_dag(source: CursorStore, feed: str, consumer: str, last: CursorRow | None) -> str | None:

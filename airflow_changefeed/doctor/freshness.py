@@ -16,7 +16,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
-from airflow_changefeed.doctor.dags import FindDag, dag_faults
+from airflow_changefeed.doctor.dags import FindDag, catching_up, dag_faults
 from airflow_changefeed.doctor.doctor import of_events, state_faults
 from airflow_changefeed.doctor.frontiers import Inspect, complete_until
 from airflow_changefeed.doctor.leases import held_leases
@@ -84,7 +84,7 @@ class ConsumerFreshness:
         age = timedelta(seconds=round(self.age.total_seconds()))
         until = f"complete until {format_time(self.complete_until)}, {age} ago"
         if not self.is_fresh:
-            until = "\n  ".join([until, *map(str, self.reasons or ("doctor finds no fault",))])
+            until = "\n  ".join([until, *map(str, self.reasons)])
         return f"feed {self.feed}, consumer {self.consumer}: {until}"
 
 
@@ -309,4 +309,7 @@ def _reasons(
     causes, stops = (
         [fault for kind in kinds for fault in faults if fault.kind is kind] for kinds in (_CAUSES, _STOPS)
     )
-    return [*errors, *causes, *of_dag, *stops, *hidden]
+    found = [*errors, *causes, *of_dag, *stops, *hidden]
+    if all(fault.kind is FaultKind.NOT_CHECKED for fault in found) and state.rows:
+        found.append(catching_up(state.feed, consumer, state.rows))
+    return found

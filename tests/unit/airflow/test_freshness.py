@@ -166,6 +166,19 @@ def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> N
     )
 
 
+def test_a_consumer_at_work_that_is_behind_says_when_it_moved(shop: Shop) -> None:
+    """No empty reason: the person who was woken must see whether it goes on."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    (reason,) = shop.only().reasons
+    assert reason.kind.code == "catching-up"
+    assert "nothing was found that stops it; its cursor moved last at " in reason.what
+    assert "who holds it: airflow-changefeed leases --feed shop.Order --conn-id ..." in reason.remedy
+    assert "catching-up" in str(shop.only())
+    shop.age_cursors(3 * HOUR)
+    assert shop.codes() == ["no-run"]
+
+
 def test_the_dag_is_found_also_after_a_person_moved_the_cursor(shop: Shop) -> None:
     """In the history of the cursor."""
     late(shop)

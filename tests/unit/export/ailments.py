@@ -429,7 +429,7 @@ APART |= {kind for _, kind, _ in DAMAGES.values()} | {FaultKind.UNITS_OVERLAP}
 #: Those of tables of Delta Lake and Iceberg: ``tests/unit/airflow/test_tables.py``.
 APART |= {FaultKind.LAKE_TABLE_DIFFERS}
 #: Those of DAGs: ``tests/unit/airflow/test_freshness_dags.py``.
-APART |= {FaultKind.DAG_PAUSED, FaultKind.RUN_FAILED, FaultKind.NO_RUN}
+APART |= {FaultKind.DAG_PAUSED, FaultKind.RUN_FAILED, FaultKind.NO_RUN, FaultKind.CATCHING_UP}
 #: Who holds a lease is a fault only of a consumer that is late: ``tests/unit/airflow/test_freshness.py``.
 APART |= {FaultKind.LEASE_HELD}
 #: Those of Java and Spark are there as well.
