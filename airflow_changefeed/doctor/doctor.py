@@ -34,7 +34,7 @@ from airflow_changefeed.sources.base import FeedSource
 
 Answer = TypeVar("Answer")
 #: How the names of checks begin that ask Airflow, and not the feeds' database.
-_VARIABLES = "Variables"
+VARIABLES = "Variables"
 #: Remedy of a check that failed.
 _OTHERWISE = "Fix the other faults, or run doctor again with a login that has more permissions"
 
@@ -83,9 +83,9 @@ def examine(
         faults += _try(faults, "snapshots", partial(snapshot_faults, source, feed)) or []
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
-        faults += _try(faults, f"{_VARIABLES} of other feeds", others) or []
+        faults += _try(faults, f"{VARIABLES} of other feeds", others) or []
     hidden = [fault.where for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
-    has_variables = variables is not None and not any(where.startswith(_VARIABLES) for where in hidden)
+    has_variables = variables is not None and not any(where.startswith(VARIABLES) for where in hidden)
     checked, left_out = _scope(
         chosen if feed is None else [feed], open_store, has_variables=has_variables, consumer=consumer
     )
@@ -167,7 +167,7 @@ def state_faults(
         # Only exports publish their cursors to Variables.
         exports = [row for row in rows if row.consumer not in events]
         check = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
-        faults += _try(faults, f"{_VARIABLES} of feed {feed}", check) or []
+        faults += _try(faults, f"{VARIABLES} of feed {feed}", check) or []
     if open_store is not None:
         exporter = rows if consumer is not None else []
         check = partial(_output, source, open_store, state, exporter, marks, {gap for gap, _ in holes})

@@ -17,7 +17,7 @@ from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, catching_up, dag_faults
-from airflow_changefeed.doctor.doctor import of_events, state_faults
+from airflow_changefeed.doctor.doctor import VARIABLES, of_events, state_faults
 from airflow_changefeed.doctor.frontiers import Inspect, complete_until
 from airflow_changefeed.doctor.leases import held_leases
 from airflow_changefeed.doctor.variables import VariableLister
@@ -309,7 +309,11 @@ def _reasons(
     causes, stops = (
         [fault for kind in kinds for fault in faults if fault.kind is kind] for kinds in (_CAUSES, _STOPS)
     )
-    found = [*errors, *causes, *of_dag, *stops, *hidden]
+    unread = [
+        fault for fault in faults if fault.kind is FaultKind.NOT_CHECKED and fault.where.startswith(VARIABLES)
+    ]
+    told = {fault.remedy for fault in of_dag}
+    found = [*errors, *causes, *of_dag, *stops, *(one for one in unread if one.remedy not in told), *hidden]
     if all(fault.kind is FaultKind.NOT_CHECKED for fault in found) and state.rows:
         found.append(catching_up(state.feed, consumer, state.rows))
     return found

@@ -41,7 +41,8 @@ class AirflowVariables:
             # Somebody may create it between the two looks, so it is read once more.
             if (value := get(key)) is None and stored(key) is not None and (value := get(key)) is None:
                 raise AirflowUnavailableError.of(
-                    f"Airflow has Variable {key!r} but did not give its value", "Retry"
+                    f"Airflow has Variable {key!r} but did not give its value",
+                    "Retry; if it stays so, it was written with another core.fernet_key",
                 )
             return value
 

@@ -20,7 +20,9 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import (
+    AirflowUnavailableError,
     ConsumerNotFoundError,
     FeedNotFoundError,
     FreshnessError,
@@ -29,6 +31,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, MINUTE, OTHER, RUN, Shop, late, stuck
+from tests.unit.export.ailments import ListedVariables
 
 # ---- how old
 
@@ -164,6 +167,28 @@ def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> N
         f"note not-checked: feed {FEED}, consumer {EXPORT}: what became of its DAG: could not read the "
         "state of the DAG: no such table. Migrate it"
     )
+
+
+class Encrypted(ListedVariables):
+    """Variables that another key has encrypted."""
+
+    def get(self, key: str) -> str | None:
+        raise AirflowUnavailableError.of(
+            f"Airflow has Variable {key!r} but did not give its value", "Migrate it"
+        )
+
+
+def test_a_variable_that_cannot_be_read_is_told_unless_all_of_airflow_is_away(shop: Shop) -> None:
+    """It might have been edited; the next run would fail with that."""
+    late(shop)
+
+    def codes() -> list[str]:
+        (found,) = check_freshness(shop.source, Encrypted(), shop.find_dag, 2 * HOUR).consumers
+        return [fault.kind.code for fault in found.reasons]
+
+    assert codes() == ["no-run", "not-checked"]
+    shop.is_airflow_away = True
+    assert codes() == ["not-checked", "no-run"]
 
 
 def test_a_consumer_at_work_that_is_behind_says_when_it_moved(shop: Shop) -> None:
