@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,13 @@ Rows = list[tuple[Any, ...]]
 
 
 class Client:
-    """A connection in autocommit, as a program that knows nothing of us would have."""
+    """
+    A connection in autocommit, as a program that knows nothing of us would have.
+
+    :ivar printed: messages of the last batch that was run to its end.
+    """
+
+    printed: Sequence[str] = ()
 
     def __init__(self, description: dict[str, Any]) -> None:
         mssql_python.pooling(enabled=False)
@@ -43,11 +49,14 @@ class Client:
         """Run a batch to its end; return the rows of each result that has columns."""
         with self._connection.cursor() as cursor:
             cursor.execute(sql, values) if values else cursor.execute(sql)
-            found = []
+            found: list[Rows] = []
+            printed: list[str] = []
             while True:
+                printed += [text for _, text in cursor.messages]
                 if cursor.description:
                     found.append([tuple(row) for row in cursor.fetchall()])
                 if not cursor.nextset():
+                    self.printed = printed
                     return found
 
     def rows(self, sql: str, *values: Any) -> Rows:

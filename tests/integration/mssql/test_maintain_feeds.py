@@ -40,6 +40,8 @@ def _count(client: Client, what: str, feed: str) -> int:
 def test_it_drains_all_feeds(feeds: Client) -> None:
     """Nothing is sealed or purged."""
     feeds.results(MAINTAIN)
+    said = "\n".join(feeds.printed)
+    assert [said.count(f"feed {feed}") for feed in FEEDS] == [1, 1]
     for feed in FEEDS:
         assert (_count(feeds, "outbox", feed), _count(feeds, "feed", feed)) == (0, 1)
         assert feeds.value("select year(floor_time) from changefeed.feeds where name = ?", feed) == 1970

@@ -2,6 +2,7 @@
 -- failure does not stop the other feeds. A feed that is being set up is skipped.
 -- @purge_before: UTC, exclusive; each feed is sealed until then, unless it is further, and purged up to then. Null drains.
 -- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock.
+-- message: for each feed "feed" and its name
 -- result: for each feed that of drain_feed:T; or of seal_feed:T, where it was to be sealed, and purge_feed:T.
 -- errors: 77100 in a transaction. 77159 the feeds that failed, with reasons; the others are done
 -- permission: users; skips feeds whose operator the caller is not
@@ -28,6 +29,8 @@ begin
     while @name is not null
     begin
         set @reason = null;
+        -- For whoever reads the output, or the history of a job: the results do not say whose they are.
+        print concat(N'feed ', @name);
         begin try
             if @purge_before is null
             begin
