@@ -272,8 +272,9 @@ def with_conn_id(text: str, conn_id: str | None) -> str:
 
 
 def park_command(consumer: str, feed: str) -> str:
-    """Return the command that lets a consumer pass an event at which its handler fails."""
-    return shell("consume", consumer, "--feed", feed, "--handler", "...", "--on-poison", "park")
+    """Return the command that sets the next event of a consumer aside if its handler fails, and ends."""
+    one = ("--on-poison", "park", "--max-events", "1", "--at-head")
+    return shell("consume", consumer, "--feed", feed, "--handler", "...", *one)
 
 
 def gap_remedy(capture: str) -> str:

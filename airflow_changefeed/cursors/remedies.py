@@ -53,7 +53,13 @@ def beyond_remedy(
     beyond = [one.ulid for shard, one in cursors.items() if one.ulid > highest.get(shard, others)]
     again = f"Then run the windows since the restored state again, as a backfill; {RESTORED_PAGE}"
     if not beyond:
-        return f"{ahead}Overwrite it with the cursors of the database: {publish}. {again}" if ahead else None
+        if not ahead:
+            return None
+        # Its window was sealed for when it was exported.
+        reached = from_milliseconds(max(one.ulid.ms for one in cursors.values()) + 1)
+        is_lost = sealed < reached <= source.now()
+        first = f"First seal the feed: {seal_command(feed, reached)}. Then o" if is_lost else "O"
+        return f"{ahead}{first}verwrite it with the cursors of the database: {publish}. {again}"
     last = max(beyond)
     until = from_milliseconds(last.ms + 1)
     if until > source.now():

@@ -104,8 +104,8 @@ def missing_window(
         FaultKind.WINDOW_MISSING,
         where,
         f"nothing is complete in {gap}, although {although}",
-        "Find the run of that window and clear its task, or backfill the window; the cursor then moves by "
-        "itself",
+        "Find the run of that window and clear its task, or backfill the window; a cursor that it holds then "
+        "moves by itself",
     )
 
 

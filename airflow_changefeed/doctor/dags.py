@@ -80,7 +80,10 @@ def dag_faults(
     remedy = f"Run its DAG or process again, or {drop}"
     if dag is not None and not dag.is_there:
         what = f"{what}, and Airflow has no DAG {dag.dag_id} any more"
-        remedy = f"Restore the DAG, or {drop}"
+        remedy = (
+            "If this is another Airflow, or its metadata database is new, run this where the DAG runs. "
+            "Otherwise restore the DAG"
+        )
     elif dag is not None and dag.last_run:
         what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
         remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"

@@ -71,6 +71,6 @@ def _failing(info: ConsumerInfo, entry: Invocation) -> Fault:
         f"feed {spec.feed}, shard {shard_text(entry.shard)}, consumer {spec.consumer}",
         f"its handler failed {counted(attempt.number, 'time')} at event {attempt.first} "
         f"({format_time(attempt.first.time)}), last at {format_time(entry.ended_at)}{end}",
-        f"Read why: {log}; then mend the handler or the data and run the consumer again. To set the event "
-        f"aside, run it once with on_poison='park', or {park_command(spec.consumer, spec.feed)}",
+        f"Read why: {log}; then mend the handler or the data and run the consumer again. To set this one "
+        f"event aside: {park_command(spec.consumer, spec.feed)}",
     )

@@ -73,8 +73,8 @@ def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
             subject(row),
             f"{row.lease_holder} did not release its lease, which expired at "
             f"{format_time(row.lease_expires)}",
-            "The process was killed, or it hangs. If it is still there, stop it; else do nothing: the next "
-            "one takes the lease",
+            "The process was killed, or its handler hangs (--handler-timeout would end that). If it is still "
+            "there, end it, by SIGKILL if need be; else do nothing: the next one takes the lease",
         )
     if row.lease_expires - now > longest or is_still:
         return Fault(

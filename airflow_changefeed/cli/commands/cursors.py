@@ -26,7 +26,7 @@ from airflow_changefeed.cli.commands.cursor_rows import (
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
+from airflow_changefeed.exceptions import AirflowUnavailableError, InvalidArgumentError, ShardNotFoundError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -53,8 +53,11 @@ def show_cursors(args: Namespace) -> None:
         state = None
         if not is_of_events(source, args.name, args.feed):
             # First, because it says what to do if the database has lost the rows.
-            state = variable_state(source, _variables(args), args.name, args.feed)
-            if state.problem is not None:
+            try:
+                state = variable_state(source, _variables(args), args.name, args.feed)
+            except AirflowUnavailableError as problem:
+                echo(problem)
+            if state is not None and state.problem is not None:
                 echo(f"{state.kind.value}: {state.problem}")
         rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
         behind = _behind(source, args.name, args.feed)

@@ -101,6 +101,8 @@ def _freshness(args: Namespace) -> None:
     found = ChangefeedHook(args.conn_id).freshness(args.max_age, feed=args.feed, consumer=args.consumer)
     show([one.to_dict() for one in found.consumers], args.output, _short_freshness)
     echo(f"{args.conn_id}: {found.summary}")
+    output = shell("doctor", "--feed", "...", "--consumer", "...", "--path", "...")
+    echo(f"Not checked: whether outputs have what the cursors say: {output}")
     for feed, error in found.errors.items():
         echo(f"feed {feed}: {type(error).__name__}: {error}")
     if found.late:

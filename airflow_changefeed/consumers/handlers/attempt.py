@@ -224,7 +224,7 @@ class HandlerAttempt:
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {counted(attempts, 'time')}, last with "
                 f"{reason(error)}. Nothing was committed. Fix the cause and run the consumer again; it "
-                "starts with this event. To set the event aside, run once with on_poison='park', or "
+                "starts with this event. To set this one event aside: "
                 f"{park_command(spec.consumer, spec.feed)}; parked events are listed by {listed}",
                 consumer=spec.consumer,
                 feed=spec.feed,

@@ -17,6 +17,8 @@ from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import AirflowUnavailableError
+from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
@@ -52,6 +54,20 @@ def test_show_says_where_a_consumer_stands(commands: Commands, exported: SqliteF
     assert "Cursors: 2; gaps before them: 2; Variable" in commands.err
     assert commands.rows("cursor show", *OF, "--shard", "1") == [second]
     assert (exported.cursors(FEED, CONSUMER), Variable.get(KEY)) == (before, text)
+
+
+def test_show_shows_the_cursors_where_airflow_does_not_answer(
+    commands: Commands, exported: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the database; only of the Variable nothing is known, and why is said."""
+
+    def fail(*_: object) -> None:
+        raise AirflowUnavailableError.of("could not read the Variable: no such table", "Migrate it")
+
+    monkeypatch.setattr(AirflowVariables, "get", fail)
+    assert [row["variable"] for row in commands.rows("cursor show", *OF)] == [None, None]
+    assert "could not read the Variable: no such table. Migrate it" in commands.err
+    assert "Cursors: 2; gaps before them: 0" in commands.err
 
 
 def test_show_is_a_table_for_people(commands: Commands, exported: SqliteFeedSource) -> None:

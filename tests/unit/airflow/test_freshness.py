@@ -140,7 +140,11 @@ def test_a_batch_export_is_at_the_head_or_behind(shop: Shop) -> None:
     [
         (DagState("hourly", is_paused=True), "dag-paused", "DAG hourly is paused"),
         (DagState("hourly", last_run="r7", last_state="failed"), "run-failed", "run r7 of DAG hourly"),
-        (DagState("hourly", is_there=False), "no-run", "Airflow has no DAG hourly any more"),
+        (
+            DagState("hourly", is_there=False),
+            "no-run",
+            "no DAG hourly any more. If this is another",
+        ),
         (DagState("hourly", last_run="r7", last_state="running"), "no-run", "its last one, is running"),
         (None, "no-run", f"nothing has moved its cursor since .*, by {RUN}"),
     ],

@@ -16,6 +16,7 @@ from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.sources.mssql.connection.options import AUTHENTICATION, DRIVER_OPTIONS
 from tests.examples import DOCS, examples, run_example
+from tests.minors import since
 
 FIELDS: dict[str, Any] = {
     "conn_type": "mssql",
@@ -217,6 +218,7 @@ class _Recording(dict[str, Any]):
         return super().get(name, default)
 
 
+@since("3.2", "a connection whose extra is read where a test can see it")
 def test_the_references_table_has_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option that the hook asks the extra for is a row, and each row is asked for."""
     extra = _Recording()

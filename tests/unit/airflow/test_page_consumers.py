@@ -21,6 +21,7 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
 from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED
@@ -119,8 +120,8 @@ def test_a_consumer_is_dropped_as_it_was_seen(source: SqliteFeedSource) -> None:
     assert source.consumers(FEED) == [info]
     Visitor("OP").send("drop_consumer", {"resource_version": info.resource_version}, **PLACE)
     assert (source.consumers(FEED), source.cursors(FEED, "mailer")) == ([], [])
-    # What was refused is logged, too.
-    assert logged("changefeed_drop_consumer") == before + 2
+    # What was refused is logged, too; Airflow 3.1 takes that back with all that the request did.
+    assert logged("changefeed_drop_consumer") == before + (2 if AIRFLOW_V_3_2_PLUS else 1)
     answer = Visitor("OP").send("drop_consumer", {"resource_version": 2}, 404, **PLACE)
     assert answer["error"] == "ConsumerNotFoundError"
 

@@ -351,8 +351,8 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         {},
         "the consumer stops there (max_attempts, on_poison=stop). Read why: airflow-changefeed consumer log "
         f"mailer --feed {FEED} --failed --conn-id ...; then mend the handler or the data and run the consumer"
-        " again. To set the event aside, run it once with on_poison='park', or airflow-changefeed consume "
-        f"mailer --feed {FEED} --handler ... --on-poison park --conn-id ...",
+        " again. To set this one event aside: airflow-changefeed consume mailer "
+        f"--feed {FEED} --handler ... --on-poison park --max-events 1 --at-head --conn-id ...",
     ),
     FaultKind.WINDOW_LOST: (
         _purge_hole,

@@ -282,6 +282,29 @@ def test_a_database_that_was_restored_is_sealed_before_its_cursors_are_published
     assert "cursor adopt" not in fault.remedy
 
 
+def test_a_restored_database_that_kept_the_events_is_sealed_first_as_well(patient: Patient) -> None:
+    """The next run would refuse to go on; with the seal, it does not."""
+    hint = int((START + timedelta(hours=LAST + 2)).timestamp() * 1000)
+    patient.sql(
+        f'insert into "{FEED}" (id) values (998), (999)',
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (1, {hint}, 998)',
+        f'insert into "changefeed.outbox:{FEED}" (shard_id, time_hint, id) values (2, {hint}, 999)',
+    )
+    patient.source.drain(FEED)
+    with patient.restoring():
+        patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+        patient.complete(LAST)
+    (fault,) = patient.examine(open_store=None).faults
+    assert (
+        "so do not adopt it: events written since the restore would be skipped. First seal the feed: "
+        in fault.remedy
+    )
+    assert f"--until 2013-01-01T0{LAST + 1}:00:00Z --conn-id .... Then overwrite it with" in fault.remedy
+    patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
+    (fault,) = patient.examine(open_store=None).faults
+    assert "skipped. Overwrite it with the cursors of the database" in fault.remedy
+
+
 def test_a_cursor_within_a_window_makes_an_export_late(patient: Patient) -> None:
     """Windows that are complete behind it do not count until the rest of its own is; the reason is said."""
     FAULTS[FaultKind.CURSOR_IN_WINDOW][0](patient)
