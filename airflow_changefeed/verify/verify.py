@@ -171,7 +171,8 @@ def inspect(
 
 
 def _missing(gap: Gap) -> Fault:
-    return Fault(FaultKind.WINDOW_MISSING, str(gap), "nothing is complete there", EXPORT_AGAIN, gap.unit)
+    remedy = f"{EXPORT_AGAIN}. If events of it were purged, no run can: leave it, readers find the gap"
+    return Fault(FaultKind.WINDOW_MISSING, str(gap), "nothing is complete there", remedy, gap.unit)
 
 
 def _inspect_unit(store: ExportStore, unit: ExportUnit, report: Report) -> Manifest | None:
