@@ -57,9 +57,10 @@ def beyond_remedy(
             return None
         # Its window was sealed for when it was exported.
         reached = from_milliseconds(max(one.ulid.ms for one in cursors.values()) + 1)
-        is_lost = sealed < reached <= source.now()
-        first = f"First seal the feed: {seal_command(feed, reached)}. Then o" if is_lost else "O"
-        return f"{ahead}{first}verwrite it with the cursors of the database: {publish}. {again}"
+        overwrite = "Overwrite it"
+        if sealed < reached <= source.now():
+            overwrite = f"First seal the feed: {seal_command(feed, reached)}. Then overwrite it"
+        return f"{ahead}{overwrite} with the cursors of the database: {publish}. {again}"
     last = max(beyond)
     until = from_milliseconds(last.ms + 1)
     if until > source.now():

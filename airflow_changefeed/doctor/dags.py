@@ -54,12 +54,12 @@ def dag_faults(
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
     dag_id = _last_dag(source, feed, consumer, last)
-    dag, found = None, []
+    dag, found, unknown = None, [], []
     try:
         dag = find_dag(dag_id) if dag_id is not None else None
     except AirflowUnavailableError as problem:
         # That it is late is known, whatever became of its DAG.
-        found.append(not_checked(where, f"what became of its DAG: {problem.what}", problem.remedy))
+        unknown.append(not_checked(where, f"what became of its DAG: {problem.what}", problem.remedy))
     if dag is not None and dag.is_paused:
         remedy = "Unpause it, and backfill what it left out if its schedule does not catch up"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
@@ -67,14 +67,9 @@ def dag_faults(
         what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
         remedy = "Read the failed task's log, mend the cause, then clear the task"
         found.append(Fault(FaultKind.RUN_FAILED, where, what, remedy))
-    if any(fault.kind is not FaultKind.NOT_CHECKED for fault in found) or (
-        last is not None and now - last.moved_at <= max_age
-    ):
-        return found
-    what = "nothing has moved its cursor yet"
-    if last is not None:
-        by = f", by {last.moved_by}" if last.moved_by else ""
-        what = f"nothing has moved its cursor since {format_time(last.moved_at)}{by}"
+    if found or (last is not None and now - last.moved_at <= max_age):
+        return [*unknown, *found]
+    what = f"nothing has moved its cursor {'yet' if last is None else f'since {_move(last)}'}"
     # Without the command: who is woken by this must not paste what removes a consumer.
     drop = "drop the consumer if nobody needs it any more"
     remedy = f"Run its DAG or process again, or {drop}"
@@ -87,17 +82,20 @@ def dag_faults(
     elif dag is not None and dag.last_run:
         what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
         remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"
-    return [*found, Fault(FaultKind.NO_RUN, where, what, remedy)]
+    return [*unknown, Fault(FaultKind.NO_RUN, where, what, remedy)]
 
 
 def catching_up(feed: str, consumer: str, rows: Sequence[CursorRow]) -> Fault:
     """Return why a consumer is late whose cursors move, if nothing else was found: it has not caught up."""
     last = max(rows, key=lambda row: row.moved_at)
-    by = f", by {last.moved_by}" if last.moved_by else ""
-    what = f"nothing was found that stops it; its cursor moved last at {format_time(last.moved_at)}{by}"
+    what = f"nothing was found that stops it; its cursor moved last at {_move(last)}"
     leases = shell("leases", "--feed", feed)
     remedy = f"Look again later whether the cursor has moved. If it has not, see who holds it: {leases}"
     return Fault(FaultKind.CATCHING_UP, f"feed {feed}, consumer {consumer}", what, remedy)
+
+
+def _move(row: CursorRow) -> str:
+    return format_time(row.moved_at) + (f", by {row.moved_by}" if row.moved_by else "")
 
 
 def _last_dag(source: CursorStore, feed: str, consumer: str, last: CursorRow | None) -> str | None:

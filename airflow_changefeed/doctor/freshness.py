@@ -309,11 +309,11 @@ def _reasons(
     causes, stops = (
         [fault for kind in kinds for fault in faults if fault.kind is kind] for kinds in (_CAUSES, _STOPS)
     )
-    unread = [
-        fault for fault in faults if fault.kind is FaultKind.NOT_CHECKED and fault.where.startswith(VARIABLES)
-    ]
+    unread = [fault for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
+    # Once, if Airflow answers neither what became of the DAG nor what the Variable has.
     told = {fault.remedy for fault in of_dag}
-    found = [*errors, *causes, *of_dag, *stops, *(one for one in unread if one.remedy not in told), *hidden]
+    hidden += [fault for fault in unread if fault.where.startswith(VARIABLES) and fault.remedy not in told]
+    found = [*errors, *causes, *of_dag, *stops, *hidden]
     if all(fault.kind is FaultKind.NOT_CHECKED for fault in found) and state.rows:
         found.append(catching_up(state.feed, consumer, state.rows))
     return found

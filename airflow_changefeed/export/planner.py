@@ -317,8 +317,7 @@ def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError
         remedy = (
             "If the output has the window, and verify finds no fault in it, this run need not be repeated. "
             "Otherwise its events are lost: let the consumer go on with the first window that is whole, from "
-            f"{whole} on: "
-            f"{shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
+            f"{whole} on: {shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
         )
     return PurgedError(
         f"{begun}: {gone}. {remedy}",

@@ -245,7 +245,7 @@ class LakeTable(Protocol):
         """
         Return the newest version of the table: all of one version, never parts of two.
 
-        It changes nothing and creates no table; if there is none, it returns ``TableState()``. A table with
+        Changes nothing. Returns ``TableState()`` if there is no table, and does not create one. A table with
         other partitions, or at another place, was made by something else: the message says so, and names the
         remedy (``was not made by an export: ... Use another path``). The same version gives the same
         ``version`` in every process, and each commit gives another one, also a commit without files.

@@ -17,8 +17,6 @@ from tests.unit.export.flights import Flights
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -37,7 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1g")
         # As the hook starts it: short jobs lose more by the second compiler than they gain.
         # With one compiler Java keeps little room for code, and a whole suite's plans fill it.
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config(
+            "spark.driver.extraJavaOptions",
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+        )
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

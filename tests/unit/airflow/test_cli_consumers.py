@@ -254,6 +254,24 @@ def test_a_handler_is_run_for_each_event(
     assert [dead_letter.reason for dead_letter in source.dead_letters()] == ["ValueError: not this one"]
 
 
+def test_the_command_that_a_stopped_consumer_prints_sets_one_event_aside(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """Not all of them, if the handler is what is wrong."""
+    commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "1")
+    handler = f"{__name__}:refuse_all"
+    assert commands.run("consume", NAME, "--handler", handler, "--at-head") == 2
+    printed = commands.err.partition("set this one event aside: airflow-changefeed consume ")[2]
+    words = printed.partition("; parked events")[0].replace(" ... ", f" {handler} ").split()
+    assert commands.run("consume", *words[: words.index("--conn-id")]) == 0
+    assert len(source.dead_letters()) == 1
+
+
+def refuse_all(event: FeedEvent, connection: sqlite3.Connection) -> None:
+    """Handle nothing."""
+    raise ValueError("no such service")
+
+
 HANDLED: list[int] = []
 
 

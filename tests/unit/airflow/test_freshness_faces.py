@@ -258,6 +258,7 @@ def test_status_ends_with_0_if_all_are_fresh(shop: Shop, commands: Commands) -> 
     (row,) = commands.rows("status", "--max-age", "2h")
     assert (row["feed"], row["consumer"], row["is_fresh"]) == (FEED, EXPORT, True)
     assert "changefeed_default: consumers: 1, older than 2:00:00: 0" in commands.err
+    assert "Not checked: whether outputs have what the cursors say: airflow-changefeed doctor" in commands.err
 
 
 def test_status_ends_with_1_if_one_is_late(shop: Shop, commands: Commands) -> None:

@@ -29,7 +29,7 @@ begin
     while @name is not null
     begin
         set @reason = null;
-        -- For whoever reads the output, or the history of a job: the results do not say whose they are.
+        -- The results do not name their feed. The output and the history of a job show this message.
         print concat(N'feed ', @name);
         begin try
             if @purge_before is null
