@@ -327,9 +327,10 @@ class IcebergTable:
 
         said = {**change.note, **{name: str(number) for name, number in change.marks.items()}}
         update = transaction.update_snapshot(snapshot_properties=said)
+        metadata = transaction.table_metadata  # each access copies all of it
         with update.overwrite() if removed else update.merge_append() as snapshot:
             for file in change.add:
-                snapshot.append_data_file(data_file(file, self._location, transaction.table_metadata))
+                snapshot.append_data_file(data_file(file, self._location, metadata))
             for file in removed:
                 snapshot.delete_data_file(file)
 
