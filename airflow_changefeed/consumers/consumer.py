@@ -42,6 +42,8 @@ class Consumer(Receiver):
     :param with_sequence, with_epoch, with_tid: whether events have ``sequence``, ``epoch`` and ``tid``.
     :param at_most_shards: how many it may hold; None for all.
     :param pace: how it waits and how much it reads at a time.
+    :param by: who consumes, for example the run of a DAG; the holder's name, which is also who moved the
+        cursor last, begins with it.
     :raises InvalidArgumentError: names every problem; terminal.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
     """

@@ -30,9 +30,14 @@ _GRACE = 2.0
 _PATIENCE = 6
 
 
-def new_holder() -> str:
-    """Return a name unique among processes and consumers."""
-    return f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
+def new_holder(by: str = "") -> str:
+    """
+    Return a name unique among processes and consumers; servers keep 256 characters of it.
+
+    :param by: who consumes; it stands before the name.
+    """
+    name = f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
+    return f"{by[:150]}@{name}" if by else name
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Wanted:
     :param shards: None for all.
     :param at_most: maximum number; None for all.
     :param seconds: duration of a lease.
+    :param by: who consumes, for people; empty for the process alone.
     """
 
     consumer: str
@@ -50,6 +56,7 @@ class Wanted:
     shards: tuple[Shard, ...] | None
     at_most: int | None
     seconds: float
+    by: str = ""
 
 
 def holders(source: FeedSource, consumer: str, feed: str) -> list[str]:
@@ -73,7 +80,7 @@ class Holding:
     def __init__(self, source: FeedSource, wanted: Wanted, clock: Callable[[], float]) -> None:
         self._source = source
         self.wanted = wanted
-        self.holder = new_holder()
+        self.holder = new_holder(wanted.by)
         self.rows: dict[Shard, CursorRow] = {}
         self._clock = clock
         self._renewed_at = clock()

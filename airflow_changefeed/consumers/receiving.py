@@ -44,6 +44,7 @@ class Receiver:
         with_tid: bool = False,
         at_most_shards: int | None = None,
         pace: Pace | None = None,
+        by: str = "",
     ) -> None:
         check_options(name, feed, register_timeout, emit_timeout, poll_interval, at_most_shards)
         self.info: ConsumerInfo = source.consumer(name, feed)
@@ -62,7 +63,8 @@ class Receiver:
         self._register_timeout = register_timeout
         self._poll_interval = poll_interval
         self._may_always_drain = source.capabilities.parallel_writers
-        wanted = Wanted(name, feed, None if shards is None else tuple(shards), at_most_shards, emit_timeout)
+        chosen = None if shards is None else tuple(shards)
+        wanted = Wanted(name, feed, chosen, at_most_shards, emit_timeout, by)
         self._intake = Intake(source, wanted, self.columns, self.pace)
         self._work = Work(source, self._intake.holding)
         self._source = source

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -43,6 +45,7 @@ def dag_faults(
     rows: Sequence[CursorRow],
     now: datetime,
     max_age: timedelta,
+    left_out: datetime | None = None,
 ) -> list[Fault]:
     """
     Return why a consumer's DAG, or process, does not move its cursors.
@@ -50,6 +53,7 @@ def dag_faults(
     :param rows: of the consumer.
     :param now: time of the database.
     :param max_age: a consumer that has moved since is at work.
+    :param left_out: begin of the first window that is not exported; None if it exports no windows.
     """
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
@@ -61,7 +65,11 @@ def dag_faults(
         # That it is late is known, whatever became of its DAG.
         unknown.append(not_checked(where, f"what became of its DAG: {problem.what}", problem.remedy))
     if dag is not None and dag.is_paused:
-        remedy = "Unpause it, and backfill what it left out if its schedule does not catch up"
+        remedy = f"Unpause it: airflow dags unpause {shlex.quote(dag.dag_id)}"
+        if left_out is not None:
+            since = f"--from-date {format_time(left_out)} --to-date ..."
+            backfill = f"airflow backfill create --dag-id {shlex.quote(dag.dag_id)} {since}"
+            remedy += f". If its schedule does not catch up, backfill what it left out: {backfill}"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":
         what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
@@ -108,6 +116,10 @@ def _last_dag(source: CursorStore, feed: str, consumer: str, last: CursorRow | N
 
 
 def _dag_of(name: str) -> str | None:
-    """Return the DAG of a run's name, ``dag_id/run_id/task_id/try``; None for other names."""
-    parts = name.split("/")
-    return parts[0] if len(parts) == 4 and parts[3].isdigit() else None
+    """
+    Return the DAG of a run's name, ``dag_id/run_id/task_id/try``; None for other names.
+
+    A run that consumes has its process behind it, ``@host:process:...``.
+    """
+    run = re.fullmatch(r"([^/]+)/[^/]+/[^/]+/[0-9]+(@[^/]+)?", name)
+    return run[1] if run else None

@@ -31,17 +31,22 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
 
-#: What no run can mend, besides all errors; it is named before what became of the DAG.
-_CAUSES = (FaultKind.CURSOR_IN_WINDOW, FaultKind.CONSUMER_FAILING)
-#: What else may keep a consumer from moving; the most telling first.
-_STOPS = (
+#: What may keep a consumer from moving, besides all errors: first what no run can mend, last what follows
+#: from others.
+_CAUSES = (
+    FaultKind.CURSOR_IN_WINDOW,
+    FaultKind.CONSUMER_FAILING,
+    FaultKind.DAG_PAUSED,
+    FaultKind.RUN_FAILED,
     FaultKind.WINDOW_MISSING,
     FaultKind.WINDOW_LOST,
     FaultKind.DEAD_LETTER,
     FaultKind.LEASE_STUCK,
     FaultKind.LEASE_HELD,
-    FaultKind.LEASE_EXPIRED,
     FaultKind.OPEN_TRANSACTION,
+    FaultKind.NOT_CHECKED,
+    FaultKind.NO_RUN,
+    FaultKind.LEASE_EXPIRED,
     FaultKind.OUTBOX_NOT_DRAINED,
 )
 #: Instead of what a handler said of an event, which may be data; freshness is sent to many people.
@@ -199,8 +204,8 @@ def check_freshness(
             chosen = state if consumer is None else _only(state, consumer)
             (overview,) = source.overview([name])
             found += _freshness(source, variables, find_dag, chosen, gaps, overview, max_age, inspect)
-            if names:
-                counts[name] = feed_counts(overview, gaps, state.now)
+            # Also of a feed that nobody reads: nobody drains it either.
+            counts[name] = feed_counts(overview, gaps, state.now)
         except ChangefeedError as problem:
             errors[name] = problem
     if not found and not errors:
@@ -256,7 +261,9 @@ def _freshness(
         until = complete_until(source, own, gaps or (), max_age, inspect)
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
-        reasons = [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, max_age, inspect)
+        reasons = (
+            [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, until, max_age, inspect)
+        )
         counts = consumer_counts(own, overview)
         yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons), counts)
 
@@ -287,33 +294,37 @@ def _reasons(
     find_dag: FindDag,
     state: FeedState,
     consumer: str,
+    until: datetime,
     max_age: timedelta,
     inspect: Inspect,
 ) -> list[Fault]:
     of_dag: list[Fault] = []
     faults: list[Fault] = []
-    hidden = []
+    unknown: list[Fault] = []
     limits = _limits(max_age)
     try:
         if consumer not in state.consumers:
             state = replace(state, grids=export_grids(source, state.feed, [consumer]))
-        of_dag += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age)
+        left_out = until if consumer in state.grids else None
+        of_dag += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age, left_out)
         faults += state_faults(source, variables, state, consumer, limits)
         faults += held_leases(state, source.leases(state.feed), limits)
         faults += inspect()
     except ChangefeedError as problem:
         # That it is late is known, whatever the reason.
         what = f"{type(problem).__name__}: {problem}"
-        hidden.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
-    errors = [fault for fault in faults if fault.severity is Severity.ERROR]
-    causes, stops = (
-        [fault for kind in kinds for fault in faults if fault.kind is kind] for kinds in (_CAUSES, _STOPS)
-    )
-    unread = [fault for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
+        unknown.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
     # Once, if Airflow answers neither what became of the DAG nor what the Variable has.
     told = {fault.remedy for fault in of_dag}
-    hidden += [fault for fault in unread if fault.where.startswith(VARIABLES) and fault.remedy not in told]
-    found = [*errors, *causes, *of_dag, *stops, *hidden]
+    known = [
+        fault
+        for fault in faults
+        if fault.kind is not FaultKind.NOT_CHECKED
+        or (fault.where.startswith(VARIABLES) and fault.remedy not in told)
+    ]
+    errors = [fault for fault in known if fault.severity is Severity.ERROR]
+    others = [*of_dag, *known, *unknown]
+    found = [*errors, *(fault for kind in _CAUSES for fault in others if fault.kind is kind)]
     if all(fault.kind is FaultKind.NOT_CHECKED for fault in found) and state.rows:
         found.append(catching_up(state.feed, consumer, state.rows))
     return found

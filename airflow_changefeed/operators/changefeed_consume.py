@@ -20,7 +20,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     parse_shards,
     parse_wait_timeout,
 )
-from airflow_changefeed.hooks.changefeed_context import reports_errors, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 from airflow_changefeed.observability import metrics
@@ -135,7 +135,8 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         try:
             if window is not None:
                 self._wait_until_ended(window, source)
-            return self._consume(source, window.end if window else None, self.bound_handler(context))
+            end = window.end if window else None
+            return self._consume(source, end, self.bound_handler(context), run_name(context))
         finally:
             source.close()
 
@@ -163,7 +164,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         """Return what is called for each event."""
         return self.handler
 
-    def _consume(self, source: FeedSource, end: datetime | None, handler: Any) -> dict[str, Any]:
+    def _consume(self, source: FeedSource, end: datetime | None, handler: Any, run: str) -> dict[str, Any]:
         from airflow_changefeed.consumers.events.batch import ONE, Batch
         from airflow_changefeed.consumers.handlers.run import run_consumer
 
@@ -186,6 +187,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             emit_timeout=self.emit_timeout,
             register_timeout=self.register_timeout,
             stop=lambda: self._is_killed,
+            by=run,
         )
         self.log.info("Consumed %d events, %d of them failed and were parked", done.events, done.parked)
         # Airflow's handler of SIGTERM calls on_kill and nothing else: a task that returns here succeeds.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,8 +18,10 @@ from airflow.sdk import DAG, task
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.holding import new_holder
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
+from airflow_changefeed.hooks.changefeed_context import run_name
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -136,6 +139,24 @@ def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFee
     with pytest.raises(LeaseHeldError, match="3 events before 2026-01-01T01:00"):
         consume(until="window_end").execute(context(**WINDOW))
     assert sorted(worked(source)) == [0, 2, 4]
+
+
+def test_the_cursor_says_which_run_moved_it(source: SqliteFeedSource) -> None:
+    """So that a watch finds its DAG. The process is named as well: two of one run may not share a lease."""
+    run = context(**WINDOW)
+    consume().execute(run)
+    movers = {row.moved_by for row in source.cursors(FEED, NAME)}
+    (mover,) = movers
+    by, _, process = mover.partition("@")
+    assert by == run_name(run)
+    assert f":{os.getpid()}:" in process
+
+
+def test_a_long_name_of_a_run_fits_the_servers_column() -> None:
+    """And leaves the part that makes the holder unique."""
+    first, second = new_holder("d" * 300), new_holder("d" * 300)
+    assert len(first) <= 256
+    assert first != second
 
 
 def test_chosen_shards_are_all_that_count(source: SqliteFeedSource) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_parser import get_parser
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.handlers.run import run_consumer
@@ -190,7 +192,7 @@ def test_a_variable_that_cannot_be_read_is_told_unless_all_of_airflow_is_away(sh
         (found,) = check_freshness(shop.source, Encrypted(), shop.find_dag, 2 * HOUR).consumers
         return [fault.kind.code for fault in found.reasons]
 
-    assert codes() == ["no-run", "not-checked"]
+    assert codes() == ["not-checked", "no-run"]
     shop.is_airflow_away = True
     assert codes() == ["not-checked", "no-run"]
 
@@ -218,6 +220,33 @@ def test_the_dag_is_found_also_after_a_person_moved_the_cursor(shop: Shop) -> No
     shop.age_cursors(3 * HOUR)
     shop.known = {"hourly": DagState("hourly", is_paused=True)}
     assert shop.codes() == ["dag-paused"]
+
+
+def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -> None:
+    """From the first hour that it left out; Airflow takes both commands."""
+    late(shop)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    found = shop.only()
+    (reason,) = found.reasons
+    until = format_time(found.complete_until)
+    unpause = "airflow dags unpause hourly"
+    backfill = f"airflow backfill create --dag-id hourly --from-date {until} --to-date ..."
+    assert reason.remedy == (
+        f"Unpause it: {unpause}. If its schedule does not catch up, backfill what it left out: {backfill}"
+    )
+    for command in (unpause, backfill.replace("...", until)):
+        assert get_parser().parse_args(shlex.split(command)[1:]).func
+
+
+def test_a_paused_dag_of_a_consumer_of_events_leaves_nothing_out(shop: Shop) -> None:
+    """It goes on where it stopped, so nothing is to be backfilled."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1, by=RUN)
+    shop.write(2, 8 * HOUR)
+    shop.age_cursors(8 * HOUR)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    assert [reason.remedy for reason in shop.only().reasons] == ["Unpause it: airflow dags unpause hourly"]
 
 
 def hole(shop: Shop) -> None:
@@ -332,7 +361,7 @@ def test_errors_come_before_the_reason_of_the_dag(shop: Shop) -> None:
     shop.known = {"hourly": DagState("hourly", is_paused=True, last_run="r7", last_state="failed")}
     assert shop.codes() == ["object-missing", "dag-paused", "run-failed", "window-missing"]
     shop.known = {}
-    assert shop.codes() == ["object-missing", "no-run", "window-missing"]
+    assert shop.codes() == ["object-missing", "window-missing", "no-run"]
 
 
 def test_a_writer_that_lets_seals_time_out_is_a_reason(shop: Shop) -> None:
@@ -354,7 +383,7 @@ def test_a_reason_that_cannot_be_found_does_not_hide_that_it_is_late(
         raise SourceUnavailableError("the database did not answer")
 
     monkeypatch.setattr(shop.source, "inspect", away)
-    assert late(shop).codes() == ["no-run", "not-checked"]
+    assert late(shop).codes() == ["not-checked", "no-run"]
 
 
 # ---- which
