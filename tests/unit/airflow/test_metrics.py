@@ -34,6 +34,8 @@ from airflow_changefeed.version_compat import AirflowFailException
 from tests.conftest import PROJECT
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
+from tests.unit.airflow.freshness import FEED as SHOP_FEED
+from tests.unit.airflow.freshness import OTHER, Shop, late
 from tests.unit.snapshots.stock import CAPTURE, Stock
 
 HOUR = timedelta(hours=1)
@@ -145,6 +147,16 @@ def test_the_open_gaps_of_a_capture_are_counted(tmp_path: Path) -> None:
     stock.source.create_consumer(ConsumerSpec("mailer", CAPTURE), begin=Ulid.MIN, starts={}, by="test")
     counts = check_freshness(stock.source, None, lambda _: None, HOUR).feeds
     assert counts == {CAPTURE: FeedCounts(0, 0.0, 0)}
+
+
+def test_a_feed_that_nobody_reads_is_counted(shop: Shop) -> None:
+    """Nobody drains it either, so its outbox grows."""
+    late(shop)
+    shop.write(1, 3 * HOUR, OTHER, drain=False)
+    found = check_freshness(shop.source, None, lambda _: None, HOUR)
+    assert [one.feed for one in found.consumers] == [SHOP_FEED]
+    assert found.feeds[OTHER].outbox_rows == 1
+    assert 3 * 3600 <= found.feeds[OTHER].outbox_age < 3 * 3600 + 60
 
 
 def test_stats_that_fail_are_a_warning(
