@@ -2,21 +2,25 @@
 """
 ### Look after feeds and exports, each night.
 
-`drain` orders what writers have left in outboxes, for feeds that nobody exports at the moment. `purge`
-removes events that are older than `KEPT` from the feeds; never those that a consumer has not read, and never
-rows of your own tables. `verify` reads some days of an export again and compares them with their manifests,
-other days each night. `clean` removes the files that have been replaced in the tables of Delta Lake or
-Iceberg that `LAKE_FEEDS` are exported to. A snapshot of the table of each of `CAPTURES` is taken when the
-newest is older than `SNAPSHOT_AGE`: folds start from it, instead of from ever more events.
+`look_after` is a task for each feed, so that one that fails does not stop the others. It orders what writers
+have left in the outbox, and removes events that are older than `KEPT`; never those that a consumer has not
+read, and never rows of your own tables. It seals the feed until then, as only what is sealed is removed.
+
+`verify` reads some days of an export again and compares them with their manifests, other days each night.
+`clean` removes the files that have been replaced in the tables of Delta Lake or Iceberg that `LAKE_FEEDS` are
+exported to. A snapshot of the table of each of `CAPTURES` is taken when the newest is older than
+`SNAPSHOT_AGE`: folds start from it, instead of from ever more events.
 
 * It is paused until you have set `KEPT`: what is purged can be exported again only from the Parquet files.
-* If the connection's login may not purge, let an agent of the database do it, and delete the task.
+* If the connection's login may not purge some feeds, name the others in `FEEDS`. If an agent of the database
+  does it for all, delete `feeds` and `look_after`.
 * No task joins small files: export longer units instead. Merges join those of current tables themselves.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from airflow.sdk import DAG, task
 
@@ -29,6 +33,8 @@ from airflow_changefeed import (
 
 CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
+# Feeds to look after; empty for all.
+FEEDS = ()
 PATH = "/tmp/changefeed-export"
 KEPT = timedelta(days=90)
 # Feeds whose exports to PATH have a table_format, for example ("nyc.Flight",), and the connection of the
@@ -53,21 +59,22 @@ with DAG(
 ) as dag:
 
     @task
-    def drain() -> dict[str, int]:
-        """Return how many events were ordered in each feed."""
-        source = ChangefeedHook(CONN_ID).source()
-        return {feed.name: sum(source.drain(feed.name).values()) for feed in source.feeds()}
+    def feeds() -> list[str]:
+        """Return the names of the feeds to look after."""
+        return list(FEEDS) or [feed.name for feed in ChangefeedHook(CONN_ID).source().feeds()]
 
-    @task
-    def purge() -> dict[str, int]:
-        """Return how many events were removed from each feed."""
+    # Two at a time, as the database has other work.
+    @task(map_index_template="{{ task.op_kwargs['feed'] }}", max_active_tis_per_dag=2)
+    def look_after(feed: str) -> dict[str, Any]:
+        """Return how many events were ordered in a feed, and how many were removed."""
         source = ChangefeedHook(CONN_ID).source()
         before = source.now() - KEPT
-        return {
-            feed.name: sum(shard.rows for shard in source.purge(feed.name, before)) for feed in source.feeds()
-        }
+        drained = sum(source.drain(feed).values())
+        source.seal(feed, before)
+        purged = sum(shard.rows for shard in source.purge(feed, before))
+        return {"feed": feed, "drained": drained, "purged": purged}
 
-    drain() >> purge()
+    look_after.expand(feed=feeds())
     ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=PATH, sample_days=3)
     for feed in LAKE_FEEDS:
         ChangefeedCleanOperator(

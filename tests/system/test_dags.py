@@ -324,18 +324,38 @@ def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagR
     assert [(row["consumer"], row["is_fresh"]) for row in rows] == [(CONSUMER, True)]
 
 
-def test_maintenance_drains_purges_and_verifies(
-    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
-) -> None:
-    """What nobody has exported yet stays in the feed; a sample of the export is read."""
-    exported = (
-        "changefeed_hourly",
-        START,
-        {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T06:00:00Z"},
-    )
-    result = run(runner, exported, ("changefeed_maintain", START, None), shown="a sample of 3 days")
-    drained, purged, verified = result.results[1]
-    assert (drained, purged) == ({FEED: 0}, {FEED: 6 * 60})
+def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: DagRunner) -> None:
+    """
+    What nobody has exported yet stays in the feed; a sample of the export is read.
+
+    A feed that is broken does not stop the others, and one that nobody exports is purged as well.
+    """
+    broken, idle = "abc.Gone", "nyc.Gate"
+    with closing(sqlite3.connect(feed.describe()["path"])) as connection:
+        for name in (broken, idle):
+            connection.execute(f'create table "{name}" (id integer primary key)')
+            connection.commit()
+            feed.set_up_feed(name)
+        connection.execute(f'drop table "{broken}"')
+        for number in range(3):
+            hint = int((START + timedelta(minutes=number)).timestamp() * 1000)
+            connection.execute(f'insert into "{idle}" values (?)', (number,))
+            connection.execute(
+                f'insert into "changefeed.outbox:{idle}" (time_hint, id) values (?, ?)', (hint, number)
+            )
+        connection.commit()
+    window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T06:00:00Z"}
+    at = START.isoformat()
+    done = runner.run(("changefeed_hourly", at, window), ("changefeed_maintain", at, None))
+    assert done.states == ["success", "failed"], done.output[-5000:]
+    assert "a sample of 3 days" in done.output
+    assert broken in done.output
+    *looked_after, verified = done.results[1]
+    assert looked_after == [
+        [broken, FEED, idle],
+        {"feed": FEED, "drained": 0, "purged": 6 * 60},
+        {"feed": idle, "drained": 3, "purged": 3},
+    ]
     assert (verified["rows"], verified["damage"]) == (6 * 60, 0)
 
 
