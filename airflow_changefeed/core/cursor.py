@@ -7,13 +7,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
+from airflow_changefeed.core.feed import FOREVER, DatabaseIdentity, Shard, max_hold_text, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -230,13 +230,18 @@ def seal_command(feed: str, until: datetime) -> str:
     return shell("seal", "--feed", feed, "--until", format_time(until))
 
 
-def lost_text(cursor: Ulid, purged_upto: Ulid) -> str:
-    """Return what has become of a consumer that is lost."""
+def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) -> str:
+    """
+    Return what has become of a consumer that is lost.
+
+    :param max_hold: of the feed, if it is known.
+    """
     after = (
         "the start of the feed" if cursor == Ulid.MIN else f"its cursor {cursor} ({format_time(cursor.time)})"
     )
     return (
         f"it is lost: events after {after} were purged, up to {purged_upto} ({format_time(purged_upto.time)})"
+        + (f"; max_hold of the feed is {max_hold_text(max_hold)}" if max_hold != FOREVER else "")
     )
 
 

@@ -145,7 +145,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.CONSUMER_LOST,
                 subject(row),
-                lost_text(row.ulid, status.purged_upto),
+                lost_text(row.ulid, status.purged_upto, state.max_hold),
                 lost_remedy(row.consumer, row.feed, row.shard, whole),
             )
         elif grid is not None and not grid.is_begin(row.ulid):
@@ -157,7 +157,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 yield Fault(
                     FaultKind.CONSUMER_LOST,
                     f"feed {state.feed}, shard {shard_text(status.shard)}, consumer {consumer}",
-                    lost_text(info.begin, status.purged_upto),
+                    lost_text(info.begin, status.purged_upto, state.max_hold),
                     lost_remedy(consumer, state.feed, status.shard),
                 )
 

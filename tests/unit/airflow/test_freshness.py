@@ -96,7 +96,8 @@ def test_a_lost_consumer_is_as_old_as_its_cursor(shop: Shop) -> None:
     shop.source.purge(FEED, shop.source.now())
     found = shop.only(30 * MINUTE)
     assert (found.is_fresh, found.age >= 9 * HOUR) == (False, True)
-    assert "consumer-lost" in [fault.kind.code for fault in found.reasons]
+    (lost,) = [fault for fault in found.reasons if fault.kind.code == "consumer-lost"]
+    assert lost.what.endswith("; max_hold of the feed is 1h")
 
 
 def test_a_consumer_without_a_cursor_has_read_nothing(shop: Shop) -> None:
