@@ -70,6 +70,15 @@ class Base:
         """Whether rows may have changed while they were read: one may be there twice, or not at all."""
         return self.begin < self.exact_from
 
+    def is_before(self, snapshot: datetime | None) -> bool:
+        """
+        Whether its rows go back to an earlier snapshot, or to the beginning.
+
+        :param snapshot: begin of the other one; None if there is none.
+        """
+        origin = self.facts.origin
+        return snapshot is not None and (origin is None or origin < snapshot)
+
     @property
     def kinds(self) -> dict[str, pa.DataType]:
         """Arrow type of each column."""
@@ -114,8 +123,11 @@ class Base:
 
 def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
     """
-    Return the chosen base, or the one of the whole table with the latest begin that a fold at a time can
-    start from. With None the fold starts at the beginning.
+    Return the chosen base, or the newest one of the whole table that a fold at a time can start from. With
+    None the fold starts at the beginning.
+
+    The newest is the state or snapshot with the latest begin; but a snapshot goes before states that go back
+    to an earlier one: what those have wrong, it may have been taken to mend.
 
     :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
@@ -136,11 +148,13 @@ def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: d
     known: list[_Known] = []
     if len(tables) == 1:
         known = sorted(_known(choice, store, tables[0], files, end), key=_Known.rank, reverse=True)
-        for one in known:
-            is_wanted = one.begin == choice.base if choice.is_named else not one.where
-            base = one.read() if is_wanted else None
-            if base is not None:
-                return base
+        wanted = [one for one in known if (one.begin == choice.base if choice.is_named else not one.where)]
+        snapshot = next((one.begin for one in wanted if not one.is_state), None)
+        for one in wanted:
+            base = one.read()
+            if base is None or (one.is_state and not choice.is_named and base.is_before(snapshot)):
+                continue
+            return base
     if isinstance(choice.base, datetime):
         there = ", ".join(map(str, reversed(known[:_MOST_NAMED]))) or "none"
         raise FoldError(

@@ -116,8 +116,15 @@ class FoldSource:
         if self.base is not None:
             known.update(self.base.facts.known_fields)
         schema = schema_text(pa.schema(self.kinds))
-        fields = tuple(sorted(known))
-        return BaseFacts(self.shape, schema, self.columns, fields, self.shards, self.has_integer_shards)
+        return BaseFacts(
+            shape=self.shape,
+            schema=schema,
+            fields=self.columns,
+            known_fields=tuple(sorted(known)),
+            shards=self.shards,
+            has_integer_shards=self.has_integer_shards,
+            origin=None if self.base is None else self.base.facts.origin,
+        )
 
     def refusal(self, why: str, **facts: object) -> FoldError:
         """Return an error with the reason why the state cannot be folded."""

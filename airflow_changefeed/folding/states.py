@@ -47,6 +47,7 @@ class BaseFacts:
     :param known_fields: all that the table's events had until then, also those that are no column's any more.
     :param shards: that the feed had until then: each must be exported from there on.
     :param has_integer_shards: whether shards are whole numbers; else texts.
+    :param origin: begin of the snapshot that the rows go back to; None for the beginning of the capture.
     """
 
     shape: CaptureShape
@@ -55,6 +56,7 @@ class BaseFacts:
     known_fields: tuple[str, ...]
     shards: tuple[Shard, ...]
     has_integer_shards: bool = True
+    origin: datetime | None = None
 
 
 @dataclass(frozen=True)

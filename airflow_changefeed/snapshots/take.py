@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.feed import ShardStatus
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
+    PurgedError,
     SnapshotError,
     TransientError,
 )
@@ -42,9 +44,6 @@ from airflow_changefeed.sources.base_snapshots import (
     key_ranges,
 )
 from airflow_changefeed.sources.key_conditions import key_conditions, normal_where
-
-if TYPE_CHECKING:
-    pass
 
 #: Rows of a range: some seconds of a reader, and of what a try that is killed has lost.
 RANGE_ROWS = 250_000
@@ -332,6 +331,16 @@ class _Work:
             table=self.table,
         )
 
+    def _was_there(self, status: ShardStatus) -> bool:
+        """Whether a shard had events before the begin; no window of before has one that has come since."""
+        if status.purged_upto > Ulid.MIN:
+            return True
+        try:
+            page = self.source.read_feed(self.request.feed, status.shard, Ulid.MIN, 1)
+        except PurgedError:
+            return True
+        return bool(page.events) and page.events[0].ulid < Ulid.floor(self.plan.begin)
+
     def _facts(self, columns: TableColumns) -> BaseFacts:
         feed = self.request.feed
         *own, shard = columns.schema
@@ -342,8 +351,9 @@ class _Work:
             schema=schema_text(schema_of(own)),
             fields=columns.fields,
             known_fields=tuple(sorted(known.fields_of(self.table))),
-            shards=tuple(status.shard for status in self.source.shards(feed)),
+            shards=tuple(one.shard for one in self.source.shards(feed) if self._was_there(one)),
             has_integer_shards=str(shard.type) == "int64",
+            origin=self.plan.begin,
         )
 
 

@@ -16,11 +16,14 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.folding.states import new_attempt
+from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
 from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
 from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.folds.fold_job import run_fold
 from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
@@ -87,6 +90,13 @@ class Shop:
         """Return what the next fold gives."""
         frame = fold(self.spark, self.stock.export, CAPTURE, at=self.exported, states=self.stock.lake)
         return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["id"])
+
+    def fold(self) -> None:
+        """Export what is new, and write the state at its end."""
+        self.export()
+        root, attempt = self.stock.lake, new_attempt()
+        task = FoldTask(CAPTURE, self.stock.export, root, self.exported, TABLE, attempt, "tests/fold")
+        run_fold(lambda: self.spark, task, JobConnection({}), self.said.append)
 
     def compare(self, task: ReconcileTask) -> Comparison:
         """Run the job here."""

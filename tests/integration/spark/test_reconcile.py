@@ -116,6 +116,26 @@ def test_each_difference_is_found_and_mended(shop: Shop) -> None:
     assert again.equal
 
 
+def test_a_fold_between_reading_and_repair_does_not_bring_the_difference_back(shop: Shop) -> None:
+    """As an hourly DAG folds what it exports: its states go back to what was wrong, at later times."""
+    shop.fold()
+    shop.behind(
+        "update stock set name = 'NAME 10' where id = 10",
+        "delete from stock where id = 11",
+        "insert into stock values (300, 'a', 1.0)",
+    )
+    with pytest.raises(NotExportedError):
+        shop.reconcile(repair=True)
+    shop.fold()
+    found = shop.reconcile(repair=True)
+    assert (found.missing, found.extra, found.different, found.repaired) == (1, 1, 1, True)
+    for _ in range(2):
+        shop.stock.change("insert into stock (name) values ('new')")
+        shop.fold()
+        assert shop.folded() == shop.stock.rows()
+    assert shop.reconciled(repair=True).equal
+
+
 def test_what_was_not_repaired_is_an_error_and_no_base(shop: Shop) -> None:
     """The error names the first differences, and where all are."""
     shop.behind("delete from stock where id = 10", "insert into stock values (300, 'a', 1.0)")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of states and snapshots a fold starts from: what a snapshot mends must not come back by a state."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_changefeed.folding.bases import Base
+from airflow_changefeed.folding.choice import BaseChoice
+from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.states import StateStore, new_attempt
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+
+class Lake:
+    """An export that goes on, with states and snapshots."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.stock = stock
+        self.end: datetime | None = None
+
+    def base(self, at: datetime | None = None, named: datetime | str = "newest") -> Base | None:
+        """Return what a fold of a time starts from, or of the end of the export."""
+        store = ExportStore(self.stock.export, CAPTURE)
+        return find_fold(store, at or self.end, TABLE, BaseChoice(self.stock.lake, named)).base
+
+    def fold(self) -> datetime:
+        """Export until now, and leave a state without rows; return its time."""
+        self.stock.change("insert into stock (name) values ('new')")
+        self.end = at = self.stock.export_all(self.end).end
+        store = ExportStore(self.stock.export, CAPTURE)
+        states = StateStore(self.stock.lake, CAPTURE, TABLE, database=store.database())
+        states.claim()
+        attempt = new_attempt()
+        with states.files.writer(f"{states.writing(at, attempt)}/part-0.parquet") as file:
+            pq.write_table(pa.table({"id": pa.array([], pa.int64())}), file)
+        found = find_fold(store, at, TABLE, BaseChoice(self.stock.lake))
+        states.commit(at, attempt, found.base_facts())
+        return at
+
+    def snapshot(self, *, folds_meanwhile: int = 0) -> Snapshot:
+        """Take one, while the hourly fold goes on."""
+
+        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
+            for _ in range(folds_meanwhile):
+                self.fold()
+            read_here(self.stock.source, files, wanted)
+
+        request = SnapshotRequest(CAPTURE, None, self.stock.lake, "tests/run")
+        return take_snapshot(self.stock.source, request, None, read, lambda line: None)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A table that is folded from a snapshot."""
+    lake = Lake(Stock.create(tmp_path))
+    lake.snapshot()
+    lake.fold()
+    return lake
+
+
+def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake) -> None:
+    """Also before those at later times, which were folded while it was read; then its own states go on."""
+    taken = lake.snapshot(folds_meanwhile=2)
+    meanwhile = lake.end
+    assert meanwhile is not None
+    assert taken.begin < meanwhile < taken.exact_from
+    own = lake.fold()
+    first = lake.base()
+    assert first is not None
+    assert (first.begin, first.exact_from) == (taken.begin, taken.exact_from)
+    next_one = lake.fold()
+    base = lake.base(next_one)
+    assert base is not None
+    assert (base.begin, base.facts.origin) == (own, taken.begin)
+
+
+def test_times_that_the_snapshot_is_not_exact_for_and_named_bases_stay_as_they_are(lake: Lake) -> None:
+    """Nothing else is taken in place of what was named."""
+    before = lake.end
+    taken = lake.snapshot(folds_meanwhile=2)
+    meanwhile = lake.end
+    assert meanwhile is not None
+    during = lake.base(meanwhile)
+    assert during is not None
+    assert before is not None
+    assert before < during.begin < meanwhile
+    lake.fold()
+    named = lake.base(named=meanwhile)
+    assert named is not None
+    assert (named.begin, named.facts.origin != taken.begin) == (meanwhile, True)
+
+
+def test_states_from_the_beginning_give_way_to_a_snapshot(tmp_path: Path) -> None:
+    """A shard that came while it was read is in no earlier window, and is not asked for there."""
+    lake = Lake(Stock.create(tmp_path, rows=0))
+    first = lake.fold()
+    second = lake.fold()
+    base = lake.base(second)
+    assert base is not None
+    assert (base.begin, base.facts.origin) == (first, None)
+    taken = lake.snapshot(folds_meanwhile=1)
+    assert taken.base.shards == (1, 2)
+    lake.fold()
+    base = lake.base()
+    assert base is not None
+    assert base.begin == taken.begin
