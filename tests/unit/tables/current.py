@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_changefeed.folding.current import DELETED_COLUMN, KEEP, CurrentOutput
 from airflow_changefeed.folding.merge import merge
@@ -147,3 +150,51 @@ class Between:
 def ids(rows: Iterable[Row]) -> list[int]:
     """Return the keys of rows."""
     return [row["id"] for row in rows]
+
+
+#: Where a merge is stopped, and how: takes the table and what patches, and returns arguments of ``merge``.
+Kill = Callable[[Current, Any], dict[str, Any]]
+
+
+def _kills() -> list[tuple[str, Kill]]:
+    def stop(*_: object) -> None:
+        raise StoppedError
+
+    def job(current: Current, patch: Any) -> dict[str, Any]:
+        def run(task: MergeTask) -> MergedFiles:
+            current.run(task)
+            raise StoppedError
+
+        return {"run": run}
+
+    def document(current: Current, patch: Any) -> dict[str, Any]:
+        patch.setattr(CurrentOutput, "write", stop)
+        return {}
+
+    def clean(current: Current, patch: Any) -> dict[str, Any]:
+        patch.setattr(CurrentOutput, "clean", stop)
+        return {}
+
+    def commit(when: str) -> Kill:
+        return lambda current, patch: {
+            "open_lake": lambda output: Between(current.open(output), **{when: stop})
+        }
+
+    return [
+        ("files", job),
+        ("document", document),
+        ("commit", commit("before")),
+        ("answer", commit("after")),
+        ("cleanup", clean),
+    ]
+
+
+KILLS = _kills()
+
+
+def kill(current: Current, draw: Random, at: datetime, **more: Any) -> str:
+    """Stop a merge at a random place, if it gets there, as if its process were gone; return which."""
+    where, stopped = draw.choice(KILLS)
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(StoppedError):
+        current.merge(at, **stopped(current, patch), **more)
+    return where

@@ -7,7 +7,6 @@ What the Spark job writes is in ``tests/integration/spark/test_merge.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
@@ -24,12 +23,10 @@ from airflow_changefeed.exceptions import (
     TableConflictError,
     TableError,
 )
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.tables.open import CURRENT_FORMATS
 from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.export.flights import START
-from tests.unit.tables.current import Between, Current, StoppedError, ids
+from tests.unit.tables.current import KILLS, Between, Current, Kill, StoppedError, ids
 from tests.unit.tables.formats import LIBRARIES
 
 
@@ -94,51 +91,8 @@ def test_a_table_is_made_again_from_a_base(current: Current) -> None:
     assert current.rows() == [shoe(2)]
 
 
-def kills() -> list[tuple[str, Callable[[Current, Any], dict[str, Any]]]]:
-    """Return where a merge is stopped: what of it, and how."""
-
-    def stop() -> None:
-        raise StoppedError
-
-    def job(current: Current, patch: Any) -> dict[str, Any]:
-        def run(task: MergeTask) -> MergedFiles:
-            current.run(task)
-            raise StoppedError
-
-        return {"run": run}
-
-    def document(current: Current, patch: Any) -> dict[str, Any]:
-        def write(self: CurrentOutput, record: Any) -> None:
-            raise StoppedError
-
-        patch.setattr(CurrentOutput, "write", write)
-        return {}
-
-    def clean(current: Current, patch: Any) -> dict[str, Any]:
-        def stopped(*_: object) -> None:
-            raise StoppedError
-
-        patch.setattr(CurrentOutput, "clean", stopped)
-        return {}
-
-    def commit(when: str) -> Callable[[Current, Any], dict[str, Any]]:
-        return lambda current, patch: {
-            "open_lake": lambda output: Between(current.open(output), **{when: stop})
-        }
-
-    return [
-        ("files", job),
-        ("document", document),
-        ("commit", commit("before")),
-        ("answer", commit("after")),
-        ("cleanup", clean),
-    ]
-
-
-@pytest.mark.parametrize(("where", "stopped"), kills())
-def test_a_merge_that_was_killed_is_tried_again(
-    current: Current, where: str, stopped: Callable[[Current, Any], dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize(("where", "stopped"), KILLS)
+def test_a_merge_that_was_killed_is_tried_again(current: Current, where: str, stopped: Kill) -> None:
     """Each window is one commit, with exact rows; left-overs go when they are old enough."""
     events = [
         [Event(minute(n), "add", None, shoe(n)) for n in (1, 2)],
