@@ -18,12 +18,16 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed_lake import catalog_properties
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
+from airflow_changefeed.output.calendar import make_calendar
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify_export
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
@@ -31,8 +35,9 @@ from tests.identity import DATABASE
 from tests.minors import ICEBERG_CATALOG
 from tests.system.example_dags import copy_dags
 from tests.unit.airflow.commands import Commands
-from tests.unit.airflow.conftest import FEED, START
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import context
+from tests.unit.airflow.test_assets import export
 from tests.unit.airflow.test_group import Group
 from tests.unit.airflow.test_operator import HOUR, exported, operator, path
 
@@ -90,6 +95,38 @@ def test_an_iceberg_table_is_found_by_the_catalogs_connection(
     assert verify_export(path, FEED).faults == []
     times = export_dataset(path, FEED).to_table()["changefeed_time"].to_pylist()
     assert {START, START + HOUR} <= set(times)
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=ICEBERG_CATALOG)])
+def test_calendar_doctor_events_and_rebuilding_take_the_output_of_a_table(
+    commands: Commands, source: SqliteFeedSource, path: str, iceberg: dict[str, str], lake: str
+) -> None:
+    """They go by the manifests: an hour that was left out is missing to all of them."""
+    task = operator(path, local_below=1000, **(DELTA if lake == "delta" else iceberg))
+    ((first,), (later,)) = (export(task, START + hour * HOUR, START + (hour + 1) * HOUR) for hour in (0, 2))
+    assert [one["dest_asset_key"]["uri"] for one in (first, later)] == [f"file://{path}/{FEED}"] * 2
+    assert [one["extra"]["rows"] for one in (first, later)] == [6, 6]
+    cells = make_calendar(
+        ExportStore(path, FEED),
+        Window(START, START + 3 * HOUR),
+        HOUR,
+        shards=(0, 1),
+        begin=START,
+        now=source.now(),
+    )
+    assert [cell.state.value for cell in cells] == ["complete", "missing", "complete"]
+
+    def faults() -> set[str]:
+        commands.run("doctor", "--feed", FEED, "--path", path, "-o", "json")
+        return {row["code"] for row in json.loads(commands.out) if row["severity"] != "note"}
+
+    assert faults() == {"window-missing"}
+    source.drop_consumer(CONSUMER, FEED)
+    Variable.delete(variable_key(DATABASE, CONSUMER, FEED))
+    (row, _) = commands.rows("cursor rebuild", CONSUMER, "--feed", FEED, "--path", path)
+    assert row["after"] == str(Ulid.floor(START + HOUR).previous())
+    Path(unit_files(ExportStore(path, FEED))[0].path).unlink()
+    assert faults() == {"window-missing", "file-missing"}
 
 
 def test_the_group_commits_to_the_table_when_it_finishes(database: str, path: str) -> None:
