@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, metrics that
-Airflow's client of StatsD sends to a socket, and what Prometheus makes of the alert rules and the dashboard.
+Airflow's clients of StatsD and OpenTelemetry send, and what Prometheus makes of the alert rules and the dashboard.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import json
 import socket
 import sqlite3
 import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -131,6 +135,66 @@ def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch)
     metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
     backend: Any = singleton._get_backend()
     backend.statsd.close()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """A server of OpenTelemetry: its address, and the messages that it gets."""
+    received: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            """Keep a message."""
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", received
+        server.shutdown()
+        thread.join()
+
+
+def test_metrics_of_a_forked_task_reach_opentelemetry_with_their_tags(
+    collector: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow 3.2.0 and earlier lost them (its issue 64690)."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    address, received = collector
+    monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.system.observability.otel_task"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {
+        metric.name: getattr(metric, metric.WhichOneof("data")).data_points[0]
+        for message in received
+        for resource in ExportMetricsServiceRequest.FromString(message).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if "changefeed" in metric.name
+    }
+    tags = {"feed": "shop.Order", "consumer": "ware_house"}
+    for point in found.values():
+        assert {each.key: each.value.string_value for each in point.attributes} == tags
+    assert found["airflow.changefeed.export.rows"].as_int == 3
+    assert found["airflow.changefeed.export.bytes"].as_int == 1575
+    assert found["airflow.changefeed.frontier"].as_double == HOUR.timestamp()
+    assert found["airflow.changefeed.seal_duration"].sum == 250
+    assert len(found) == 4
 
 
 def promtool(*arguments: object) -> str:
