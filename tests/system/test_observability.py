@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Lineage events that Airflow's own provider for OpenLineage writes to a file while DAGs run, metrics that
-Airflow's clients of StatsD and OpenTelemetry send, and what Prometheus makes of the alert rules and the dashboard.
+Airflow's clients of StatsD and OpenTelemetry send, and what Prometheus makes of the alert rules and the
+dashboard.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ def own(events: list[dict[str, Any]], kind: str, task: str) -> list[dict[str, An
     return [each for each in events if each["eventType"] == kind and each["job"]["name"].endswith(task)]
 
 
-def test_dags_leave_their_lineage_in_a_file(
-    database: str, tmp_path: Path, runner: DagRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An export, a group's last task, and an export that fails; without what opens their output."""
-    events_file = tmp_path / "events.json"
-    output = tmp_path / "out"
-    transport = {"type": "file", "log_file_path": str(events_file), "append": True}
+def run_lineage(
+    runner: DagRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+    output: Path,
+    transport: dict[str, Any],
+    dags: tuple[str, ...],
+) -> tuple[list[str], str]:
+    """Run DAGs with a transport of OpenLineage; return their states and what was logged."""
     lake = {"conn_type": "generic", "extra": {"secret_key": KEY}}
     for name, value in {
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/system/observability"),
@@ -77,11 +80,23 @@ def test_dags_leave_their_lineage_in_a_file(
         "LINEAGE_OUTPUT": str(output),
     }.items():
         monkeypatch.setenv(name, value)
-    runs = json.dumps([(dag, ABOUT, None) for dag in ("lineage", "lineage_fails")])
+    runs = json.dumps([(dag, ABOUT, None) for dag in dags])
     # The provider logs after the last line, too.
     status, said = runner.python("tests.system.run_dags", runs, folder=runner.home)
     assert status == 0, said
     (states,) = (json.loads(line)["states"] for line in said.splitlines() if line.startswith('{"states"'))
+    return states, said
+
+
+def test_dags_leave_their_lineage_in_a_file(
+    database: str, tmp_path: Path, runner: DagRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export, a group's last task, and an export that fails; without what opens their output."""
+    events_file = tmp_path / "events.json"
+    output = tmp_path / "out"
+    transport = {"type": "file", "log_file_path": str(events_file), "append": True}
+    dags = ("lineage", "lineage_fails")
+    states, said = run_lineage(runner, monkeypatch, database, output, transport, dags)
     assert states == ["success", "failed"], said
     text = events_file.read_text(encoding="utf-8")
     events = [json.loads(line) for line in text.splitlines()]
@@ -104,6 +119,25 @@ def test_dags_leave_their_lineage_in_a_file(
     assert finished["outputs"][0]["name"] == f"{output}/group/{FEED}"
     (failed,) = own(events, "FAIL", "lineage_fails.export")
     assert failed["outputs"][0]["name"] == f"{output}/shop.Nothing"
+
+
+def test_a_server_of_openlineage_that_is_away_changes_nothing(
+    database: str, tmp_path: Path, runner: DagRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run succeeds, its output is there, and the provider warns of each event that it could not send."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as closed:
+        # Bound, so that no other takes the port, and nobody listens.
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        transport = {"type": "http", "url": url, "timeout": 1, "retry": {"total": 0}}
+        states, said = run_lineage(runner, monkeypatch, database, tmp_path / "out", transport, ("lineage",))
+    assert states == ["success"], said
+    warned = [line for line in said.splitlines() if "Failed to emit OpenLineage" in line]
+    for kind in ("START", "COMPLETE"):
+        assert any(f"`{kind}`" in line for line in warned), said
+    assert all("[warning" in line for line in warned)
+    assert "Traceback" not in said
+    assert list((tmp_path / "out" / FEED).rglob("*.parquet"))
 
 
 def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch) -> None:

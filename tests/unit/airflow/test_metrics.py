@@ -260,13 +260,12 @@ def test_the_exporter_forgets_every_gauge_and_nothing_else() -> None:
     """Its mapping gives gauges the names that they have without it; one star stands for a part of a name."""
     mapping = yaml.safe_load((MONITORING / "statsd-exporter.yml").read_text(encoding="utf-8"))["mappings"]
     renamed = {}
-    for name, kind in rows().items():
-        for rule in mapping:
-            pattern = re.escape(rule["match"]).replace(r"\*", "([^.]+)")
-            found = re.fullmatch(pattern, f"airflow.{name}")
-            if found and kind == rule["match_metric_type"]:
-                assert rule["ttl"] == "6h"
-                renamed[name] = re.sub(r"\$\{(\d+)\}", lambda part: found[int(part[1])], rule["name"])
-                break
+    for rule in mapping:
+        assert rule["ttl"] == "6h"
+        pattern = re.escape(rule["match"]).replace(r"\*", "([^.]+)")
+        target = re.sub(r"\$\{(\d+)\}", r"\\\1", rule["name"])
+        for name, kind in rows().items():
+            if kind == rule["match_metric_type"] and re.fullmatch(pattern, f"airflow.{name}"):
+                renamed[name] = re.sub(pattern, target, f"airflow.{name}")
     gauges = {name for name, kind in rows().items() if kind == "gauge"}
     assert renamed == {name: f"airflow_{name.replace('.', '_')}" for name in gauges}
