@@ -37,6 +37,7 @@ from airflow_changefeed.folding.current import (
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.folding.plan import FoldSource, table_of
 from airflow_changefeed.output.read import SHARD_COLUMN
+from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import FRONTIER_MARK, LakeTable, TableChange, TableState
 
@@ -120,8 +121,7 @@ def merge(
         report(f"changefeed merge: somebody else has brought {lake.what} to {format_time(found.at)}")
         return found
     _clean(output, lake, new, request.kept_hours, report)
-    written = sum(file.rows for file in done.add)
-    return _result(output, new, written=written, added=len(done.add), removed=len(done.remove), changed=True)
+    return _result(output, new, done)
 
 
 def _new_record(
@@ -235,7 +235,11 @@ def _there(
     return _result(output, record)
 
 
-def _result(output: CurrentOutput, record: MergeRecord, **more: Any) -> MergeResult:
+def _result(output: CurrentOutput, record: MergeRecord, done: MergedFiles | None = None) -> MergeResult:
+    """Return a table as a commit says; ``done`` is what this merge has committed."""
+    add, remove = ((), ()) if done is None else (done.add, done.remove)
+    own = _own_columns(record.base.has_integer_shards, record.deleted, history=record.history)
+    columns = [*parse_schema(record.base.schema, where=output.path), *own]
     return MergeResult(
         record.feed,
         record.table,
@@ -245,7 +249,12 @@ def _result(output: CurrentOutput, record: MergeRecord, **more: Any) -> MergeRes
         output.table_format,
         output.catalog_table,
         record.rows,
-        **more,
+        sum(file.rows for file in add),
+        len(add),
+        len(remove),
+        done is not None,
+        sum(file.size for file in add),
+        {column.name: str(_written(column.type)) for column in columns},
     )
 
 
@@ -260,16 +269,22 @@ def _schema(source: FoldSource, deleted: str, *, history: bool) -> pa.Schema:
     """
     import pyarrow as pa
 
-    own: dict[str, pa.DataType] = {SHARD_COLUMN: pa.int64() if source.has_integer_shards else pa.string()}
-    if deleted == KEEP:
-        own[DELETED_COLUMN] = pa.timestamp("us", "UTC")
-    if history:
-        own |= dict.fromkeys((VALID_FROM, VALID_TO), pa.timestamp("us", "UTC"))
-    for name in own:
+    own = _own_columns(source.has_integer_shards, deleted, history=history)
+    for name in own.names:
         if name in map(str.casefold, source.kinds):
             raise _taken(source, name)
     kinds = {name: _written(kind) for name, kind in source.kinds.items()}
-    return pa.schema([*kinds.items(), *own.items()])
+    return pa.schema([*kinds.items(), *own])
+
+
+def _own_columns(has_integer_shards: bool, deleted: str, *, history: bool) -> pa.Schema:
+    """Return the columns that a table has besides the captured ones."""
+    import pyarrow as pa
+
+    shard = pa.int64() if has_integer_shards else pa.string()
+    times = [DELETED_COLUMN] if deleted == KEEP else []
+    times += [VALID_FROM, VALID_TO] if history else []
+    return pa.schema([(SHARD_COLUMN, shard), *((name, pa.timestamp("us", "UTC")) for name in times)])
 
 
 def _check_deletes(source: FoldSource) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -209,6 +209,8 @@ class MergeResult:
     :param added: files.
     :param removed: files that the added ones replace.
     :param changed: whether the merge has made a commit; False where the table was there already.
+    :param written_bytes: of the added files.
+    :param columns: of the table: name to type.
     """
 
     feed: str
@@ -223,3 +225,5 @@ class MergeResult:
     added: int = 0
     removed: int = 0
     changed: bool = False
+    written_bytes: int = 0
+    columns: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
@@ -46,8 +46,9 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     table, for example after a gap of the capture: take a snapshot, and give ``base``.
 
     The result (XCom) is ``{"feed", "table", "at", "attempt", "path", "table_format", "catalog_table", "rows",
-    "written", "added", "removed", "changed"}``: ``at`` is the frontier, and ``changed`` is false where the
-    table was there already.
+    "written", "written_bytes", "added", "removed", "changed"}``: ``at`` is the frontier, ``written`` and
+    ``written_bytes`` are rows and size of the added files, and ``changed`` is false where the table was there
+    already.
 
     :param feed: the capture's name. (templated)
     :param path: root of its export in shape ``typed``, a local path or an fsspec URL. (templated)
@@ -161,13 +162,15 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         self.log.info("Table %s at %s: %s rows in %s", done.table, done.at.isoformat(), done.rows, done.path)
         self.keep_lineage(lambda: self._lineage_of(done))
         result: dict[str, Any] = encode(done)
+        # For lineage, and long.
+        del result["columns"]
         return result
 
     def planned_lineage(self) -> Lineage:
         """Return the export and the current table."""
         return Lineage(
             (output_dataset(self.path, self.feed),),
-            (self._table_dataset(self.table),) if self.table else (),
+            (self._table_dataset(self.table, {}),) if self.table else (),
             window={"feed": self.feed},
         )
 
@@ -176,11 +179,16 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         export = output_dataset(self.path, self.feed)
         # What the merge has written; the table has more rows.
         return Lineage(
-            (export,), (self._table_dataset(done.table),), rows=done.written, files=done.added, window=window
+            (export,),
+            (self._table_dataset(done.table, done.columns),),
+            rows=done.written,
+            size=done.written_bytes,
+            files=done.added,
+            window=window,
         )
 
-    def _table_dataset(self, table: str) -> Dataset:
-        return output_dataset(self.output_path, table, catalog_table=self.catalog_table or "")
+    def _table_dataset(self, table: str, columns: Mapping[str, str]) -> Dataset:
+        return output_dataset(self.output_path, table, columns, self.catalog_table or "")
 
     def _request(self, context: Context) -> MergeRequest:
         from airflow_changefeed.folding.merge_task import MergeRequest

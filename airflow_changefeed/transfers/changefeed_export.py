@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -295,6 +295,25 @@ def _lineage(
 ) -> Lineage:
     """Return what an export has read and written; reads one manifest, for the columns."""
     from airflow_changefeed.core.times import format_time
+
+    manifest = store.read(plan.units[0].unit) if plan.units else None
+    planned = export_lineage(source, plan, {} if manifest is None else manifest.columns)
+    frontier = complete_until(plan, rows)
+    return replace(
+        planned,
+        rows=result.rows,
+        size=result.size,
+        window={**planned.window, "frontier": format_time(frontier) if frontier else None},
+    )
+
+
+def export_lineage(source: FeedSource, plan: Plan, columns: Mapping[str, str] | None = None) -> Lineage:
+    """
+    Return what a plan reads and writes.
+
+    :param columns: of the output; None if they are not known.
+    """
+    from airflow_changefeed.core.times import format_time
     from airflow_changefeed.exceptions import CaptureNotFoundError
 
     feed = table_dataset(source.describe(), plan.feed)
@@ -303,24 +322,18 @@ def _lineage(
     except CaptureNotFoundError:
         tables = {}
     captured = [table_dataset(source.describe(), table) for table in tables]
-    manifest = store.read(plan.units[0].unit) if plan.units else None
-    columns = manifest.columns if manifest is not None else {}
     windows = plan.windows
-    frontier = complete_until(plan, rows)
     return Lineage(
         tuple({(each.namespace, each.name): each for each in (feed, *captured)}.values()),
         (output_dataset(plan.path, plan.feed, columns, plan.options.catalog_table),),
         # An event of a capture has the row in a column.
         copied_from=None if tables else feed,
-        rows=result.rows,
-        size=result.size,
         window={
             "feed": plan.feed,
             "consumer": plan.consumer,
             "windowStart": format_time(windows[0].start) if windows else None,
             "windowEnd": format_time(windows[-1].end) if windows else None,
             "sealedUntil": format_time(min(plan.seals.values())) if plan.seals else None,
-            "frontier": format_time(frontier) if frontier else None,
         },
     )
 

@@ -19,7 +19,7 @@ from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import ReportsLineage
-from airflow_changefeed.transfers.changefeed_export import add_alias, conclude
+from airflow_changefeed.transfers.changefeed_export import add_alias, conclude, export_lineage
 from airflow_changefeed.version_compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -95,6 +95,8 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         store, plan = read_spec(uri, options)
         self.window_begin = plan.windows[0].start if plan.windows else None
         check_database(source, plan.feed, plan.database)
+        # Unless the export is concluded.
+        self.keep_lineage(lambda: export_lineage(source, plan))
         result = self._succeeded(uri, plan, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)
         table = lake_table(store, plan.options, options, self.catalog_conn_id)

@@ -20,6 +20,7 @@ from tests.examples import examples, run_example
 from tests.integration.spark.shop import Shop
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
+from tests.unit.airflow.lineage import completed, names, use_provider
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
@@ -77,8 +78,9 @@ def pushed(task: InProcessReconcile, given: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_task_waits_for_the_export_and_compares(shop: Shop) -> None:
-    """Deferred, without reading the table again; the result names the report."""
+def test_a_task_waits_for_the_export_and_compares(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deferred, without reading the table again; result and lineage say what was compared, and when."""
+    use_provider(monkeypatch)
     task = operator(shop)
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context())
@@ -88,6 +90,12 @@ def test_a_task_waits_for_the_export_and_compares(shop: Shop) -> None:
     assert json.loads(json.dumps(result)) == result
     assert (result["equal"], result["rows"], result["repaired"], result["table"]) == (True, 100, False, TABLE)
     assert Path(result["report"]).exists()
+    found = completed(task)
+    namespace = f"sqlite:{shop.stock.source.database.path}"
+    assert names(found["inputs"]) == [(namespace, TABLE), ("file", f"{shop.stock.export}/{CAPTURE}")]
+    assert found["outputs"] == []
+    window = found["run_facets"]["changefeed_window"]
+    assert (window["feed"], window["at"]) == (CAPTURE, result["at"])
 
 
 def test_a_task_that_has_waited_long_enough_is_retried(shop: Shop) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from airflow_changefeed.exceptions import (
     error_text,
 )
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.states import State
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
@@ -27,6 +29,7 @@ from airflow_changefeed.spark.folds import fold_job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
+from tests.unit.airflow.lineage import columns, completed, names, statistics, use_provider
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START
 
@@ -109,6 +112,26 @@ def test_the_job_folds_at_the_end_of_the_runs_window(
     assert (task.feed, task.path, task.table, task.at) == (CAPTURE, export.store.path, TABLE, START + HOUR)
     assert task.run == "dag/run/export/1"
     assert FoldTask.from_json(task.to_json(), where="task") == task
+
+
+def test_a_fold_reports_the_state_that_it_has_written(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the table's columns, rows, bytes and files; they are kept while the task runs."""
+    use_provider(monkeypatch)
+    facts = find_fold(export.store, START + HOUR).base_facts()
+    files = ("part-0.parquet", "part-1.parquet")
+    monkeypatch.setattr(SubmitHook, "says", FoldResult(replace(STATE, files=files, rows=7, base=facts)))
+    task = operator(export)
+    task.execute(context(START, START + HOUR))
+    found = completed(task)
+    assert names(found["inputs"]) == [("file", f"{export.store.path}/{CAPTURE}")]
+    (output,) = found["outputs"]
+    assert names([output]) == [("file", f"{Path(export.store.path).parent}/states/{TABLE}")]
+    assert columns(output) == {"id": "int64", "name": "string", "price": "decimal128(9, 2)"}
+    assert statistics(output) == {"rowCount": 7, "size": 100, "fileCount": 2}
+    window = found["run_facets"]["changefeed_window"]
+    assert (window["feed"], window["at"]) == (CAPTURE, "2013-01-01T01:00:00Z")
 
 
 @pytest.mark.parametrize("at", ["2013-01-01T00:40:00Z", START + HOUR * 2 / 3, "2013-01-01T01:40:00+01:00"])

@@ -33,6 +33,7 @@ from airflow_changefeed.version_compat import (
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import LocalSpark, context
+from tests.unit.airflow.lineage import completed, failed, names, use_provider
 from tests.unit.airflow.test_operator import exported, path, places
 
 __all__ = ["path"]  # a fixture
@@ -126,6 +127,32 @@ def test_a_window_is_exported_by_the_three(database: str, path: str) -> None:
     assert verify(store) == []
     assert store.begun_attempts() == []
     assert store.specs() == [read_spec(group.pushed["spec_uri"])[1].attempt]
+
+
+def test_finish_reports_what_was_planned_also_if_it_fails(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Feed, output and window; rows only if the job has written them."""
+    use_provider(monkeypatch)
+    group = Group(path)
+    group.plan()
+    with pytest.raises(AirflowFailException, match="left no receipt"):
+        group.finish()
+    planned = failed(group.tasks["finish"])
+    group.submit()
+    group.finish()
+    done = completed(group.tasks["finish"])
+    for found in (planned, done):
+        assert names(found["inputs"]) == [(f"sqlite:{database}", FEED)]
+        assert names(found["outputs"]) == [("file", f"{path}/{FEED}")]
+        window = found["run_facets"]["changefeed_window"]
+        assert (window["feed"], window["consumer"]) == (FEED, CONSUMER)
+        assert (window["windowStart"], window["windowEnd"]) == (
+            "2013-01-01T00:00:00Z",
+            "2013-01-01T02:00:00Z",
+        )
+    assert planned["outputs"][0]["outputFacets"] == {}
+    assert done["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 12
 
 
 def test_clearing_each_of_the_three_works(database: str, path: str) -> None:

@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.openlineage import facet
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.folding.merge import MergeResult
 from airflow_changefeed.folding.states import State
 from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, output_dataset, table_dataset
+from airflow_changefeed.observability.lineage import Lineage, output_dataset, table_dataset
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
@@ -32,62 +28,18 @@ from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParqu
 from tests.conftest import PROJECT
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
+from tests.unit.airflow.lineage import completed, is_real, names, plain, use_provider
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 HOUR = timedelta(hours=1)
-PROVIDER = "airflow.providers.openlineage"
-LEAF = "airflow_changefeed.observability.openlineage_facet"
 PASSWORD, KEY = "pass-Word-7", "storage-Key-9"
 SCHEMA = PROJECT / "docs/reference/openlineage/changefeed-window-run-facet.json"
 
 
-class Recorded:
-    """A class of the provider or its client, which keeps what it is given."""
-
-    def __init__(self, **given: Any) -> None:
-        self.__dict__.update(given)
-
-
-def is_real() -> bool:
-    """Whether Airflow's provider for OpenLineage is installed."""
-    return find_spec(PROVIDER) is not None
-
-
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow's provider: the real one where it is installed, else as much of it as is used."""
-    if not is_real():
-        package, extractors = ModuleType(PROVIDER), ModuleType(f"{PROVIDER}.extractors")
-        package.__spec__ = ModuleSpec(PROVIDER, None, is_package=True)
-        extractors.OperatorLineage = Recorded  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, PROVIDER, package)
-        monkeypatch.setitem(sys.modules, f"{PROVIDER}.extractors", extractors)
-        for name in facet.__all__:
-            monkeypatch.setattr(facet, name, Recorded)
-    yield
-    if not is_real():
-        sys.modules.pop(LEAF, None)
-
-
-def plain(value: Any) -> Any:
-    """Return what OpenLineage sends of an object, as JSON values."""
-    if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    names = [field.name for field in getattr(type(value), "__attrs_attrs__", ())]
-    names += list(getattr(value, "__dict__", {}))
-    return {name: plain(getattr(value, name)) for name in names if name[0] != "_"} if names else value
-
-
-def completed(task: ReportsLineage) -> Any:
-    """Return what a task that has run reports."""
-    return plain(task.get_openlineage_facets_on_complete(SimpleNamespace()))
-
-
-def names(datasets: Any) -> list[tuple[str, str]]:
-    """Return the names of datasets."""
-    return [(each["namespace"], each["name"]) for each in datasets]
+    use_provider(monkeypatch)
 
 
 def export(path: Path, **more: Any) -> InProcessOperator:

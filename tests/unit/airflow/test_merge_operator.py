@@ -28,6 +28,7 @@ from airflow_changefeed.version_compat import AirflowException, AirflowFailExcep
 from tests.examples import examples, run_example
 from tests.minors import ICEBERG_CATALOG
 from tests.unit.airflow.fakes import context
+from tests.unit.airflow.lineage import columns, completed, names, statistics, use_provider
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
 
@@ -96,6 +97,11 @@ def lake(export: CapturedExport) -> str:
     return str(Path(export.store.path).parent / "lake")
 
 
+def size_of(folder: str) -> int:
+    """Return the bytes of the Parquet files in a folder."""
+    return sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
+
+
 def operator(export: CapturedExport, **more: Any) -> InProcessMerge:
     """The operator as a DAG has it."""
     given = {"feed": CAPTURE, "path": export.store.path, "output_path": lake(export)}
@@ -118,13 +124,14 @@ def test_the_table_is_brought_to_the_end_of_the_runs_window(export: CapturedExpo
         "catalog_table": "",
         "rows": 1,
         "written": 1,
+        "written_bytes": size_of(lake(export)),
         "added": 1,
         "removed": 0,
         "changed": True,
     }
     assert DeltaTable(result["path"]).to_pyarrow_table().to_pylist() == [{**ROW, "changefeed_shard": 0}]
     again = operator(export).execute(context(START, START + HOUR))
-    assert again == {**result, "written": 0, "added": 0, "changed": False}
+    assert again == {**result, "written": 0, "written_bytes": 0, "added": 0, "changed": False}
     later = operator(export).execute(context(START + HOUR, START + 2 * HOUR))
     assert (later["changed"], later["at"], later["rows"]) == (True, "2013-01-01T02:00:00Z", 1)
     older = operator(export).execute(context(START, START + HOUR))
@@ -132,6 +139,28 @@ def test_the_table_is_brought_to_the_end_of_the_runs_window(export: CapturedExpo
     assert len(SubmitHook.tasks) == 1
     with pytest.raises(AirflowFailException, match=r"TableError: .*a merge only goes forward"):
         operator(export, at="2013-01-01T01:00:00Z").execute(context())
+
+
+def test_a_merge_reports_the_table_and_what_it_has_written(
+    export: CapturedExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the columns of the table itself; one that finds its work done has written nothing."""
+    use_provider(monkeypatch)
+    task, again = operator(export, history=True), operator(export, history=True)
+    result = task.execute(context(START, START + HOUR))
+    found = completed(task)
+    assert names(found["inputs"]) == [("file", f"{export.store.path}/{CAPTURE}")]
+    (output,) = found["outputs"]
+    assert names([output]) == [("file", f"{lake(export)}/{TABLE}")]
+    assert statistics(output) == {"rowCount": 1, "size": size_of(lake(export)), "fileCount": 1}
+    there = DeltaTable(result["path"]).to_pyarrow_table().schema
+    assert columns(output) == {each.name: str(each.type) for each in there}
+    window = found["run_facets"]["changefeed_window"]
+    assert (window["feed"], window["at"]) == (CAPTURE, "2013-01-01T01:00:00Z")
+    again.execute(context(START, START + HOUR))
+    (output,) = completed(again)["outputs"]
+    assert columns(output) == {each.name: str(each.type) for each in there}
+    assert statistics(output) == {"rowCount": 0, "size": 0, "fileCount": 0}
 
 
 @ICEBERG_CATALOG
