@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from datetime import timedelta
@@ -29,6 +31,7 @@ from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.conftest import PROJECT
@@ -36,6 +39,7 @@ from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.freshness import FEED as SHOP_FEED
 from tests.unit.airflow.freshness import OTHER, Shop, late
+from tests.unit.airflow.test_group import Group
 from tests.unit.snapshots.stock import CAPTURE, Stock
 
 HOUR = timedelta(hours=1)
@@ -106,6 +110,79 @@ def test_an_attempt_that_lost_is_counted(stats: Recorder) -> None:
         with pytest.raises(type(error)), metrics.counting_superseded(FEED, CONSUMER):
             raise error
     assert stats.sent == [("incr", metrics.SUPERSEDED, 1, TAGS)]
+
+
+LOST = [("incr", metrics.SUPERSEDED, 1, TAGS)]
+
+
+def lost(stats: Recorder) -> list[Any]:
+    """Return what was sent of attempts that lost."""
+    return [each for each in stats.sent if each[1] == metrics.SUPERSEDED]
+
+
+def overtake(monkeypatch: pytest.MonkeyPatch, newer: Callable[[], object]) -> None:
+    """Let a newer attempt at the same hour run when the next job is about to commit."""
+    whole = Commit.add
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(Commit, "add", whole)
+        newer()
+        return whole(*args)
+
+    monkeypatch.setattr(Commit, "add", overtaken)
+
+
+@pytest.mark.airflow
+@pytest.mark.usefixtures("server", "database")
+def test_an_export_that_a_newer_one_overtakes_is_counted(
+    tmp_path: Path, stats: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; the newer one is not."""
+    overtake(monkeypatch, lambda: export(tmp_path).execute(context(START, START + HOUR, attempt=2)))
+    with pytest.raises(SupersededError, match="newer attempts count"):
+        export(tmp_path).execute(context(START, START + HOUR))
+    assert lost(stats) == LOST
+
+
+@pytest.mark.airflow
+@pytest.mark.usefixtures("server", "database")
+def test_a_group_whose_job_a_newer_one_overtakes_is_counted(
+    tmp_path: Path, stats: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its last task, which reads the job's error."""
+    group, newer = Group(str(tmp_path)), Group(str(tmp_path))
+    group.plan()
+    newer.plan()
+    overtake(monkeypatch, newer.submit)
+    with pytest.raises(SupersededError, match="newer attempts count"):
+        group.submit()
+    assert lost(stats) == []
+    with pytest.raises(AirflowFailException, match="SupersededError"):
+        group.finish()
+    assert lost(stats) == LOST
+
+
+@pytest.mark.airflow
+@pytest.mark.usefixtures("server", "database")
+def test_a_group_that_finds_a_newer_attempt_in_its_table_is_counted(tmp_path: Path, stats: Recorder) -> None:
+    """As after a restore of the output from a backup, with a table's log that is newer."""
+    output, backup = tmp_path / "out", tmp_path / "backup"
+    group = Group(str(output), table_format="delta")
+    for _ in range(2):
+        group.plan()
+        group.submit()
+        group.finish()
+        if not backup.exists():
+            shutil.copytree(output, backup)
+            first = dict(group.pushed)
+    (log,) = output.rglob("_delta_log")
+    shutil.copytree(log, backup / log.relative_to(output), dirs_exist_ok=True)
+    shutil.rmtree(output)
+    backup.rename(output)
+    group.pushed = first
+    with pytest.raises(SupersededError, match="or they were restored"):
+        group.finish()
+    assert lost(stats) == LOST
 
 
 @pytest.mark.airflow
