@@ -5,13 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import textwrap
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.feed import FOREVER
+from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.examples import examples, run_example
 from tests.system.dag_runner import DagRunner
 
@@ -54,10 +60,18 @@ def test_the_tutorial_runs(
     assert re.findall(r"01\w{24}", result) == re.findall(r"01\w{24}", by_hand)
 
 
+@contextmanager
+def shop(folder: Path) -> Iterator[SqliteFeedSource]:
+    """A database with the table that pages for DBAs name."""
+    path = str(folder / "feeds.db")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute('create table "myservice.MyEvent" (EventID integer primary key)')
+    with closing(SqliteFeedSource(path)) as source:
+        yield source
+
+
 def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
     """Both kinds of writers, and history, as the page shows them."""
-    import sqlite3
-    from contextlib import closing
 
     with closing(sqlite3.connect(tmp_path / "feeds.db")) as connection:
         connection.execute(
@@ -114,3 +128,20 @@ def test_other_examples_of_captures_run(page: str) -> None:
     """They need nothing but the package."""
     (code,) = examples(page, {})
     run_example(textwrap.dedent(code), {})
+
+
+def test_limiting_what_is_kept_runs(tmp_path: Path) -> None:
+    """The limit is that of the page, and the constant that its table names takes it away."""
+    with shop(tmp_path) as source:
+        (code,) = examples("how-to/limit-what-is-kept.md", {})
+        run_example(code, {"source": source, "timedelta": timedelta})
+        assert source.feed("myservice.MyEvent").max_hold == timedelta(days=30)
+        assert source.set_up_feed("myservice.MyEvent", max_hold=FOREVER).max_hold == FOREVER
+
+
+def test_choosing_how_a_feed_is_stored_is_refused_by_the_embedded_source(tmp_path: Path) -> None:
+    """As the page says; tests/integration/mssql/test_storage.py runs it on a server."""
+    with shop(tmp_path) as source:
+        (code,) = examples("how-to/choose-how-a-feed-is-stored.md", {})
+        with pytest.raises(FeedSetupError, match="filegroup and compression are options of SQL Server"):
+            run_example(code, {"source": source})

@@ -16,7 +16,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.feed import FeedStorage
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from tests.examples import examples
+from tests.examples import examples, run_example
 from tests.integration.mssql.server import Client, Database
 
 PAGE = "how-to/choose-how-a-feed-is-stored.md"
@@ -137,3 +137,11 @@ def test_the_statements_of_the_page_run(client: Client) -> None:
     client.results(f"insert into [changefeed].[outbox:{EVENT}] (EventID) values (1)")
     client.results(f"exec [changefeed].[drain_feed:{EVENT}]")
     assert client.value(f"select count(*) from [changefeed].[feed:{EVENT}]") == 1
+
+
+def test_the_python_of_the_page_runs(tables: Database, client: Client) -> None:
+    """The feed is stored as it says."""
+    (code,) = examples(PAGE, {'"FEEDS"': '"PRIMARY"'})
+    with tables.source() as source:
+        run_example(code, {"source": source})
+    assert _stored(client, f"[changefeed].[feed:{EVENT}]") == _expected(client, "row")
