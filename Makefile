@@ -238,6 +238,7 @@ constraints-docs: setup ## Resolve constraints/docs.txt again
 	@rm build/constraints.txt
 
 soak: setup java libraries ## Run the long tests
+	@! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(MAKE) .venv-observability/.changefeed-installed
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
 
 # Beside the environment, not in it: only this needs it, and it has no packages of its own.

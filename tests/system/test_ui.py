@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -134,11 +135,18 @@ def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
     assert {origin: int(count) for origin, count in shown} == expected
 
 
+def python_of_ui() -> tuple[str, bool]:
+    """Return the interpreter that ``make ui`` takes, and whether it has clients of OpenLineage and StatsD."""
+    if sys.version_info < (3, 11):
+        return sys.executable, False
+    return str(PROJECT / ".venv-observability/bin/python"), True
+
+
 @contextmanager
-def started(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, port: int, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
     """``make ui`` in a process of its own, as a terminal starts it: a process group that gets Ctrl-C."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.system.ui", "--port", str(port), "--folder", str(folder)],
+        [python, "-m", "tests.system.ui", "--port", str(port), "--folder", str(folder)],
         cwd=PROJECT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -225,25 +233,45 @@ def kill_the_triggerer(process: subprocess.Popen[str]) -> str:
     return output.replace("\n", " ")
 
 
+def exported_rows(folder: Path) -> list[str]:
+    """Return the metrics that a server of StatsD has received of exported rows."""
+    lines = (folder / "metrics.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith(f"airflow.changefeed.export.rows,feed={FEED},")]
+
+
+def exported_to(folder: Path) -> list[str]:
+    """Return the folders that events of OpenLineage have as outputs of exports that are done."""
+    file = folder / "lineage.jsonl"
+    # The last line may still be written.
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
+    events = [event for event in map(json.loads, lines) if event["eventType"] == "COMPLETE"]
+    return [one["name"] for event in events for one in event["outputs"] if one["name"].endswith(FEED)]
+
+
 @pytest.mark.soak
 @pytest.mark.airflow
 def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothing(tmp_path: Path) -> None:
     """
     Ctrl-C while the week begins ends all with code 0; the next start neither loads nor backfills again. A
-    process of Airflow that dies ends all, too, and is named with the end of its log.
+    process of Airflow that dies ends all, too, and is named with the end of its log. Until then metrics and
+    lineage are in their files.
     """
     folder, port = tmp_path / "ui", free_port()
+    python, has_clients = python_of_ui()
     api = AirflowApi(f"http://127.0.0.1:{port}")
-    with started(folder, port) as process:
+    with started(folder, port, python) as process:
         read_until(process, OPEN)
         api.login()
         wait_for("the week's first backfill", lambda: api.backfills(DAILY), timeout=60)
+        if has_clients:
+            wait_for("the metrics of an export", lambda: exported_rows(folder), timeout=600)
+            wait_for("the lineage of an export", lambda: exported_to(folder), timeout=60)
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert (process.returncode, left(folder)) == (0, []), output
     loaded = Surroundings(folder).database.stat().st_ino
 
-    with started(folder, port) as process:
+    with started(folder, port, python) as process:
         read_until(process, OPEN)
         api.login()
         assert [backfill.id for backfill in api.backfills(DAILY)] == [1]
