@@ -16,6 +16,8 @@ _REFUSED = re.compile(
     r"\b40[0134]\b (Bad Request|Unauthorized|Forbidden|Not Found)|AccessDenied|ACCESS_DENIED|NoSuchBucket"
     r"|Permission denied|PermissionDenied|Unauthenticated|not yet implemented|Unable to recognise URL"
 )
+# Refused for now: S3 says 400 to keys that renew themselves.
+_EXPIRED = re.compile(r"ExpiredToken|EXPIRED_TOKEN|RequestExpired")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST = 500
 
@@ -67,7 +69,8 @@ def asking(
         ) from None
     except Exception as problem:
         said = _said(problem, secrets)
-        if isinstance(problem, terminal) or _REFUSED.search(said) or not is_transient(problem):
+        is_refused = isinstance(problem, terminal) or _REFUSED.search(said) or not is_transient(problem)
+        if is_refused and not _EXPIRED.search(str(problem)):
             raise TableError(
                 f"{what} cannot be used: {said}; check the table, path_conn_id and permissions", table=what
             ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -101,12 +102,12 @@ def check_conditional_put(files: Files, folder: str, what: str) -> None:
 
     Azure, Google Cloud Storage and local disks always do.
 
-    :param folder: for a file that is written and removed.
+    :param folder: for a file that is written and removed, of a new name: others may check at the same moment.
     :raises TableError: it does not.
     """
     if not isinstance(files, RemoteFiles) or not hasattr(files.system, "call_s3"):
         return
-    path = f"{folder}/conditional-put"
+    path = f"{folder}/conditional-put-{uuid.uuid4().hex}"
     bucket, key, _ = files.system.split_path(path)
     try:
         for _ in range(2):

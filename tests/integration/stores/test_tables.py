@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.exceptions import TableConflictError, TableError, TransientError
+from airflow_changefeed.tables.base import TableState
 from tests.integration.stores.proxy import Answer, Request
 from tests.integration.stores.servers import Server
+from tests.integration.stores.strangers import library
 from tests.unit.tables.exports import COLUMNS, Export, change, in_order, paths, unit
 
 Make = Callable[..., Export]
@@ -40,31 +42,8 @@ def delta(s3_server: Server, tmp_path: Path) -> Export:
 def rows(export: Export) -> list[dict[str, Any]]:
     """Read a table as strangers do, with options of their own library."""
     endpoint = export.options.get("endpoint_url") or export.options["client_kwargs"]["endpoint_url"]
-    where = f"{export.path}/{export.feed}"
-    if export.format == "delta":
-        from deltalake import DeltaTable
-
-        options = {
-            "aws_access_key_id": "tests",
-            "aws_secret_access_key": "tests-only",
-            "aws_region": "us-east-1",
-            "aws_endpoint_url": endpoint,
-            "aws_allow_http": "true",
-        }
-        return in_order(DeltaTable(where, storage_options=options).to_pyarrow_table().to_pylist())
-    from pyiceberg.catalog import load_catalog
-
-    properties = {
-        "s3.endpoint": endpoint,
-        "s3.access-key-id": "tests",
-        "s3.secret-access-key": "tests-only",
-        "s3.region": "us-east-1",
-    }
-    catalog = load_catalog(**export.library.named["catalog"], **properties)
-    try:
-        return in_order(catalog.load_table(export.library.catalog_table).scan().to_arrow().to_pylist())
-    finally:
-        catalog.close()
+    data = f"{export.path}/{export.feed}"
+    return in_order(library(export.format, export.folder, data, endpoint).read().to_pylist())
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -125,7 +104,7 @@ def test_a_store_that_ignores_conditions_is_refused(delta: Export, s3_server: Se
     file = delta.write(unit(0), 1)
 
     def ignore(request: Request) -> Answer | None:
-        is_ours = request.method == "PUT" and request.path.endswith("/conditional-put")
+        is_ours = request.method == "PUT" and "/conditional-put" in request.path
         return Answer(200, {"ETag": '"1"'}) if is_ours else None
 
     table = delta.table()
@@ -134,20 +113,64 @@ def test_a_store_that_ignores_conditions_is_refused(delta: Export, s3_server: Se
     assert table.look().version is None
 
 
-@pytest.mark.parametrize(("status", "kind"), [(403, TableError), (503, TransientError)])
+def test_two_who_check_the_store_at_once_do_not_mind_each_other(delta: Export, s3_server: Server) -> None:
+    """Each tries a name of its own: who is done removes what another one would be refused for."""
+    other = Export("delta", delta.folder / "other", delta.path, s3_server.direct)
+    first, second = delta.write(unit(0), 1), other.write(unit(1), 2)
+    asked: list[str] = []
+
+    def overtake(request: Request, answer: Answer) -> Answer:
+        if "/conditional-put" in request.path and request.method == "PUT":
+            asked.append(request.path)
+            if len(asked) == 1:
+                other.table().commit(TableState(), change([second]))
+        return answer
+
+    table = delta.table()
+    with s3_server.proxy.answering(change=overtake), pytest.raises(TableConflictError):
+        table.commit(TableState(), change([first]))
+    assert len(asked) == 2
+    table.commit(table.look(), change([first]))
+    assert paths(table.look()) == sorted([first.path, second.path])
+    assert not [name for name in delta.store.files.sizes(delta.store.files.root) if "conditional-put" in name]
+
+
+def refusing(status: int, code: str) -> Callable[[Request], Answer]:
+    """Return what answers each request with an error."""
+    body = f"<Error><Code>{code}</Code><Message>tests-only</Message></Error>".encode()
+    return lambda request: Answer(status, {"Content-Type": "application/xml"}, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"), [(403, "AccessDenied", TableError), (503, "SlowDown", TransientError)]
+)
 def test_a_store_that_does_not_answer_shows_no_secret(
-    make: Make, s3_server: Server, status: int, kind: type[Exception]
+    make: Make, s3_server: Server, status: int, code: str, kind: type[Exception]
 ) -> None:
     """Refused for good, or for now."""
     export = make(proxied=True)
     table = export.table()
     table.commit(table.look(), change([export.write(unit(0), 1)]))
-    code = "AccessDenied" if status == 403 else "SlowDown"
-    body = f"<Error><Code>{code}</Code><Message>tests-only</Message></Error>".encode()
-
-    def refuse(request: Request) -> Answer | None:
-        return Answer(status, {"Content-Type": "application/xml"}, body)
-
-    with s3_server.proxy.answering(refuse), pytest.raises(kind) as caught:
+    with s3_server.proxy.answering(refusing(status, code)), pytest.raises(kind) as caught:
         export.table().look()
     assert "tests-only" not in str(caught.value)
+
+
+def test_keys_that_have_expired_are_others_the_next_time(delta: Export, s3_server: Server) -> None:
+    """Deltalake gets keys as they are, also those that renew themselves."""
+    table = delta.table()
+    table.commit(table.look(), change([delta.write(unit(0), 1)]))
+    seen = table.look()
+    with s3_server.proxy.answering(refusing(400, "ExpiredToken")), pytest.raises(TransientError):
+        table.look()
+
+    def expired(request: Request) -> Answer | None:
+        is_commit = request.method == "PUT" and "_delta_log" in request.path
+        return refusing(400, "ExpiredToken")(request) if is_commit else None
+
+    file = delta.write(unit(1), 2)
+    with s3_server.proxy.answering(expired), pytest.raises(TableConflictError, match="ExpiredToken"):
+        table.commit(seen, change([file]))
+    assert table.look() == seen
+    table.commit(seen, change([file]))
+    assert file.path in paths(table.look())

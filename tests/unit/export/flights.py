@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -45,10 +46,15 @@ def hours(first: int, last: int) -> list[Window]:
 
 @dataclass
 class Flights:
-    """A feed over a table of flights in one SQLite file."""
+    """
+    A feed over a table of flights in one SQLite file.
+
+    :param storage_options: with which tasks write.
+    """
 
     path: Path
     source: FeedSource
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def create(cls, path: Path) -> Flights:
@@ -124,7 +130,7 @@ class Flights:
             store.path,
             plan.attempt,
             plan.options,
-            JobConnection(self.source.describe()),
+            JobConnection(self.source.describe(), self.storage_options),
             {number: packed(task) for number, task in enumerate(tasks)},
             plan.database,
         )

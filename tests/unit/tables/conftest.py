@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.tables.open import FORMATS
+from airflow_changefeed.output import store as store_module
+from airflow_changefeed.tables.open import CURRENT_FORMATS, FORMATS
+from tests.unit.export.flights import Flights
+from tests.unit.tables.current import Current
 from tests.unit.tables.exports import Export
+from tests.unit.tables.lakes import Lake, two_shards
 
 
 @pytest.fixture
@@ -27,3 +33,28 @@ def iceberg(tmp_path: Path) -> Export:
 def export(request: pytest.FixtureRequest, tmp_path: Path) -> Export:
     """With a table of each format in turn."""
     return Export(request.param, tmp_path)
+
+
+@pytest.fixture(params=CURRENT_FORMATS)
+def current(request: pytest.FixtureRequest, tmp_path: Path) -> Current:
+    """An empty export, and no table yet."""
+    return Current(tmp_path, request.param)
+
+
+@pytest.fixture(params=FORMATS)
+def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Flights], Lake]:
+    """What makes new outputs."""
+    numbers = count()
+    return lambda flights: Lake(tmp_path / f"lake{next(numbers)}", request.param, flights)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed at a step has no other threads that are further."""
+    monkeypatch.setattr(store_module, "_REMOTE_THREADS", 1)
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Flights:
+    """Twelve events in the first hour, none in the second, three in the third."""
+    return two_shards(tmp_path / "feeds.db")

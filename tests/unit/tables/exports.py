@@ -138,3 +138,11 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     """Return rows by attempt and ULID, with their columns by name."""
     ordered = sorted(rows, key=lambda row: (row["changefeed_attempt"], row["changefeed_ulid"]))
     return [dict(sorted(row.items())) for row in ordered]
+
+
+def first(export: Export) -> tuple[TableFile, TableState]:
+    """Commit a file of hour 0; return it and the table then."""
+    file = export.write(unit(0), 1)
+    table = export.table()
+    table.commit(table.look(), change([file]))
+    return file, table.look()

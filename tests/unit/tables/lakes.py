@@ -16,12 +16,24 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.tables.base import LakeTable, TableChange, TableState
 from airflow_changefeed.tables.open import open_table
-from airflow_changefeed.tables.publish import publish
-from tests.unit.export.faults import local_files, stepped
+from airflow_changefeed.tables.publish import differences, publish
+from airflow_changefeed.verify.verify import verify
+from tests.unit.export.faults import local_files, manifest_rows, stepped
 from tests.unit.export.flights import FEED, Flights
 from tests.unit.tables.formats import LIBRARIES, OPTIONS, FormatLibrary
 
 Before = Callable[[int], None]
+#: Events of the first hour of :func:`two_shards`.
+ROWS = 12
+
+
+def two_shards(database: Path) -> Flights:
+    """Return twelve events of two shards in the first hour, none in the second, three in the third."""
+    flights = Flights.create(database)
+    flights.add(ROWS - 5, 0, shard=0)
+    flights.add(5, 0, shard=1)
+    flights.add(3, 2, shard=1)
+    return flights
 
 
 class SteppedTable:
@@ -133,3 +145,11 @@ class Lake:
         if self.table().look().version is None:
             return 0
         return len(self.library.notes())
+
+
+def check_whole(lake: Lake, rows: int) -> None:
+    """Table and manifests have the same rows, each once, and nothing is wrong."""
+    found = lake.rows()
+    assert len(found) == len(set(found)) == manifest_rows(lake.store) == rows
+    assert differences(lake.store, lake.table()) == []
+    assert [fault for fault in verify(lake.store) if fault.severity.name != "NOTE"] == []

@@ -19,21 +19,12 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.exceptions import ColumnTypeError, TableConflictError, TableError
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.tables import delta as delta_module
 from airflow_changefeed.tables.base import TableFile, TableState
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.faults import Killed
-from tests.unit.tables.exports import COLUMNS, Export, change, paths, unit
+from tests.unit.tables.exports import COLUMNS, Export, change, first, paths, unit
 
 KEY = ("0", unit(0).name, 1)
-
-
-def first(export: Export) -> tuple[TableFile, TableState]:
-    """Commit a file of hour 0; return it and the table then."""
-    file = export.write(unit(0), 1)
-    table = export.table()
-    table.commit(table.look(), change([file]))
-    return file, table.look()
 
 
 def test_there_is_no_table_before_the_first_commit(export: Export) -> None:
@@ -234,26 +225,6 @@ def test_a_file_that_is_gone_cannot_be_removed(export: Export) -> None:
     assert export.table().look() == seen
 
 
-def test_files_that_somebody_compacted_are_found_by_their_partition(delta: Export) -> None:
-    """They have other names then; who removes the old ones has a conflict."""
-    from deltalake import DeltaTable
-
-    files = [delta.write(unit(0), 1, name=f"part-0000{number}-00000.parquet") for number in (0, 1)]
-    table = delta.table()
-    table.commit(table.look(), change(files))
-    before = table.look()
-    DeltaTable(delta.store.layout.data).optimize.compact()
-    with pytest.raises(TableConflictError):
-        table.commit(before, change([delta.write(unit(0), 2)], [file.path for file in files]))
-    after = delta.table().look()
-    assert list(after.files) == [KEY]
-    [compacted] = paths(after)
-    assert compacted not in [file.path for file in files]
-    newer = delta.write(unit(0), 2)
-    table.commit(after, change([newer], [compacted]))
-    assert paths(table.look()) == [newer.path]
-
-
 def test_new_columns_come_with_their_files(export: Export) -> None:
     """Also new fields of a struct, and a time without zone, which is a feature of its own in Delta Lake."""
     old = pa.schema([*COLUMNS, ("row", pa.struct([("a", pa.int32())]))])
@@ -325,15 +296,6 @@ def test_pyiceberg_commits_once(iceberg: Export, monkeypatch: pytest.MonkeyPatch
         assert "commit.retry.num-retries" not in table._load(catalog).metadata.properties
 
 
-def test_the_count_of_our_commits_survives_the_log(delta: Export) -> None:
-    """It is an application's transaction, which checkpoints keep."""
-    table: Any = delta.table()
-    for number in range(3):
-        table.commit(table.look(), change([delta.write(unit(number), number + 1)], number=str(number)))
-    assert table._load().transaction_version("changefeed") == 3
-    assert [each["number"] for each in delta.library.notes()] == ["0", "1", "2"]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_any_sequence_of_commits_gives_the_files_it_says(export: Export, seed: int) -> None:
     """As a dictionary would have them."""
@@ -402,21 +364,6 @@ def test_a_table_of_somebody_else_is_refused(export: Export) -> None:
     export.library.make_foreign()
     with pytest.raises(TableError, match=r"not made by an export.* another |give it another table"):
         export.table().look()
-
-
-def test_a_new_column_alone_is_no_harm(delta: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Delta Lake it is a commit of its own: who is killed behind it finds the table with all its files."""
-    file, seen = first(delta)
-    wider = pa.schema([*COLUMNS, ("more", pa.string())])
-    newer = delta.write(unit(1), 2, [{"number": 1, "more": "x"}], wider)
-    with monkeypatch.context() as patched:
-        patched.setattr(delta_module, "_add", lambda *_: pytest.fail("killed"))
-        with pytest.raises(pytest.fail.Exception):
-            delta.table().commit(seen, change([newer], schema=wider))
-    again = delta.table().look()
-    assert paths(again) == [file.path]
-    delta.table().commit(again, change([newer], schema=wider))
-    assert paths(delta.table().look()) == sorted([file.path, newer.path])
 
 
 def test_verify_takes_the_folders_of_tables_for_what_they_are(export: Export) -> None:

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables whose manifests were removed or restored, whose rows were deleted, or that were lost; cleaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.exceptions import (
+    ManifestError,
+    OutputError,
+    SupersededError,
+    TableError,
+)
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.tables.base import UNKNOWN, LakeTable, TableState
+from airflow_changefeed.tables.clean import clean
+from airflow_changefeed.tables.publish import differences, publish
+from airflow_changefeed.verify.verify import verify, verify_export
+from tests.unit.export.faults import Killed, kill_at
+from tests.unit.export.flights import FEED, Flights, hours
+from tests.unit.tables.formats import OPTIONS
+from tests.unit.tables.lakes import ROWS, Lake, check_whole
+
+
+def test_a_window_that_became_empty_leaves_the_table(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """A replacement without rows removes the files, and adds none."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 3)).run()
+    units = [manifest.unit for manifest in lake.store.list() if manifest.unit.shard == 1 and manifest.files]
+    assert units
+    for unit in units:
+        for token in lake.store.attempts_of(unit):
+            lake.store.withdraw(unit, token)
+    publish(lake.store, lake.table(), None, "tests")
+    assert len(lake.rows()) == ROWS - 5
+
+
+def test_a_table_begins_with_the_first_columns_that_are_known(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """Of an idle hour's job they are not always; where they are, a reader finds no rows, not no table."""
+    lake = lakes(flights)
+    attempt = lake.attempt(hours(1, 2))
+    attempt.write()
+    assert not attempt.publish()
+    assert lake.table().look().version is None
+    columns = schema_text(pa.schema([("changefeed_ulid", pa.string())]))
+    for manifest in lake.store.list():
+        lake.store.write(replace(manifest, attempt=manifest.attempt + 1, schema=columns))
+    assert publish(lake.store, lake.table(), None, "tests")
+    assert lake.rows() == []
+    assert lake.table().look().schema == pa.schema([("changefeed_ulid", pa.string())])
+
+
+def test_another_cut_is_refused_by_the_table_too(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+    """Where the manifests of the first cut are gone, but the table still has its files."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 1)).run()
+    for manifest in lake.store.list():
+        lake.store.remove_manifest(manifest.unit, manifest.attempt)
+    wider = lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)])
+    wider.write()
+    with pytest.raises(TableError, match="which overlaps units that are to be committed"):
+        wider.publish()
+
+
+def test_units_that_overlap_are_not_published(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+    """An output of before the check, or restored; verify names them, as it does without a table."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 1)).run()
+    kept = lake.store.list()
+    for manifest in kept:
+        lake.store.remove_manifest(manifest.unit, manifest.attempt)
+    lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)]).write()
+    for manifest in kept:
+        lake.store.write(manifest)
+    with pytest.raises(TableError, match=r"overlaps .* would get their common rows twice"):
+        publish(lake.store, lake.table(), None, "tests")
+    report = verify_export(lake.store.path, FEED, table=lake.table())
+    assert FaultKind.UNITS_OVERLAP in {fault.kind for fault in report.faults}
+
+
+def test_rows_that_somebody_deleted_are_noticed_and_come_back(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """As the files that have lost some are others."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 3)).run()
+    lake.library.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
+    assert len(lake.rows()) == ROWS + 2
+    found = differences(lake.store, lake.table())
+    assert len(found) == 2
+    assert re.match(r"it lacks [57] rows of shard", found[0])
+    assert found[1].endswith("which is of no committed unit")
+    assert publish(lake.store, lake.table(), None, "tests")
+    check_whole(lake, ROWS + 3)
+
+
+class _Forgetful:
+    """A table that does not say how many rows a unit has, as some commits of others do not."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+        self.what = table.what
+        self.commit = table.commit
+
+    def look(self) -> TableState:
+        """Return the same files, without their rows."""
+        seen = self._table.look()
+        return replace(seen, rows=dict.fromkeys(seen.files, UNKNOWN))
+
+
+def test_rows_that_are_gone_from_our_own_files_are_named(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """The files are there; only a new attempt at the unit brings the rows back."""
+    lake = lakes(flights)
+    attempt = lake.attempt(hours(0, 1))
+    attempt.run()
+    table = _Forgetful(lake.table())
+    assert [each.partition(" of ")[0] for each in differences(lake.store, table)] == ["it has other rows"] * 2
+    with pytest.raises(TableError, match=r"somebody deleted some\. Export the unit again"):
+        attempt.publish(table)
+
+
+def test_manifests_that_are_older_than_the_table_are_refused(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """They were restored, or a newer attempt is being committed."""
+    lake = lakes(flights)
+    first = lake.attempt(hours(0, 1))
+    first.run()
+    kept = {manifest.unit: manifest for manifest in lake.store.list()}
+    second = lake.attempt(hours(0, 1))
+    second.run()
+    for unit, manifest in kept.items():
+        lake.store.remove_manifest(unit, second.plan.attempt)
+        lake.store.write(manifest)
+    with pytest.raises(SupersededError, match=f"has attempt {second.plan.attempt} at .* restored"):
+        first.publish()
+
+
+def test_a_unit_that_is_not_committed_is_not_published(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """It is named, and the table stays as it is."""
+    lake = lakes(flights)
+    attempt = lake.attempt(hours(0, 1))
+    with pytest.raises(ManifestError, match=r"2 of 2 units .* are not committed, the first shard 0"):
+        attempt.publish()
+    assert lake.table().look().version is None
+
+
+def test_an_output_keeps_its_format(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+    """Both ways; until somebody publishes what is there as a table."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 1)).run()
+    with pytest.raises(OutputError, match=f"as {lake.kind}.* asked for as parquet: an output keeps"):
+        flights.plan(lake.store, hours(1, 2))
+    plain = lakes(flights)
+    flights.export(plain.store, hours(0, 1))
+    with pytest.raises(OutputError, match=f"as parquet, and it was asked for as {lake.kind}"):
+        plain.attempt(hours(1, 2))
+    plain.store.become_table(OPTIONS[plain.kind])
+    assert publish(plain.store, plain.table(), None, "tests")
+    plain.attempt(hours(1, 3)).run()
+    check_whole(plain, ROWS + 3)
+
+
+def test_what_was_replaced_is_read_until_it_is_cleaned(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """A reader of the older version finds its files; cleaning removes those, and of failed attempts."""
+    lake = lakes(flights)
+    first = lake.attempt(hours(0, 1))
+    first.run()
+    # A job that is killed once its files are placed.
+    killed = lake.attempt(hours(0, 1))
+    with pytest.raises(Killed):
+        killed.run(kill_at(4))
+    second = lake.attempt(hours(0, 1))
+    second.run()
+    files = set(lake.store.files.sizes(lake.store.layout.data))
+    old = {name for name in files if f"changefeed_attempt={first.plan.attempt}/" in name}
+    assert len(old) == 2
+    assert not old & set(clean(lake.store, lake.table(), 1))
+    removed = set(clean(lake.store, lake.table(), 0))
+    assert old <= removed
+    assert not any(f"changefeed_attempt={second.plan.attempt}/" in name for name in removed)
+    assert not removed & set(lake.store.files.sizes(lake.store.layout.data))
+    check_whole(lake, ROWS)
+    assert verify(lake.store) == []
+
+
+def test_cleaning_leaves_what_a_running_attempt_has_placed(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """Also between its manifests and the table's commit."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 1)).run()
+    running = lake.attempt(hours(0, 2))
+    for changes in (3, 5, 7):
+        with pytest.raises(Killed):
+            running.run(kill_at(changes))
+        assert all("attempt=" in name for name in clean(lake.store, lake.table(), 0))
+    running.write()
+    clean(lake.store, lake.table(), 0)
+    running.publish()
+    check_whole(lake, ROWS)
+
+
+def test_a_table_that_was_lost_is_made_again(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
+    """From the manifests alone."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 3)).run()
+    lake.library.lose()
+    assert len(differences(lake.store, lake.table())) == 3
+    assert publish(lake.store, lake.table(), None, "tests")
+    check_whole(lake, ROWS + 3)
