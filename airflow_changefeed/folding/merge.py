@@ -157,8 +157,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
         return None
     if FRONTIER_MARK not in seen.marks:
         raise TableError(
-            f"the newest commit to {lake.what} is not of a merge, so until when events are in the table is "
-            f"unknown: something else has written to it. Undo that; or {_REMEDY}",
+            f"something else has written to {lake.what} since its newest merge, so until when events are in "
+            f"it is unknown. Restore the version that the merge made; or {_REMEDY}",
             table=lake.what,
         )
     record = output.read(seen.marks)
@@ -168,11 +168,11 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             f"it back; or {_REMEDY}",
             table=lake.what,
         )
-    # Marks of Delta Lake outlive commits of others.
+    # A log of Delta Lake that was cleaned up does not tell what others have done.
     if (rows := sum(file.rows for file in seen.plain)) != record.rows:
         raise TableError(
             f"{lake.what} has {counted(rows, 'row')}, and its newest merge left {record.rows}: something "
-            f"else has written to it. Undo that; or {_REMEDY}",
+            f"else has written to it. Restore the version that the merge made; or {_REMEDY}",
             table=lake.what,
         )
     # Somebody who may write only the table's log could have us read files that are closed to them.

@@ -147,7 +147,8 @@ class TableState:
         attempt.
     :param rows: how many rows that are, by the same; less than none if the table does not say.
     :param plain: what a table without partitions holds.
-    :param marks: of the newest commit to a table without partitions; empty if it has none.
+    :param marks: of the newest commit to a table without partitions; empty if it has none, or if somebody
+        else has changed rows since.
     """
 
     version: int | None = None

@@ -28,6 +28,7 @@ from airflow_changefeed.tables.base import (
     TableState,
     TableUse,
 )
+from airflow_changefeed.tables.delta_log import has_other_rows, is_told, kept_longer
 from airflow_changefeed.tables.errors import asking, check_installed
 from airflow_changefeed.tables.storage import check_conditional_put, object_store_options, table_url
 from airflow_changefeed.tables.types import DELTA, table_schema, united
@@ -68,7 +69,6 @@ class DeltaLakeTable:
         self.what = f"Delta table {store.files.url(store.layout.data)}"
         check_installed("deltalake", "delta", self.what)
         self._url = table_url(store.files, store.layout.data, self.what)
-        self._loaded: Any = None
 
     def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
         """
@@ -87,15 +87,13 @@ class DeltaLakeTable:
         :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached.
         """
-        self._loaded = table = self._load()
+        table = self._load()
         if table is None:
             return TableState()
         found = self._files(table)
         if not self._use.partitions:
             plain = tuple(PlainFile(path, each.rows or 0, each.size) for path, each in found.items())
-            versions = {name: table.transaction_version(name) for name in (FRONTIER_MARK, ATTEMPT_MARK)}
-            marks = {name: version for name, version in versions.items() if version is not None}
-            return TableState(table.version(), self._columns(table), plain=plain, marks=marks)
+            return TableState(table.version(), self._columns(table), plain=plain, marks=self._marks(table))
         files = (
             ((str(each.values[SHARD]), each.values[UNIT], int(each.values[ATTEMPT])), path, each.rows)
             for path, each in found.items()
@@ -114,17 +112,18 @@ class DeltaLakeTable:
         """
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
-        loaded, self._loaded = self._loaded, None
         columns = table_schema(change.schema, DELTA, self._use)
         if seen.version is None:
             self._create(columns, change)
             return
-        # A library's object stays at the version that it was loaded with, also after its own commit.
-        table = (
-            loaded if loaded is not None and loaded.version() == seen.version else self._load(seen.version)
-        )
+        # Loaded again for the keys of now: what was seen may be as old as a job is long.
+        table = self._load()
         if table is None:
             raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
+        if table.version() != seen.version:
+            raise TableConflictError(
+                f"{self.what} was changed by somebody else since it was read; read it again", table=self.what
+            )
         own = self._columns(table)
         wanted = columns if change.replaces_all else united(own, columns, DELTA, self.what, self._use)
         removed = self._removed(table, change.remove)
@@ -161,36 +160,55 @@ class DeltaLakeTable:
         """
         Return the files of the table's folder that no version of the last hours names: relative paths.
 
-        Nothing is deleted, and nothing is committed. A version that is older stays in the log, but the caller
-        may delete its files.
+        Nothing is deleted. A version that is older stays in the log, but the caller may delete its files. If
+        the log does not tell of so many hours, a commit lets it tell of them from then on. Until it does, no
+        file is named, as each may be of a version that is kept.
 
         :param older_than_hours: a part of an hour counts as a whole one.
+        :raises TableConflictError: somebody else has committed at the same moment.
         """
         table = self._load()
         if table is None:
             return []
+        hours = math.ceil(older_than_hours)
+        if not is_told(self._tell_of(table, hours), time.time() - 3600 * hours):
+            return []
         with asking(self.what, self._secrets):
             # Of a file that several versions removed, it names each.
-            found = table.vacuum(
-                math.ceil(older_than_hours), dry_run=True, enforce_retention_duration=False, full=True
-            )
+            found = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
         return sorted(
             {path for path in found if path.startswith(self._use.folder) and path.endswith(".parquet")}
         )
+
+    def _tell_of(self, table: Any, hours: int) -> dict[str, str]:
+        """Let the log tell of the last hours from now on; return the table's properties then."""
+        from deltalake.exceptions import CommitFailedError
+
+        configuration = dict(table.metadata().configuration)
+        longer = kept_longer(configuration, hours, time.time())
+        if longer:
+            with asking(self.what, self._secrets, conflicts=(CommitFailedError,), is_commit=True):
+                table.alter.set_table_properties(
+                    longer,
+                    raise_if_not_exists=False,
+                    commit_properties=_properties({"changefeed": f"versions are kept for {hours} hours"}),
+                    post_commithook_properties=_hooks(),
+                )
+        return configuration | longer
 
     # ---- reading
 
     def _storage_options(self) -> dict[str, str]:
         return object_store_options(self._url, self._options)
 
-    def _load(self, version: int | None = None) -> Any:
+    def _load(self) -> Any:
         """Return the table of the library; None if there is none."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         with asking(self.what, self._secrets, terminal=(DeltaError,)):
             try:
-                table = DeltaTable(self._url, version=version, storage_options=self._storage_options())
+                table = DeltaTable(self._url, storage_options=self._storage_options())
             except TableNotFoundError:
                 return None
             if tuple(table.metadata().partition_columns) != self._use.partitions:
@@ -212,6 +230,17 @@ class DeltaLakeTable:
                     table=self.what,
                 )
         return table
+
+    def _marks(self, table: Any) -> dict[str, int]:
+        """Return the marks of the newest merge; none if others have changed rows since, who leave them."""
+        versions = {name: table.transaction_version(name) for name in (FRONTIER_MARK, ATTEMPT_MARK)}
+        marks = {name: version for name, version in versions.items() if version is not None}
+        if ATTEMPT_MARK in marks:
+            with asking(self.what, self._secrets):
+                files, folder = self._store.files, self._store.layout.data
+                if has_other_rows(files, folder, table.version(), marks[ATTEMPT_MARK]):
+                    return {}
+        return marks
 
     def _columns(self, table: Any) -> pa.Schema:
         """Return the table's columns without its partitions."""

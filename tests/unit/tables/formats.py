@@ -78,6 +78,14 @@ class FormatLibrary(ABC):
         """Delete rows, as somebody else may: in files of other names."""
 
     @abstractmethod
+    def update(self, where: str, column: str, value: int | str) -> None:
+        """Update rows, as somebody else may."""
+
+    @abstractmethod
+    def restore(self, commit: int) -> None:
+        """Make the table what it was after a commit, as somebody else may."""
+
+    @abstractmethod
     def lose(self) -> None:
         """Lose the table, but none of its data."""
 
@@ -141,6 +149,14 @@ class Delta(FormatLibrary):
     def delete(self, where: str) -> None:
         """Delete rows."""
         self.table().delete(where)
+
+    def update(self, where: str, column: str, value: int | str) -> None:
+        """Update rows."""
+        self.table().update(predicate=where, new_values={column: value})
+
+    def restore(self, commit: int) -> None:
+        """Commit the files of an older version."""
+        self.table().restore(commit)
 
     def lose(self) -> None:
         """Lose the log."""
@@ -232,6 +248,20 @@ class Iceberg(FormatLibrary):
         """Delete rows."""
         with self.table() as table:
             table.delete(where)
+
+    def update(self, where: str, column: str, value: int | str) -> None:
+        """Replace rows."""
+        with self.table() as table:
+            rows = table.scan(row_filter=where).to_arrow().to_pylist()
+            columns = table.schema().as_arrow()
+            table.overwrite(pa.Table.from_pylist([{**row, column: value} for row in rows], columns), where)
+
+    def restore(self, commit: int) -> None:
+        """Make an older snapshot the newest."""
+        with self.table() as table:
+            table.manage_snapshots().set_current_snapshot(
+                table.metadata.snapshots[commit].snapshot_id
+            ).commit()
 
     def lose(self) -> None:
         """Lose the catalog."""

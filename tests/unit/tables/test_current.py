@@ -7,7 +7,6 @@ What the Spark job writes is in ``tests/integration/spark/test_merge.py``.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,21 +18,12 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     NotExportedError,
-    OutputError,
     TableConflictError,
     TableError,
 )
-from airflow_changefeed.tables.open import CURRENT_FORMATS
 from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.export.flights import START
 from tests.unit.tables.current import KILLS, Between, Current, Kill, StoppedError, ids
-from tests.unit.tables.formats import LIBRARIES
-
-
-@pytest.fixture(params=CURRENT_FORMATS)
-def current(request: pytest.FixtureRequest, tmp_path: Path) -> Current:
-    """An empty export, and no table yet."""
-    return Current(tmp_path, request.param)
 
 
 def test_a_window_without_events_is_a_commit_without_a_job(current: Current) -> None:
@@ -188,30 +178,6 @@ def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(current:
     (task,) = current.tasks
     assert current.output.written(task.attempt)
     assert current.merge(end).changed
-
-
-def test_what_others_have_done_to_the_table_is_noticed(current: Current) -> None:
-    """A lost document, and a snapshot of somebody else; a table of another maker, and another format."""
-    end = current.window(0, Event(minute(1), "add", None, shoe(1)))
-    current.merge(end)
-    with pytest.raises(OutputError, match=r"holds table 'shop.Shoe' as .*, and it was asked for as"):
-        _of_another_format(current).merge(end)
-    current.output.files.remove(f"{current.output.layout.control}/merges")
-    with pytest.raises(TableError, match=r"has lost the document of its newest commit .*base="):
-        current.merge(end)
-    current.merge(end, base="beginning")
-    current.library.delete("id = 1")
-    with pytest.raises(TableError, match=r"something else has written to it.*base="):
-        current.merge(end + HOUR)
-    current.merge(end, base="beginning")
-    assert current.rows() == [shoe(1)]
-
-
-def _of_another_format(current: Current) -> Current:
-    other = copy(current)
-    other.format = next(format for format in CURRENT_FORMATS if format != current.format)
-    other.library = LIBRARIES[other.format](current.folder, current.output.layout.data)
-    return other
 
 
 @pytest.mark.parametrize(
