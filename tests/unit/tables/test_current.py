@@ -45,7 +45,7 @@ def test_a_second_run_of_a_window_changes_nothing(current: Current) -> None:
     ends = [current.window(hour, Event(minute(60 * hour), "add", None, shoe(hour))) for hour in range(4)]
     first = current.merge(ends[0], is_window=True)
     again = current.merge(ends[0], is_window=True)
-    assert again == replace(first, written=0, added=0, removed=0, changed=False)
+    assert again == replace(first, written=0, added=0, removed=0, changed=False, written_bytes=0)
     assert current.said[-1].endswith(f"has the events until {format_time(ends[0])} already")
     current.merge(ends[2], is_window=True)
     assert ids(current.rows()) == [0, 1, 2]
