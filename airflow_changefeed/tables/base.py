@@ -204,11 +204,12 @@ class LakeTable(Protocol):
     raises :class:`~airflow_changefeed.exceptions.TableError` if not. Each process makes its own, and several
     threads and processes use the same table at once.
 
-    **Order of calls.** An export calls :meth:`check` before it reads any row. Once its files are in place and
-    its manifests are written, it calls :meth:`look`, compares, and calls :meth:`commit` with what was seen;
-    after a conflict all of that again, up to 20 times. A merge calls ``look``, ``check``, runs its job, calls
-    ``commit`` once, and after any error ``look``. Cleaning calls :meth:`unused`, at any time. The state that
-    ``commit`` gets may be hours old, and may come from another object.
+    **Order of calls.** An export calls :meth:`columns` and :meth:`check` before it reads any row. Once
+    its files are in place and its manifests are written, it calls :meth:`look`, compares, and calls
+    :meth:`commit` with what was seen; after a conflict all of that again, up to 20 times. A merge calls
+    ``look``, ``check``, runs its job, calls ``commit`` once, and after any error ``look``. Cleaning calls
+    :meth:`unused`, at any time. The state that ``commit`` gets may be hours old, and may come from
+    another object.
 
     **Atomic** is only ``commit``: a process that is killed at any instant leaves the table with all of a
     change or with nothing of it, for readers that run meanwhile, too. New columns without their files are
@@ -238,8 +239,17 @@ class LakeTable(Protocol):
         :class:`~airflow_changefeed.tables.types.TableTypes`.
 
         :param schema: of files, without the columns of partitions.
-        :param have: the columns of the table that they are to be added to, as :meth:`look` returns them.
+        :param have: the columns of the table that they are to be added to, as :meth:`columns` returns them.
         :raises ColumnTypeError: names all columns that it could not, and the remedy; terminal.
+        """
+
+    def columns(self) -> pa.Schema | None:
+        """
+        Return the schema of the newest version as :meth:`look` does, without a look at its files; None if
+        there is no table.
+
+        :raises TableError: it cannot be read, or was made by something else; terminal.
+        :raises TransientError: it could not be reached; a retry may help.
         """
 
     def look(self) -> TableState:

@@ -80,6 +80,11 @@ class DeltaLakeTable:
         if have is not None:
             united(have, columns, DELTA, self.what, self._use)
 
+    def columns(self) -> pa.Schema | None:
+        """Return the columns without the partitions; None if there is no table. Raises as :meth:`look`."""
+        table = self._load()
+        return None if table is None else self._columns(table)
+
     def look(self) -> TableState:
         """
         Return the table as it is now.

@@ -84,6 +84,12 @@ class IcebergTable:
         if have is not None:
             united(have, columns, ICEBERG, self.what, self._use)
 
+    def columns(self) -> pa.Schema | None:
+        """Return the columns without the partitions; None if there is no table. Raises as :meth:`look`."""
+        with self._catalog() as catalog:
+            table = self._load(catalog)
+            return None if table is None else self._columns(table)
+
     def look(self) -> TableState:
         """
         Return the table as it is now; its version is the ID of its snapshot.

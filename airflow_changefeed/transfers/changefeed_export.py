@@ -206,7 +206,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         table = lake_table(store, options, run.connection.storage_options, self.catalog_conn_id)
         if table is not None:
             columns = check_shape(run.source, request.feed, options.shape)
-            table.check(file_schema(columns, options.table_format))
+            table.check(file_schema(columns, options.table_format), table.columns())
 
     def _check_launcher(self) -> None:
         """Check what starts the job, where this task does."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,29 @@ def test_a_refused_format_has_changed_nothing(
             context(START, START + HOUR)
         )
     assert not Path(path).exists()
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=ICEBERG_CATALOG)])
+def test_columns_that_the_table_cannot_take_are_refused_before_anything_is_written(
+    source: SqliteFeedSource, path: str, iceberg: dict[str, str], lake: str
+) -> None:
+    """Nor is anything sealed: here a column that was text when the table was made."""
+    more = DELTA if lake == "delta" else iceberg
+    operator(path, local_below=1000, **more).execute(context(START, START + HOUR))
+
+    def seen() -> tuple[object, ...]:
+        store = ExportStore(path, FEED)
+        sealed = [shard.sealed_until for shard in source.shards(FEED)]
+        return store.list(), sorted(Path(store.layout.path).rglob("*")), sealed
+
+    before = seen()
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        connection.execute(f'alter table "{FEED}" rename column origin to place')
+        connection.execute(f'alter table "{FEED}" add column origin integer')
+    problem = "'origin' is string in the table and int64 in the files"
+    with pytest.raises(AirflowFailException, match=f"ColumnTypeError: .*{problem}"):
+        operator(path, local_below=1000, **more).execute(context(START + HOUR, START + 2 * HOUR))
+    assert seen() == before
 
 
 def test_a_rest_catalog_is_described_by_airflows_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ KEY = ("0", unit(0).name, 1)
 def test_there_is_no_table_before_the_first_commit(export: Export) -> None:
     """And looking makes none."""
     assert export.table().look() == TableState()
+    assert export.table().columns() is None
     assert export.table().unused(0) == []
     assert export.store.files.names(export.store.layout.data) == []
 
@@ -245,7 +246,7 @@ def test_new_columns_come_with_their_files(export: Export) -> None:
     assert paths(seen) == sorted([older.path, newer.path])
     # A column that the files have no more stays.
     table.commit(seen, change([export.write(unit(2), 3)]))
-    assert export.table().look().schema == seen.schema
+    assert export.table().look().schema == export.table().columns() == seen.schema
 
 
 def test_a_column_of_another_type_is_refused(export: Export) -> None:
