@@ -258,6 +258,11 @@ class CaptureGap:
     resolved_by: str | None = None
     note: str | None = None
 
+    @property
+    def begin(self) -> datetime:
+        """Until when the feed is complete while this is open."""
+        return self.after or self.found_at
+
 
 @dataclass(frozen=True)
 class CaptureInfo:

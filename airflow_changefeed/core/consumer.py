@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, ClassVar
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.codec import decode, decode_text, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
@@ -318,12 +319,14 @@ class FeedOverview:
     :param shards: those asked for, in their order: numbers ascending, UUIDs by text.
     :param shard_count: total number of shards.
     :param consumers: those with settings. Exports have none and appear in ``shards`` only.
+    :param gaps: of a capture, those that are open; None for other feeds, and if the login may not read them.
     """
 
     info: FeedInfo
     shards: tuple[ShardOverview, ...]
     shard_count: int
     consumers: tuple[ConsumerInfo, ...] = ()
+    gaps: tuple[CaptureGap, ...] | None = None
 
     def lost_shards(self, consumer: str) -> list[Shard]:
         """

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.cursors import FeedState
@@ -73,16 +71,15 @@ def consumer_counts(state: FeedState, overview: FeedOverview) -> ConsumerCounts:
     )
 
 
-def feed_counts(overview: FeedOverview, gaps: Sequence[CaptureGap] | None, now: datetime) -> FeedCounts:
+def feed_counts(overview: FeedOverview, now: datetime) -> FeedCounts:
     """
     Count what is known of a feed.
 
-    :param gaps: that are open; None if they are not known.
     :param now: the database's.
     """
     since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
     return FeedCounts(
         outbox_rows=sum(shard.waiting for shard in overview.shards),
         outbox_age=max(0.0, (now - min(since, default=now)).total_seconds()),
-        gaps_open=None if gaps is None else len(gaps),
+        gaps_open=None if overview.gaps is None else len(overview.gaps),
     )

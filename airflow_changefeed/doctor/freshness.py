@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked, shell, with_conn_id
 from airflow_changefeed.core.times import format_time
@@ -22,11 +21,9 @@ from airflow_changefeed.doctor.frontiers import Inspect, complete_until
 from airflow_changefeed.doctor.leases import held_leases
 from airflow_changefeed.doctor.variables import VariableLister
 from airflow_changefeed.exceptions import (
-    CaptureNotFoundError,
     ChangefeedError,
     ConsumerNotFoundError,
     FreshnessError,
-    PermissionDeniedError,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
@@ -196,16 +193,16 @@ def check_freshness(
     for name in known if feed is None else choose_feeds(source, named):
         inspect = cache(lambda name=name: source.inspect(name, _limits(max_age)).faults)
         try:
-            state, gaps = _read_state(source, name), _open_gaps(source, name)
+            state = _read_state(source, name)
             names = _consumers(state)
             if name in named and not (names if consumer is None else consumer in names):
                 raise _no_consumer(name, consumer, names)
             others |= set(names)
             chosen = state if consumer is None else _only(state, consumer)
             (overview,) = source.overview([name])
-            found += _freshness(source, variables, find_dag, chosen, gaps, overview, max_age, inspect)
+            found += _freshness(source, variables, find_dag, chosen, overview, max_age, inspect)
             # Also of a feed that nobody reads: nobody drains it either.
-            counts[name] = feed_counts(overview, gaps, state.now)
+            counts[name] = feed_counts(overview, state.now)
         except ChangefeedError as problem:
             errors[name] = problem
     if not found and not errors:
@@ -233,14 +230,6 @@ def _read_state(source: FeedSource, feed: str) -> FeedState:
     return FeedState(feed, source.now(), shards, rows, events, dead_letters, info.max_hold)
 
 
-def _open_gaps(source: FeedSource, feed: str) -> list[CaptureGap] | None:
-    """Return the open gaps of a capture; None for other feeds, and if the login may not read them."""
-    try:
-        return [gap for gap in source.capture_gaps(feed) if gap.resolved_at is None]
-    except (CaptureNotFoundError, PermissionDeniedError):
-        return None
-
-
 def _consumers(state: FeedState) -> list[str]:
     return sorted({*(row.consumer for row in state.rows), *state.consumers})
 
@@ -250,7 +239,6 @@ def _freshness(
     variables: VariableLister | None,
     find_dag: FindDag,
     state: FeedState,
-    gaps: Sequence[CaptureGap] | None,
     overview: FeedOverview,
     max_age: timedelta,
     inspect: Inspect,
@@ -258,7 +246,7 @@ def _freshness(
     """Yield the freshness of each consumer of a state."""
     for consumer in _consumers(state):
         own = _only(state, consumer)
-        until = complete_until(source, own, gaps or (), max_age, inspect)
+        until = complete_until(source, own, overview.gaps or (), max_age, inspect)
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = (

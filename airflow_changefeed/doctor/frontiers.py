@@ -38,7 +38,7 @@ def complete_until(
         event after it.
     :param inspect: with ``max_age`` as the limit of the outbox's age.
     """
-    missed = [gap.after or gap.found_at for gap in gaps]
+    missed = [gap.begin for gap in gaps]
     return min([*missed, *_frontiers(source, state, max_age, inspect)], default=state.now)
 
 

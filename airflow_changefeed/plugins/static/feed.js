@@ -6,7 +6,7 @@ import { closeWindows, windowsView } from "./calendar.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
 import { age, strip } from "./strip.js";
 import { tablesView } from "./tables.js";
-import { captureFacts, deadLettersProblem, gapsProblem, lostProblem } from "./troubles.js";
+import { captureFacts, deadLettersProblem, gapsProblem, lostProblem, openGaps } from "./troubles.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
 import { get } from "./server.js";
 
@@ -16,14 +16,15 @@ const SHARDS = 25; // of a page
 export function feedArticle(connection, feed) {
   const detail = h("div", { class: "detail", hidden: true });
   const summary = h("div", {}, summed(feed));
+  const gaps = h("div", {}, openGaps(feed));
   const toggle = button(feed.feed, async () => {
     const isOpen = detail.hidden;
     detail.hidden = !isOpen;
     toggle.setAttribute("aria-expanded", String(isOpen));
     if (isOpen) await view.show(0);
   }, { class: "feed", "aria-expanded": "false", "data-key": `feed ${feed.feed}` });
-  const view = new FeedView(connection, feed.feed, detail, summary);
-  return h("article", {}, h("h3", {}, toggle, h("span", { class: "kind" }, feed.kind)), summary, detail);
+  const view = new FeedView(connection, feed.feed, detail, summary, gaps);
+  return h("article", {}, h("h3", {}, toggle, h("span", { class: "kind" }, feed.kind)), h("div", {}, gaps, summary), detail);
 }
 
 function summed(feed) {
@@ -48,11 +49,12 @@ function summed(feed) {
 
 /** An opened feed. */
 class FeedView {
-  constructor(connection, feed, element, summary) {
+  constructor(connection, feed, element, summary, gaps) {
     this.connection = connection;
     this.feed = feed;
     this.element = element;
     this.summary = summary;
+    this.gaps = gaps;
     this.first = 0;
     this.waiters = {};
     this.troubles = {};
@@ -73,6 +75,7 @@ class FeedView {
       ]);
       this.troubles = troubles;
       if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
+      redraw(this.gaps, openGaps(found));
       if (found.shards_counted === found.shard_count) redraw(this.summary, summed(found));
       redraw(this.element,
         gapsProblem(this),

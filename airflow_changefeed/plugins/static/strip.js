@@ -14,14 +14,17 @@ export function strip(consumer) {
   const counts = ORDER.map((state) => [state, states.filter((one) => one === state).length]).filter(([, count]) => count);
   const words = `${number(states.length)} windows of ${span(unit_seconds)} from ${clock(at(0))} to ${clock(at(states.length))} UTC: `
     + counts.map(([state, count]) => `${number(count)} ${STATES[state]}`).join(", ");
-  return h("span", { class: "strip", role: "img", "aria-label": words, "data-states": states.join(" ") },
-    states.map((state, index) => h("i", { class: state, title: `${clock(at(index))}: ${STATES[state]}` })));
+  return [
+    h("span", { class: "strip", role: "img", "aria-label": words, "data-states": states.join(" ") },
+      states.map((state, index) => h("i", { class: state, title: `${clock(at(index))}: ${STATES[state]}` }))),
+    consumer.strip.is_missing_before ? h("span", { class: "late" }, "older windows are missing") : null,
+  ];
 }
 
 /** How old the frontier is; in the colour of trouble if windows are missing, in none if that is not known. */
 export function age(consumer) {
   if (consumer.complete_until === null) return h("span", { class: "late" }, "nothing is complete yet");
-  const colour = consumer.strip && (consumer.strip.states.includes("missing") ? "late" : "good");
+  const colour = consumer.is_late === null ? null : consumer.is_late ? "late" : "good";
   const words = consumer.age_seconds < 1 ? "complete until now" : `complete until ${span(consumer.age_seconds)} ago`;
   return h("time", { class: colour, datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` }, words);
 }

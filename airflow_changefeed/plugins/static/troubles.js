@@ -28,6 +28,10 @@ export function captureFacts(view) {
   ];
 }
 
+/** The open gaps in the list of feeds; null if there are none. */
+export const openGaps = (feed) => (feed.open_gaps
+  ? h("p", { class: "late" }, `${things(feed.open_gaps, "open gap")}: the capture has missed changes, or may have`) : null);
+
 /** The open gaps, which stop the seal; null if there are none. */
 export function gapsProblem(view) {
   const { troubles } = view;

@@ -43,6 +43,7 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime, strip: S
         "sealed_until": format_known(found.info.sealed_until),
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
+        "open_gaps": None if found.gaps is None else len(found.gaps),
         "consumers": [
             {**consumer_row(name, found, may_change, now), **strip(found, name)} for name in _consumers(found)
         ],

@@ -84,6 +84,12 @@ class _Reach:
         """Inclusive end of what is complete without a gap."""
         return self.start if self.until is None else max(Ulid.floor(self.until).previous(), self.start)
 
+    def before(self, gap: datetime) -> _Reach:
+        """Return what of this counts while a gap of the capture is open: nothing after its begin."""
+        end = Ulid.floor(gap).previous()
+        ahead = tuple(UlidRange(one.after, min(one.upto, end)) for one in self.ahead if one.after < end)
+        return _Reach(self.start, None if self.until is None else min(self.until, gap), ahead)
+
     def lacks(self, wanted: UlidRange) -> bool:
         """Whether a part of a range, after the start, is not complete."""
         if wanted.upto <= self.upto:
@@ -96,18 +102,23 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     Return a consumer's last windows, and until when it has completed the shards of the overview.
 
     For a consumer of events the windows are hours. ``strip`` is None if a DAG does not say what its windows
-    are: it was deleted meanwhile, or its timetable raises. The log has the reason.
+    are: it was deleted meanwhile, or its timetable raises. The log has the reason. ``is_late`` is whether a
+    window is missing that should be complete; None if that is not known.
 
     :param now: the database's clock.
     """
     feed = found.info.name
     reaches = _reaches(found, consumer, now)
+    # Where its windows begin, and where it stopped, whatever a gap makes of them.
+    latest = max((one.until for one in reaches if one.until is not None), default=now)
+    gap = min((one.begin for one in found.gaps or ()), default=None)
+    if gap is not None:
+        reaches = [one.before(gap) for one in reaches]
     times = [one.until for one in reaches]
     until = None if None in times else min((time for time in times if time is not None), default=None)
-    latest = max((time for time in times if time is not None), default=now)
     strip: Row | None = None
     try:
-        strip = _strip(exports.of(feed, consumer), reaches, latest, exports, now)
+        strip = _strip(exports.of(feed, consumer), reaches, latest, until, exports, now)
     except Exception as error:
         # Timetables are users' code. One that fails must not take the other consumers from the page.
         log.warning(
@@ -120,11 +131,33 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     return {
         "complete_until": format_known(until),
         "age_seconds": None if until is None else max((now - until).total_seconds(), 0.0),
+        "is_late": _is_late(until, gap, strip),
         "strip": strip,
     }
 
 
-def _strip(uses: list[Use], reaches: list[_Reach], latest: datetime, exports: Exports, now: datetime) -> Row:
+def _is_late(until: datetime | None, gap: datetime | None, strip: Row | None) -> bool | None:
+    if until is None or gap is not None:
+        return True
+    if strip is None:
+        return None
+    return strip["is_missing_before"] or CellState.MISSING.value in strip["states"]
+
+
+def _strip(
+    uses: list[Use],
+    reaches: list[_Reach],
+    latest: datetime,
+    until: datetime | None,
+    exports: Exports,
+    now: datetime,
+) -> Row:
+    """
+    Return the last windows.
+
+    :param latest: the frontier of the shard that is farthest.
+    :param until: the frontier of all shards.
+    """
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
     is_long_ago = now - latest > max(_LONG_AGO, unit * WINDOWS)
     # Windows of an export begin where its frontier is: days of another zone, or weeks, not at those of 1970.
@@ -141,6 +174,7 @@ def _strip(uses: list[Use], reaches: list[_Reach], latest: datetime, exports: Ex
         "start": format_time(whole.start),
         "unit_seconds": unit.total_seconds(),
         "states": [state.value if state is not None else "running" for state in states],
+        "is_missing_before": until is not None and until < whole.start,
     }
 
 
@@ -169,6 +203,9 @@ def _reaches(found: FeedOverview, consumer: str, now: datetime) -> list[_Reach]:
             # It has yet to read the shards in which it has no cursor.
             has_events = shard.waiting or shard.status.head is not None
             reaches.append(_Reach(settings.begin, None if has_events else now))
+    if settings is not None and found.shard_count == 0 and found.info.columns:
+        # There was never an event; without columns the event table is gone, and nothing is known.
+        reaches.append(_Reach(settings.begin, now))
     return reaches
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -12,10 +13,10 @@ from airflow_changefeed.core import consumer as core
 from airflow_changefeed.core.consumer import ConsumerSpec, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import FeedNotFoundError, InvalidArgumentError
+from airflow_changefeed.exceptions import CaptureGapError, FeedNotFoundError, InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource
 from tests.integration.contract.bench import IMPATIENT, Bench, another, set_up
-from tests.integration.contract.captures import CAPTURE, set_up_author
+from tests.integration.contract.captures import AUTHOR, CAPTURE, set_up_author
 from tests.integration.contract.engines import Engine, Table
 
 
@@ -136,6 +137,34 @@ def test_a_capture_is_a_feed_like_any_other(engine: Engine) -> None:
     author.source.begin_consumer("export", CAPTURE, {0: Ulid.MIN}, by="test")
     (shard,) = author.source.overview()[0].shards
     assert (shard.waiting, _behind(shard)) == (0, {"export": 2})
+
+
+def test_it_has_the_open_gaps_of_captures(engine: Engine) -> None:
+    """None for other feeds; without another question to the database."""
+    author = set_up_author(engine, guard_table=False)
+    plain = set_up(engine, Table())
+    source = author.source
+
+    def gaps() -> dict[str, object]:
+        (alone,) = source.overview([CAPTURE])
+        found = {one.info.name: one.gaps for one in source.overview()}
+        assert found[CAPTURE] == alone.gaps
+        return found
+
+    assert gaps() == {CAPTURE: (), plain.feed: None}
+    before = engine.asked(lambda one: one.overview())
+    with author.changer() as changer:
+        for statement in engine.unseen(AUTHOR.name)[0].statements:
+            changer.execute(statement)
+    with suppress(CaptureGapError):
+        source.seal(CAPTURE, source.now())
+    (gap,) = source.capture_gaps(CAPTURE)
+    assert gaps() == {CAPTURE: (gap,), plain.feed: None}
+    assert engine.asked(lambda one: one.overview()) == before
+    # SQL Server resolves no gap while its cause persists.
+    author.enable(AUTHOR.name, guard_table=False)
+    source.resolve_capture(CAPTURE, note="loaded by hand", by="test")
+    assert gaps() == {CAPTURE: (), plain.feed: None}
 
 
 def test_it_waits_for_no_writer(bench: Bench) -> None:

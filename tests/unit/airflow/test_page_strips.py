@@ -116,6 +116,23 @@ def test_the_last_windows_of_an_export_are_shown(source: SqliteFeedSource, now: 
     assert strip["states"] == ["before"] * 7 + ["complete"] * 37 + ["missing"] + ["complete"] * 2 + ["open"]
     assert found["complete_until"] == format_time(now - 3 * HOUR)
     assert 3 * 3600 <= found["age_seconds"] < 5 * 3600
+    assert (found["is_late"], strip["is_missing_before"]) == (True, False)
+
+
+def test_a_window_that_is_missing_before_the_last_ones_makes_a_consumer_late(
+    source: SqliteFeedSource, now: datetime
+) -> None:
+    """Although all of the last ones are complete."""
+    begin(source, now - 57 * HOUR, (now - 57 * HOUR, now - 50 * HOUR), (now - 49 * HOUR, now))
+    found = shown()
+    assert found["strip"]["states"] == ["complete"] * 47 + ["open"]
+    assert found["complete_until"] == format_time(now - 50 * HOUR)
+    assert (found["is_late"], found["strip"]["is_missing_before"]) == (True, True)
+    done = [UlidRange(ulid(now - 50 * HOUR), ulid(now - 49 * HOUR))]
+    advance(source, Published(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+    found = shown()
+    assert found["complete_until"] == format_time(now)
+    assert (found["is_late"], found["strip"]["is_missing_before"]) == (False, False)
 
 
 def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> None:
@@ -166,6 +183,7 @@ def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
         monkeypatch.setattr(CronDataIntervalTimetable, "infer_manual_data_interval", fail)
     found = shown()
     assert (found["strip"], found["complete_until"]) == (None, format_time(START + 48 * HOUR))
+    assert found["is_late"] is None
     assert len(shown("mailer")["strip"]["states"]) == 48
     reason = "no longer exists" if failure == "deleted" else "ZeroDivisionError: no such shift"
     assert f"consumer {CONSUMER!r} of feed {FEED!r} without its windows" in caplog.text

@@ -21,6 +21,9 @@ from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, DeadLetterState, OnPoison
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -31,6 +34,7 @@ from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
 
 pytestmark = since("3.1", "the page")
 
+HOUR = timedelta(hours=1)
 CAPTURE = "fares changes"
 NOTHING = {
     "count": 0,
@@ -56,6 +60,14 @@ def stored(server: None, database: str, source: SqliteFeedSource) -> None:
 def troubles(role: str, feed: str = FEED) -> dict:
     """Ask as somebody."""
     return Visitor(role).ask("troubles", conn_id=CONN_ID, feed=feed)
+
+
+def listed(feed: str = CAPTURE) -> dict[str, Any]:
+    """Return what the list of feeds says of one, which is what its own page says."""
+    visitor = Visitor("VIEWER")
+    (found,) = [one for one in visitor.ask("feeds", conn_id=CONN_ID)["feeds"] if one["feed"] == feed]
+    assert visitor.ask("feed", conn_id=CONN_ID, feed=feed)["open_gaps"] == found["open_gaps"]
+    return dict(found)
 
 
 def park(source: SqliteFeedSource, count: int, problem: str) -> None:
@@ -92,6 +104,28 @@ def test_where_nothing_is_the_matter_nothing_is_told() -> None:
     """Neither of a plain feed nor of a capture."""
     assert troubles("VIEWER") == {"capture": None, "gaps": NOTHING, "dead_letters": {}}
     assert troubles("VIEWER", CAPTURE)["gaps"]["count"] == 0
+
+
+def test_the_list_of_feeds_says_what_freshness_says_of_a_gap(source: SqliteFeedSource, database: str) -> None:
+    """A consumer that has read all is complete until the gap: what the capture missed is in no feed."""
+    create_consumer(source, ConsumerSpec("billing", CAPTURE), Beginning.LATEST, by="test")
+    assert (listed()["open_gaps"], listed(FEED)["open_gaps"]) == (0, None)
+    assert listed()["consumers"][0]["is_late"] is False
+    sealed = source.now() - 3 * HOUR
+    source.seal(CAPTURE, sealed)
+    miss_a_change(source, database)
+    (freshness,) = check_freshness(source, None, DagState, HOUR, feed=CAPTURE).consumers
+    found = listed()
+    (consumer,) = found["consumers"]
+    assert found["open_gaps"] == 1
+    assert consumer["complete_until"] == format_time(freshness.complete_until)
+    assert abs(freshness.complete_until - sealed) < timedelta(milliseconds=1)
+    assert (consumer["is_late"], freshness.is_fresh) == (True, False)
+    assert consumer["strip"]["states"][-4:-1] == ["missing"] * 3
+    source.resolve_capture(CAPTURE, note="counted", by="test")
+    (consumer,) = listed()["consumers"]
+    assert (listed()["open_gaps"], consumer["is_late"]) == (0, False)
+    assert "missing" not in consumer["strip"]["states"]
 
 
 def test_open_gaps_are_told_until_somebody_resolves_them(source: SqliteFeedSource, database: str) -> None:

@@ -28,8 +28,8 @@ from airflow_changefeed.exceptions import (
     LockTimeoutError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
-from airflow_changefeed.sources.mssql.capture.info import load_captures, load_gaps
-from airflow_changefeed.sources.mssql.capture.registry import load_registry, no_capture
+from airflow_changefeed.sources.mssql.capture.info import load_captures
+from airflow_changefeed.sources.mssql.capture.registry import load_capture, no_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
@@ -168,10 +168,8 @@ class MssqlCaptures:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
 
         def gaps(session: Session) -> list[CaptureGap]:
-            self._capture(session, name)
-            registry = load_registry(session, self.database.schema)
-            found = load_gaps(session, self.database.schema, registry, is_open=False) if registry else []
-            return [gap for gap in found if gap.capture == name]
+            registry, row = load_capture(session, self.database.schema, name)
+            return registry.gaps_in(row, is_open=False)
 
         return self.database.ask(gaps, capture=name)
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.capture import (
-    CaptureGap,
     CaptureInfo,
     CaptureSpec,
     KeyChange,
@@ -26,7 +25,7 @@ from airflow_changefeed.sources.mssql.capture.registry import (
 )
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.install.versions import load_versions
-from airflow_changefeed.sources.mssql.names import as_time, quote
+from airflow_changefeed.sources.mssql.names import as_time
 
 
 def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
@@ -39,7 +38,6 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
     if registry is None or not registry.captures:
         return []
     drift = load_drift(session, schema, registry)
-    gaps = load_gaps(session, schema, registry)
     versions = load_versions(session, schema)
     return [
         CaptureInfo(
@@ -50,7 +48,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
             drift=tuple(
                 str(one) for one in drift if one.capture == row["name"] and (one.words or not one.is_seen)
             ),
-            gaps=tuple(gap for gap in gaps if gap.capture == row["name"]),
+            gaps=tuple(registry.gaps_in(row)),
             # If dropped between two queries, it gets the version of a missing feed.
             resource_version=versions.get(row["feed_id"], 0),
         )
@@ -90,33 +88,3 @@ def _table(table: Row, columns: Sequence[Row]) -> TableCapture:
         delete=recorded[Operation.DELETE],
         shard=table["shard"],
     )
-
-
-def load_gaps(session: Session, schema: str, registry: Registry, *, is_open: bool = True) -> list[CaptureGap]:
-    """
-    Return the gaps of captures, by number.
-
-    :param is_open: False also returns resolved ones.
-    """
-    captures = {row["capture_id"]: row["name"] for row in registry.captures}
-    tables = {(row["capture_id"], row["table_no"]): table_name(row) for row in registry.tables}
-    return [
-        CaptureGap(
-            number=int(row["number"]),
-            capture=captures[row["capture_id"]],
-            table=tables.get((row["capture_id"], row["table_no"]), ""),
-            reason=row["reason"],
-            found_at=as_time(row["found_at"]),
-            after=None if row["after_time"] is None else as_time(row["after_time"]),
-            resolved_at=None if row["resolved_at"] is None else as_time(row["resolved_at"]),
-            resolved_by=row["resolved_by"],
-            note=row["note"],
-        )
-        for row in session.records(
-            "select number, capture_id, table_no, reason, found_at, after_time, resolved_at, "
-            "resolved_by, note "
-            f"from {quote(schema)}.[readable_capture_gaps] {'where resolved_at is null ' if is_open else ''}"
-            "order by number"
-        )
-        if row["capture_id"] in captures
-    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
+from airflow_changefeed.core.capture import CapturedTable, CaptureGap, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import CaptureNotFoundError
 from airflow_changefeed.sources.mssql.connection.session import Session
@@ -47,7 +47,7 @@ class Registry:
 
     :param tables: of the captures, by number within each.
     :param columns: that are captured, in their order within each table.
-    :param gaps: when they were found, including resolved ones.
+    :param gaps: by number, including resolved ones.
     """
 
     captures: Sequence[Row]
@@ -68,6 +68,29 @@ class Registry:
         """Return the gaps of a table."""
         own = (table["capture_id"], table["table_no"])
         return [row for row in self.gaps if (row["capture_id"], row["table_no"]) == own]
+
+    def gaps_in(self, capture: Row, *, is_open: bool = True) -> list[CaptureGap]:
+        """
+        Return the gaps of a capture.
+
+        :param is_open: False also returns resolved ones.
+        """
+        tables = {row["table_no"]: table_name(row) for row in self.tables_of(capture)}
+        return [
+            CaptureGap(
+                number=int(row["number"]),
+                capture=capture["name"],
+                table=tables.get(row["table_no"], ""),
+                reason=row["reason"],
+                found_at=as_time(row["found_at"]),
+                after=None if row["after_time"] is None else as_time(row["after_time"]),
+                resolved_at=None if row["resolved_at"] is None else as_time(row["resolved_at"]),
+                resolved_by=row["resolved_by"],
+                note=row["note"],
+            )
+            for row in self.gaps
+            if row["capture_id"] == capture["capture_id"] and not (is_open and row["resolved_at"])
+        ]
 
     def shape(self, capture: Row) -> CaptureShape:
         """Return a capture's description for readers of its events."""
@@ -92,6 +115,7 @@ class Registry:
                 _by_number(self.tables_of(row)),
                 bool(json.loads(row["session_keys"])),
                 bool(row["has_ddl"]),
+                tuple(self.gaps_in(row)),
             )
             for row in self.captures
         }
@@ -164,7 +188,8 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
         f"{_of(registry, 'readable_capture_tables', 't')}order by t.table_no; "
         "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
         f"k.on_delete {_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
-        "select g.capture_id, g.table_no, g.after_time, g.found_at "
+        "select g.number, g.capture_id, g.table_no, g.reason, g.found_at, g.after_time, g.resolved_at, "
+        "g.resolved_by, g.note "
         f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end",
         feed_id or 0,
     )

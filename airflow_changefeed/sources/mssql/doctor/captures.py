@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from airflow_changefeed.core.fault import Fault, not_checked
 from airflow_changefeed.sources.mssql.capture.drift import load_drift
-from airflow_changefeed.sources.mssql.capture.info import load_gaps
 from airflow_changefeed.sources.mssql.capture.registry import Registry, Row, load_registry, table_name
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.doctor import capture_faults
@@ -43,7 +42,7 @@ class CaptureCheck:
         drift = load_drift(self.session, self.schema, registry)
         unseen = {one.table for one in drift if not one.is_seen}
         return [
-            *capture_faults.gap_faults(load_gaps(self.session, self.schema, registry)),
+            *capture_faults.gap_faults([gap for row in registry.captures for gap in registry.gaps_in(row)]),
             *capture_faults.drift_faults(drift),
             *self._of_enabled(registry, unseen),
         ]

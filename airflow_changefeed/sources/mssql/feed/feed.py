@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.capture import CaptureGap, CaptureShape
 from airflow_changefeed.core.feed import (
     Column,
     FeedInfo,
@@ -32,6 +32,7 @@ class MssqlCapture:
     :param tables: their names, by number.
     :param has_session: whether session variables are recorded.
     :param has_ddl: whether any change of columns was recorded. Until then its long texts are not read.
+    :param gaps: that are open.
     """
 
     capture_id: int
@@ -39,6 +40,7 @@ class MssqlCapture:
     tables: tuple[str, ...]
     has_session: bool
     has_ddl: bool = False
+    gaps: tuple[CaptureGap, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
@@ -81,7 +82,7 @@ class MssqlOverview:
             return [
                 _overview(feed, *records(answers[place]))
                 if place in answers
-                else FeedOverview(feed.info, (), 0)
+                else FeedOverview(feed.info, (), 0, gaps=_gaps(feed))
                 for place, feed in enumerate(found)
                 if place in answers or not _can_be_read(feed)
             ]
@@ -132,7 +133,12 @@ def _overview(
         ),
         int(counts[0]["shard_count"]),
         tuple(consumer_info(row) for row in consumers),
+        _gaps(feed),
     )
+
+
+def _gaps(feed: MssqlFeed) -> tuple[CaptureGap, ...] | None:
+    return None if feed.capture is None else feed.capture.gaps
 
 
 def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:

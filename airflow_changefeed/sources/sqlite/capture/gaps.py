@@ -91,11 +91,17 @@ def add_gaps(
     return is_new
 
 
-def gaps(connection: sqlite3.Connection, capture: str, *, is_open: bool = False) -> list[CaptureGap]:
-    """Return a capture's gaps by number, all or only open ones."""
+def gaps(
+    connection: sqlite3.Connection, capture: str | None = None, *, is_open: bool = False
+) -> list[CaptureGap]:
+    """
+    Return a capture's gaps by number, all or only open ones.
+
+    :param capture: None for those of all captures.
+    """
     rows = connection.execute(
-        f'select {_COLUMNS} from "changefeed.gap" where capture = ? '
-        "and (not ? or resolved_at_ms is null) order by number",
+        f'select {_COLUMNS} from "changefeed.gap" where (?1 is null or capture = ?1) '
+        "and (not ?2 or resolved_at_ms is null) order by number",
         (capture, is_open),
     ).fetchall()
     return [_gap(*row) for row in rows]

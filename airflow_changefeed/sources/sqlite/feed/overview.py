@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
+from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import (
     COUNTED,
     ConsumerInfo,
@@ -19,6 +20,7 @@ from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import ROW_COLUMNS, read_row
@@ -59,9 +61,18 @@ class SqliteOverview:
                 consumers: dict[str, list[ConsumerInfo]] = {}
                 for info in consumer_infos(connection, None):
                     consumers.setdefault(info.spec.feed, []).append(info)
+                has_captures = any(tables.capture is not None for tables in found)
+                open_gaps = gaps(connection, is_open=True) if has_captures else []
                 return [
                     _overview(
-                        connection, tables, tuple(consumers.get(tables.info.name, ())), first_shard, shards
+                        connection,
+                        tables,
+                        tuple(consumers.get(tables.info.name, ())),
+                        None
+                        if tables.capture is None
+                        else tuple(gap for gap in open_gaps if gap.capture == tables.capture.name),
+                        first_shard,
+                        shards,
                     )
                     for tables in found
                 ]
@@ -71,12 +82,13 @@ def _overview(
     connection: sqlite3.Connection,
     tables: FeedTables,
     consumers: tuple[ConsumerInfo, ...],
+    open_gaps: tuple[CaptureGap, ...] | None,
     first_shard: int,
     shards: int,
 ) -> FeedOverview:
     if not tables.keys:
         # Its event table was dropped or renamed, and with it the events of serialized writers.
-        return FeedOverview(tables.info, (), 0, consumers)
+        return FeedOverview(tables.info, (), 0, consumers, open_gaps)
     (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
     found = _statuses(connection, tables, first_shard, shards)
     positions = _positions(connection, tables, [status.shard for status, *_ in found])
@@ -88,6 +100,7 @@ def _overview(
         ),
         count,
         consumers,
+        open_gaps,
     )
 
 
