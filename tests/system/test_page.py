@@ -6,9 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -20,15 +18,25 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.links.changefeed_page import window_url
 from tests.integration.contract.engines import expected_engines, open_engine
 from tests.system.page.browser import PHONE, Browser
+from tests.system.page.places import (
+    FLIGHTS,
+    HOUR,
+    article,
+    at,
+    bounds,
+    follow_the_links,
+    line_of,
+    move_key,
+    opened,
+    states_again,
+)
 from tests.system.page.shop import MAILER, Shop
-from tests.system.page.world import CONSUMER, DAG_ID, ON_DEMAND, SHARDS, Side, World
+from tests.system.page.world import CONSUMER, DAG_ID, HOLED, SHARDS, Side, World
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
-HOUR = timedelta(hours=1)
-FLIGHTS = "section[aria-label='Connection flights'] article"
 NAMED = ("button", "input", "select", "table", "nav")
 Open = Callable[[str], Browser]
 
@@ -42,7 +50,8 @@ def world() -> Iterator[World]:
         has_server = "mssql" in expected_engines()
         made = World(folder, stack.enter_context(open_engine("mssql", folder)) if has_server else None)
         home = stack.enter_context(made.home)
-        home.wait_for_dags(DAG_ID, *(f"{side.shop.schema}_current" for side in made.sides.values()))
+        for side in made.sides.values():
+            home.wait_for_dags(side.dag_id, side.on_demand, f"{side.shop.schema}_current")
         yield made
 
 
@@ -73,36 +82,9 @@ def person(world: World) -> Iterator[Open]:
         assert [error for browser in browsers for error in browser.errors()] == []
 
 
-def opened(browser: Browser, feed: str = FEED) -> None:
-    """Open the page and in it a feed."""
-    browser.open()
-    browser.press(f"feed {feed}")
-    browser.see("Cursors of warehouse")
-
-
 def cursor(world: World, shard: int = 0) -> CursorRow:
     """Return a cursor as the database has it."""
     return next(row for row in world.source.cursors(FEED, CONSUMER) if row.shard == shard)
-
-
-def article(feed: str) -> str:
-    """Return the selector of a feed in the list."""
-    return f'article:has([data-key="feed {feed}"])'
-
-
-def move_key(shard: int) -> str:
-    """Return the key of the button that moves a cursor."""
-    return f"move {CONSUMER}, shard {shard}"
-
-
-def at(hour: int) -> str:
-    """Return an hour of the feeds as text."""
-    return format_time(START + hour * HOUR)
-
-
-def clock(hour: int) -> str:
-    """Return an hour as the page writes it."""
-    return at(hour).replace("T", " ").removesuffix("Z")
 
 
 def test_the_page_is_in_airflows_navigation_and_pages_through_feeds_and_shards(
@@ -152,6 +134,17 @@ def test_one_look_says_how_each_consumer_does(person: Open, side: Side) -> None:
     assert age.text.startswith("complete until ")
     assert age.get_attribute("datetime").startswith("2013-01-0")  # type: ignore[union-attr] # it has one
     ann.picture("strips", f"section[aria-label='Connection {side.conn_id}']")
+
+
+def test_one_look_says_what_is_missing_before_the_last_windows(person: Open) -> None:
+    """In words and in the colour of what is late, although all that is in sight is complete."""
+    ann = person("ann")
+    ann.open()
+    late = line_of(ann, "shop.Orders00", HOLED)
+    assert late.startswith("older windows are missing | complete until 2 d ")
+    (strip,) = ann.all(f"{article('shop.Orders00')} .strip")
+    assert "missing" not in (strip.get_attribute("data-states") or "")
+    ann.picture("older", article("shop.Orders00"))
 
 
 def test_a_cursor_is_moved_by_keys_alone(person: Open, world: World) -> None:
@@ -253,75 +246,65 @@ def test_a_page_that_does_not_know_of_a_move_loses_nothing_of_it(person: Open, s
     assert side.cursor(2).resource_version == first.resource_version + 1
 
 
-def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, world: World) -> None:
+def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, world: World, side: Side) -> None:
     """
     The calendar shows what is missing, then that it runs, then that it is complete.
 
     Who presses the same button meanwhile is refused by Airflow.
     """
     ann, other = person("ann"), person("ann")
+    first, end = side.missing
     for browser in (ann, other):
-        opened(browser)
-        browser.press(f"windows {DAG_ID} export")
-        browser.see("2013-01-01 10:00:00 to 2013-01-01 12:00:00 UTC")
+        opened(browser, side.feed)
+        browser.press(f"windows {side.dag_id} export")
+        browser.see(bounds(first, end))
     states = ann.states()
-    assert {states[at(hour)] for hour in (0, 1, 5, 12, 29)} == {"complete"}
-    assert {states[at(hour)] for hour in (2, 3, 4, 26, 27)} == {"empty"}
-    assert {states[at(hour)] for hour in (10, 11, 30)} == {"missing"}
-    assert states[at(-1)] == "before"
-    ann.press(f"chart {DAG_ID} export")
+    assert {hour: states[at(hour)] for hours in side.calendar.values() for hour in hours} == {
+        hour: state for state, hours in side.calendar.items() for hour in hours
+    }
+    ann.press(f"chart {side.dag_id} export")
     ann.wait("two charts", lambda: len(ann.all(".chart svg")) == 2)
-    assert "Rows per window: 0 to " in ann.all(".chart svg")[0].accessible_name
-    assert len(ann.all(".chart .rows")) == len(ann.all(".chart .lag")) == 28
-    ann.picture("windows", FLIGHTS)
+    complete = side.strip["complete"]
+    for chart, name in zip(ann.all(".chart svg"), ("Rows per window: ", "Lag: "), strict=True):
+        assert chart.accessible_name.startswith(name)
+        assert chart.accessible_name.endswith(f", {complete} windows")
+    assert len(ann.all(".chart .rows")) == len(ann.all(".chart .lag")) == complete
+    ann.picture("windows", article(side.feed))
     for browser in (ann, other):
-        browser.press(f"backfill {at(10)}")
+        browser.press(f"backfill {at(first)}")
         browser.see("First run")
         browser.choose("Show the runs")
-        browser.see("2 runs: 2013-01-01 10:00:00 to 2013-01-01 11:00:00 UTC")
+        browser.see(f"2 runs: {bounds(first, end - 1)}")
     ann.picture("backfill")
     ann.choose("Start 2 runs")
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
     other.choose("Start 2 runs")
     other.see("There is already a running backfill")
     other.picture("backfill-refused")
-    ann.wait("running windows", lambda: _again(ann).get(at(10)) in ("running", "complete"), timeout=60)
-    ann.picture("running", FLIGHTS)
+    two = [at(first), at(end - 1)]
+    ann.wait("running windows", lambda: states_again(ann).get(two[0]) in ("running", "complete"), timeout=60)
+    ann.picture("running", article(side.feed))
     ann.wait(
         "complete windows",
-        lambda: {_again(ann).get(at(hour)) for hour in (10, 11)} == {"complete"},
-        timeout=120,
+        lambda: [states_again(ann).get(one) for one in two] == ["complete"] * 2,
+        timeout=300,
     )
-    (backfill,) = world.home.api.backfills(DAG_ID)
-    assert (format_time(backfill.from_date), format_time(backfill.to_date)) == (at(10), at(11))
-    runs = [run for run in world.home.api.runs(DAG_ID) if run.run_type == "backfill"]
+    (backfill,) = world.home.api.backfills(side.dag_id)
+    assert [format_time(backfill.from_date), format_time(backfill.to_date)] == two
+    runs = [run for run in world.home.api.runs(side.dag_id) if run.run_type == "backfill"]
     assert len(runs) == 2
-    _follow_the_links(ann, world, min(runs, key=lambda run: run.run_id).run_id)
+    follow_the_links(ann, side, min(runs, key=lambda run: run.run_id).run_id)
 
 
-def _follow_the_links(browser: Browser, world: World, run_id: str) -> None:
-    """From the task in Airflow's UI to its window, in the calendar and with its manifests."""
-    task = f"{world.home.url}/dags/{DAG_ID}/runs/{quote(run_id, safe='')}/tasks/export/details"
-    for name, seen in (
-        ("Changefeed calendar", f"Windows that {DAG_ID} exports for {CONSUMER}"),
-        ("Changefeed window and manifests", "2013-01-01 10:00:00 to 2013-01-01 11:00:00 UTC"),
-    ):
-        browser.driver.get(task)
-        browser.see(name)
-        (link,) = [each for each in browser.all("a") if each.text == name]
-        browser.driver.get(link.get_attribute("href"))
-        browser.see(seen)
-        (marked,) = browser.all("td.marked")
-        assert marked.get_attribute("data-start") == at(10)
-
-
-def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(person: Open, world: World) -> None:
+def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(
+    person: Open, world: World, side: Side
+) -> None:
     """As the user; who presses the same button meanwhile is refused by Airflow."""
     ann, other = person("ann"), person("ann")
     for browser in (ann, other):
-        opened(browser)
-        browser.press(f"windows {ON_DEMAND} export")
-        browser.see("2013-01-01 02:00:00 to 2013-01-01 03:00:00 UTC")
+        opened(browser, side.feed)
+        browser.press(f"windows {side.on_demand} export")
+        browser.see(bounds(2, 3))
         browser.driver.execute_script("arguments[0].focus()", browser.key(f"backfill {at(2)}"))
         browser.keys(Keys.ENTER)
         browser.see("1 run with params window_start and window_end")
@@ -330,8 +313,8 @@ def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(person: Op
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
     other.choose("Start 1 run")
     other.see("Airflow has such a run already: somebody else started it")
-    ann.wait("a complete window", lambda: _again(ann).get(at(2)) in ("complete", "empty"), timeout=120)
-    (run,) = world.home.api.runs(ON_DEMAND)
+    ann.wait("a complete window", lambda: states_again(ann).get(at(2)) in ("complete", "empty"), timeout=300)
+    (run,) = world.home.api.runs(side.on_demand)
     assert (run.run_type, run.run_id) == ("manual", f"changefeed_page__{at(2)}__{at(3)}__1__1")
 
 
@@ -342,16 +325,13 @@ def test_a_link_opens_a_window_and_keys_go_on_from_there(person: Open, world: Wo
         place = (side.conn_id, side.dag_id, "export", START + hour * HOUR)
         return window_url(*place, base_url=world.home.url, show_window=show_window)
 
-    def bounds(hour: int) -> str:
-        return f"{clock(hour)} to {clock(hour + 1)} UTC"
-
     ann, hour = person("ann"), side.hour
     ann.driver.get(link_to(hour, show_window=False))
     ann.see(f"Windows that {side.dag_id} exports for {CONSUMER}")
     (marked,) = ann.all("td.marked")
     assert marked.get_attribute("data-start") == at(hour)
     ann.driver.get(link_to(hour, show_window=True))
-    text = ann.see(bounds(hour))
+    text = ann.see(bounds(hour, hour + 1))
     start = START + hour * HOUR
     manifests = [one for shard in SHARDS for one in side.store.list(shard, start, start + HOUR)]
     assert f"Rows\n{sum(manifest.rows for manifest in manifests)}" in text
@@ -359,7 +339,7 @@ def test_a_link_opens_a_window_and_keys_go_on_from_there(person: Open, world: Wo
     ann.all("summary")[0].click()
     assert manifests[0].files[0].name in ann.see('"checksum"')
     ann.press("previous window")
-    ann.see(bounds(hour - 1))
+    ann.see(bounds(hour - 1, hour))
     assert ann.all("dialog a")[0].get_attribute("href") == link_to(hour - 1, show_window=True)
     ann.keys(Keys.ESCAPE)
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
@@ -379,12 +359,6 @@ def test_a_link_to_what_is_not_there_is_explained(person: Open, world: World) ->
     ann.see("The page has no windows of it")
     ann.driver.get(f"{world.home.url}/changefeed/?conn_id=flights&dag_id={DAG_ID}&task_id=export&at=noon")
     ann.see("at: ")
-
-
-def _again(browser: Browser) -> dict[str, str]:
-    browser.press("refresh")
-    browser.wait("a quiet page", browser.is_quiet)
-    return browser.states()
 
 
 def test_who_may_only_look_has_no_buttons_and_is_refused_by_the_server(person: Open, world: World) -> None:
@@ -440,6 +414,10 @@ def test_what_people_have_to_resolve_is_told(person: Open, shop: Shop) -> None:
     """Why nothing is sealed, and what a consumer could not handle, each with the command that resolves it."""
     ann = person("ann")
     ann.open()
+    assert "complete until " in line_of(ann, shop.capture, MAILER)
+    gaps = [one.text for one in ann.all(f"{article(shop.capture)} p.late")]
+    assert gaps == ["1 open gap: the capture has missed changes, or may have"]
+    ann.picture("gap", article(shop.capture))
     ann.press(f"feed {shop.capture}")
     ann.see(f"Cursors of {MAILER}")
     text = ann.text()
@@ -558,28 +536,29 @@ def test_a_consumer_is_created_and_dropped_by_two_people(person: Open, side: Sid
     assert [info.spec.consumer for info in side.source.consumers(side.feed)] == []
 
 
-def test_the_dag_of_an_export_is_paused_and_resumed(person: Open, world: World) -> None:
+def test_the_dag_of_an_export_is_paused_and_resumed(person: Open, side: Side) -> None:
     """By Airflow, as the user; whoever did not know of it is told."""
     ann, ben = person("ann"), person("ben")
-    key = f"pause {ON_DEMAND}"
+    dag_id = side.on_demand
+    key = f"pause {dag_id}"
     for browser in (ann, ben):
-        opened(browser)
+        opened(browser, side.feed)
         browser.press(key)
         browser.see("Airflow starts no more runs of it.")
     ann.choose("Pause the DAG")
-    ann.see(f"{ON_DEMAND} is paused")
+    ann.see(f"{dag_id} is paused")
     assert ann.focused() == key
     ben.choose("Pause the DAG")
-    ben.see(f"Nothing was changed. Somebody else has paused {ON_DEMAND} after this page was loaded.")
+    ben.see(f"Nothing was changed. Somebody else has paused {dag_id} after this page was loaded.")
     ann.press(key)
     ann.choose("Resume the DAG")
-    ann.wait("a DAG that goes on", lambda: ann.is_quiet() and f"Pause {ON_DEMAND}" in ann.text())
+    ann.wait("a DAG that goes on", lambda: ann.is_quiet() and f"Pause {dag_id}" in ann.text())
     vera = person("vera")
-    opened(vera)
+    opened(vera, side.feed)
     assert not vera.all(f'[data-key="{key}"]')
     assert not vera.all('[data-key="create consumer"]')
-    assert vera.ask(f"../api/v2/dags/{ON_DEMAND}") == 200
-    names = f"conn_id=flights&feed={FEED}&consumer=audit"
+    assert vera.ask(f"../api/v2/dags/{dag_id}") == 200
+    names = f"conn_id={side.conn_id}&feed={side.feed}&consumer=audit"
     assert vera.ask(f"api/create_consumer?{names}", {"start": "latest"}) == 403
 
 

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.export.planner import make_plan
@@ -27,6 +28,18 @@ def export(
     done = [UlidRange(own[0].range.after, own[-1].range.upto) for own in windows]
     shards = [status.shard for status in source.shards(feed)]
     advance(source, _Nowhere(), consumer, feed, dict.fromkeys(shards, done), by=by)
+
+
+def leave_hole(source: FeedSource, feed: str, consumer: str) -> None:
+    """Let an export have completed the last 60 hours in all shards, without the fifth of them."""
+    source.drain(feed)
+    end = source.now().replace(minute=0, second=0, microsecond=0)
+    source.seal(feed, end)
+    begin, hole, after, last = (Ulid.floor(end - timedelta(hours=ago)).previous() for ago in (60, 56, 55, 0))
+    shards = [status.shard for status in source.shards(feed)]
+    source.begin_consumer(consumer, feed, dict.fromkeys(shards, begin), by="tests/run")
+    done = [UlidRange(begin, hole), UlidRange(after, last)]
+    advance(source, _Nowhere(), consumer, feed, dict.fromkeys(shards, done), by="tests/run")
 
 
 class _Nowhere:

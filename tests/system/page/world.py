@@ -23,13 +23,15 @@ from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
-from tests.system.page.exports import export
+from tests.system.page.exports import export, leave_hole
 from tests.system.page.shop import Shop
 from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 
 CONSUMER, DAG_ID = "warehouse", "flights_hourly"
 ARCHIVE, ON_DEMAND = "archive", "flights_on_demand"
+#: A consumer whose last windows are complete, but not an older one.
+HOLED = "holed"
 #: By name; the password is the name. ann may do all, ben edit Variables, vera only look.
 USERS = {"ann": "admin", "ben": "op", "vera": "viewer"}
 SHARDS = (0, 1, 2)
@@ -37,45 +39,10 @@ MANY = 30
 #: Hours of the exports that are there; between them is what a test backfills, or triggers.
 DONE, ARCHIVED = ((0, 10), (12, 30)), ((0, 2), (3, 30))
 HOURS = 40
+#: The same on a server.
+SERVED = ((0, 2), (4, 7)), ((0, 2), (3, 7))
+#: Of each side: its exports, and its shop.
 DAG_FILE = """
-from datetime import datetime, timedelta, timezone
-
-from airflow.sdk import DAG
-from airflow.timetables.interval import CronDataIntervalTimetable
-
-from airflow_changefeed import ChangefeedToParquetOperator, window_params
-
-with DAG(
-    "{dag_id}",
-    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-    start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
-    end_date=datetime(2013, 1, 3, tzinfo=timezone.utc),
-    catchup=False,
-):
-    ChangefeedToParquetOperator(
-        task_id="export",
-        feed="{feed}",
-        path="{path}",
-        consumer="{consumer}",
-        changefeed_conn_id="flights",
-        conn_id="spark_default",
-        unit=timedelta(hours=1),
-        local_below=1_000_000,
-    )
-
-with DAG("{on_demand}", schedule=None, params=window_params()):
-    ChangefeedToParquetOperator(
-        task_id="export",
-        feed="{feed}",
-        path="{path}-archive",
-        consumer="{archive}",
-        changefeed_conn_id="flights",
-        conn_id="spark_default",
-        local_below=1_000_000,
-    )
-"""
-# Of each shop, and of the feed of a server.
-MORE_DAGS = """
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG
@@ -84,6 +51,25 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow_changefeed import (
     ChangefeedMergeOperator, ChangefeedSnapshotOperator, ChangefeedToParquetOperator, window_params
 )
+
+for conn_id, dag_id, on_demand, feed, path in {exports}:
+    options = {{"task_id": "export", "feed": feed, "changefeed_conn_id": conn_id, "conn_id": "spark_default"}}
+    with DAG(
+        dag_id,
+        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+        start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
+        end_date=datetime(2013, 1, 3, tzinfo=timezone.utc),
+        catchup=False,
+    ) as dag:
+        ChangefeedToParquetOperator(
+            path=path, consumer="{consumer}", unit=timedelta(hours=1), local_below=1_000_000, **options
+        )
+    globals()[dag_id] = dag
+    with DAG(on_demand, schedule=None, params=window_params()) as dag:
+        ChangefeedToParquetOperator(
+            path=f"{{path}}-archive", consumer="{archive}", local_below=1_000_000, **options
+        )
+    globals()[on_demand] = dag
 
 for conn_id, schema, feed, export, lake, table in {shops}:
     with DAG(f"{{schema}}_current", schedule=None, params=window_params()) as dag:
@@ -98,21 +84,6 @@ for conn_id, schema, feed, export, lake, table in {shops}:
             task_id="merge", feed=feed, path=export, output_path=lake, table=table, conn_id="spark_default"
         )
     globals()[dag.dag_id] = dag
-
-for conn_id, dag_id, feed, path in {exports}:
-    with DAG(
-        dag_id,
-        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        start_date=datetime(2013, 1, 1, tzinfo=timezone.utc),
-        end_date=datetime(2013, 1, 3, tzinfo=timezone.utc),
-        catchup=False,
-        is_paused_upon_creation=True,
-    ) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=feed, path=path, consumer="{consumer}", changefeed_conn_id=conn_id,
-            conn_id="spark_default", unit=timedelta(hours=1), local_below=1_000_000,
-        )
-    globals()[dag_id] = dag
 """
 
 
@@ -122,20 +93,27 @@ class Side:
     What the page shows of one engine: a feed whose cursors people move, and a shop.
 
     :param conn_id: of the feed.
+    :param dag_id: exports each hour; its runs have intervals.
+    :param on_demand: exports the hours that a run's params name; hour 2 is missing.
     :param store: of its export by the DAG.
     :param ends: hours to which two people want to move the cursor of shard 2.
+    :param missing: the first hours that are missing, to backfill; exclusive end.
     :param hour: the last one before a missing one; that before it is complete, too.
     :param strip: how many of the last windows have which state.
+    :param calendar: hours by their state in the calendar.
     """
 
     conn_id: str
     source: FeedSource
     feed: str
     dag_id: str
+    on_demand: str
     store: ExportStore
     ends: tuple[int, int]
+    missing: tuple[int, int]
     hour: int
     strip: Mapping[str, int]
+    calendar: Mapping[str, Sequence[int]]
     shop_conn_id: str
     shop: Shop
 
@@ -187,9 +165,25 @@ class World:
         self._fill()
         self._many()
         shop = Shop(SqliteEngine(str(self.folder / "shop.db")), "shop", self.folder)
-        strip = {"before": 13, "complete": 28, "missing": 7}
         self.sides["sqlite"] = Side(
-            "flights", self.source, FEED, DAG_ID, self.store, (6, 8), 29, strip, "shop", shop
+            "flights",
+            self.source,
+            FEED,
+            DAG_ID,
+            ON_DEMAND,
+            self.store,
+            ends=(6, 8),
+            missing=(10, 12),
+            hour=29,
+            strip={"before": 13, "complete": 28, "missing": 7},
+            calendar={
+                "complete": (0, 1, 5, 12, 29),
+                "empty": (2, 3, 4, 26, 27),
+                "missing": (10, 11, 30),
+                "before": (-1,),
+            },
+            shop_conn_id="shop",
+            shop=shop,
         )
         if self.server is not None:
             self.sides["mssql"] = self._on(self.server)
@@ -240,19 +234,32 @@ class World:
         export(self.source, archive, ARCHIVE, _windows(ARCHIVED), by="flights_on_demand/first week")
 
     def _on(self, server: Engine) -> Side:
-        """Make a feed of six hours on a server, of which hours 2 and 5 are missing, beside a shop."""
+        """Make a feed of eight hours on a server, of which hours 2, 3 and 7 are missing, beside a shop."""
         bench = set_up(server, Table())
         for shard in SHARDS:
-            for hour in range(6):
+            for hour in range(8):
                 bench.write(4, shard=shard, hint=START + timedelta(hours=hour, minutes=30))
         bench.source.drain(bench.feed)
         store = ExportStore(str(self.folder / "events"), bench.feed)
-        export(bench.source, store, CONSUMER, _windows(((0, 2), (3, 5))), by="events_hourly/first week")
-        # It stopped more than a week ago: half of the windows come after it.
-        strip = {"before": 21, "complete": 4, "missing": 23}
-        shop = Shop(server, "store", self.folder)
+        archive = ExportStore(f"{store.path}-archive", bench.feed)
+        done, archived = SERVED
+        export(bench.source, store, CONSUMER, _windows(done), by="events_hourly/first week")
+        export(bench.source, archive, ARCHIVE, _windows(archived), by="events_on_demand/first week")
         return Side(
-            "server", bench.source, bench.feed, "events_hourly", store, (1, 3), 4, strip, "server", shop
+            "server",
+            bench.source,
+            bench.feed,
+            "events_hourly",
+            "events_on_demand",
+            store,
+            ends=(1, 2),
+            missing=(2, 4),
+            hour=6,
+            # It stopped more than a week ago: half of the windows come after it.
+            strip={"before": 21, "complete": 5, "missing": 22},
+            calendar={"complete": (0, 1, 4, 5, 6), "missing": (2, 3, 7), "before": (-1,)},
+            shop_conn_id="server",
+            shop=Shop(server, "store", self.folder),
         )
 
     def _many(self) -> None:
@@ -272,25 +279,22 @@ class World:
                     (shard, shard),
                 )
             connection.commit()
+        leave_hole(source, "shop.Orders00", HOLED)
 
     def _write_dags(self) -> None:
         dags = self.folder / "dags"
         dags.mkdir()
-        names = {"dag_id": DAG_ID, "consumer": CONSUMER, "on_demand": ON_DEMAND, "archive": ARCHIVE}
-        text = DAG_FILE.format(feed=FEED, path=self.store.path, **names)
-        (dags / "flights.py").write_text(text)
         shops = [
             (side.shop_conn_id, shop.schema, shop.stock_capture, shop.export, shop.lake, shop.stock)
             for side in self.sides.values()
             for shop in (side.shop,)
         ]
         exports = [
-            (side.conn_id, side.dag_id, side.feed, side.store.path)
+            (side.conn_id, side.dag_id, side.on_demand, side.feed, side.store.path)
             for side in self.sides.values()
-            if side.feed != FEED
         ]
-        more = MORE_DAGS.format(shops=shops, exports=exports, consumer=CONSUMER)
-        (dags / "more.py").write_text(more)
+        text = DAG_FILE.format(shops=shops, exports=exports, consumer=CONSUMER, archive=ARCHIVE)
+        (dags / "exports.py").write_text(text)
 
 
 def _windows(done: Sequence[tuple[int, int]]) -> list[list[Window]]:

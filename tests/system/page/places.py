@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where on the page things are, how it writes them, and the ways there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from urllib.parse import quote
+
+from airflow_changefeed.core.times import format_time
+from tests.system.page.browser import Browser
+from tests.system.page.world import CONSUMER, Side
+from tests.unit.export.flights import FEED, START
+
+HOUR = timedelta(hours=1)
+FLIGHTS = "section[aria-label='Connection flights'] article"
+
+
+def article(feed: str) -> str:
+    """Return the selector of a feed in the list."""
+    return f'article:has([data-key="feed {feed}"])'
+
+
+def move_key(shard: int) -> str:
+    """Return the key of the button that moves a cursor."""
+    return f"move {CONSUMER}, shard {shard}"
+
+
+def at(hour: int) -> str:
+    """Return an hour of the feeds as text."""
+    return format_time(START + hour * HOUR)
+
+
+def clock(hour: int) -> str:
+    """Return an hour as the page writes it."""
+    return at(hour).replace("T", " ").removesuffix("Z")
+
+
+def bounds(first: int, end: int) -> str:
+    """Return a time as the page writes it."""
+    return f"{clock(first)} to {clock(end)} UTC"
+
+
+def opened(browser: Browser, feed: str = FEED) -> None:
+    """Open the page and in it a feed."""
+    browser.open()
+    browser.press(f"feed {feed}")
+    browser.see("Cursors of warehouse")
+
+
+def line_of(browser: Browser, feed: str, consumer: str) -> str:
+    """Return what the list of feeds says of a consumer, where it is late: in the colour of that."""
+    browser.see(feed)
+    (line,) = (
+        one
+        for one in browser.all(f"{article(feed)} .consumers li")
+        if one.find_element("css selector", "strong").text == consumer
+    )
+    return " | ".join(one.text for one in line.find_elements("css selector", ".late"))
+
+
+def states_again(browser: Browser) -> dict[str, str]:
+    """Load the calendar again, and return the state of each window by its start."""
+    browser.press("refresh")
+    browser.wait("a quiet page", browser.is_quiet)
+    return browser.states()
+
+
+def follow_the_links(browser: Browser, side: Side, run_id: str) -> None:
+    """From the task in Airflow's UI to the first window that was missing: in the calendar, then alone."""
+    task = f"{browser.url}/dags/{side.dag_id}/runs/{quote(run_id, safe='')}/tasks/export/details"
+    first, _ = side.missing
+    for name, seen in (
+        ("Changefeed calendar", f"Windows that {side.dag_id} exports for {CONSUMER}"),
+        ("Changefeed window and manifests", bounds(first, first + 1)),
+    ):
+        browser.driver.get(task)
+        browser.see(name)
+        (link,) = [each for each in browser.all("a") if each.text == name]
+        browser.driver.get(link.get_attribute("href"))
+        browser.see(seen)
+        (marked,) = browser.all("td.marked")
+        assert marked.get_attribute("data-start") == at(first)
