@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -273,6 +275,26 @@ def test_a_consumer_that_has_read_all_is_complete_until_now(source: SqliteFeedSo
     assert found["age_seconds"] < 5
     assert found["strip"]["states"][-1] in ("complete", "open")
     assert "missing" not in found["strip"]["states"]
+
+
+def test_a_consumer_of_a_feed_without_events_is_complete_until_now(
+    source: SqliteFeedSource, database: str
+) -> None:
+    """As freshness says; if the event table is gone, nothing is known."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table parcels (id integer primary key)")
+    source.set_up_feed("parcels")
+    create_consumer(source, ConsumerSpec("mailer", "parcels"), Beginning.LATEST, by="test")
+
+    def parcels() -> tuple[bool, bool]:
+        feeds = Visitor("OP").ask("feeds", conn_id=CONN_ID)["feeds"]
+        ((consumer,),) = (one["consumers"] for one in feeds if one["feed"] == "parcels")
+        return consumer["complete_until"] is not None, consumer["is_late"]
+
+    assert parcels() == (True, False)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("drop table parcels")
+    assert parcels() == (False, True)
 
 
 def test_a_dead_letter_holds_the_frontier_of_its_consumer(source: SqliteFeedSource, now: datetime) -> None:
