@@ -40,7 +40,7 @@ MANY = 30
 DONE, ARCHIVED = ((0, 10), (12, 30)), ((0, 2), (3, 30))
 HOURS = 40
 #: The same on a server.
-SERVED = ((0, 2), (4, 7)), ((0, 2), (3, 7))
+SERVED = ((0, 3), (5, 7)), ((0, 2), (3, 7))
 #: Of each side: its exports, and its shop.
 DAG_FILE = """
 from datetime import datetime, timedelta, timezone
@@ -234,7 +234,7 @@ class World:
         export(self.source, archive, ARCHIVE, _windows(ARCHIVED), by="flights_on_demand/first week")
 
     def _on(self, server: Engine) -> Side:
-        """Make a feed of eight hours on a server, of which hours 2, 3 and 7 are missing, beside a shop."""
+        """Make a feed of eight hours on a server, of which hours 3, 4 and 7 are missing, beside a shop."""
         bench = set_up(server, Table())
         for shard in SHARDS:
             for hour in range(8):
@@ -253,11 +253,11 @@ class World:
             "events_on_demand",
             store,
             ends=(1, 2),
-            missing=(2, 4),
+            missing=(3, 5),
             hour=6,
             # It stopped more than a week ago: half of the windows come after it.
-            strip={"before": 21, "complete": 5, "missing": 22},
-            calendar={"complete": (0, 1, 4, 5, 6), "missing": (2, 3, 7), "before": (-1,)},
+            strip={"before": 20, "complete": 5, "missing": 23},
+            calendar={"complete": (0, 1, 2, 5, 6), "missing": (3, 4, 7), "before": (-1,)},
             shop_conn_id="server",
             shop=Shop(server, "store", self.folder),
         )
