@@ -24,6 +24,7 @@ from tests.system.page.places import (
     article,
     at,
     bounds,
+    feed_text,
     follow_the_links,
     line_of,
     move_key,
@@ -441,13 +442,13 @@ def test_of_two_who_resolve_the_same_gap_the_second_is_told(person: Open, shop: 
         browser.keys(f"{browser.user} loaded it by hand")
     ann.keys(Keys.ENTER)
     ann.wait("a closed dialog", lambda: not ann.all("dialog"))
-    ann.wait("no gap", lambda: ann.is_quiet() and "open gap" not in ann.text())
+    ann.wait("no gap", lambda: ann.is_quiet() and "open gap" not in feed_text(ann, shop.capture))
     ben.keys(Keys.ENTER)
     told = ben.see("Nothing was changed. Somebody else changed it after this page was loaded.")
     assert "1 open gap" in told
     assert f"enabled, tables: {shop.orders}" in told
     ben.choose("Reload")
-    ben.wait("no gap", lambda: ben.is_quiet() and "open gap" not in ben.text())
+    ben.wait("no gap", lambda: ben.is_quiet() and "open gap" not in feed_text(ben, shop.capture))
     (gap,) = shop.source.capture_gaps(shop.capture)
     assert (gap.resolved_by, gap.note) == ("ann", "ann loaded it by hand")
 

@@ -159,6 +159,8 @@ def test_it_has_the_open_gaps_of_captures(engine: Engine) -> None:
     with suppress(CaptureGapError):
         source.seal(CAPTURE, source.now())
     (gap,) = source.capture_gaps(CAPTURE)
+    # The feed was never sealed.
+    assert (gap.after, gap.begin) == (None, gap.found_at)
     assert gaps() == {CAPTURE: (gap,), plain.feed: None}
     assert engine.asked(lambda one: one.overview()) == before
     # SQL Server resolves no gap while its cause persists.

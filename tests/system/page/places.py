@@ -47,6 +47,11 @@ def opened(browser: Browser, feed: str = FEED) -> None:
     browser.see("Cursors of warehouse")
 
 
+def feed_text(browser: Browser, feed: str) -> str:
+    """Return what can be read of a feed."""
+    return browser.all(article(feed))[0].text
+
+
 def line_of(browser: Browser, feed: str, consumer: str) -> str:
     """Return what the list of feeds says of a consumer, where it is late: in the colour of that."""
     browser.see(feed)

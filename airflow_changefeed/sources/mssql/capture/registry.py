@@ -83,7 +83,7 @@ class Registry:
                 table=tables.get(row["table_no"], ""),
                 reason=row["reason"],
                 found_at=as_time(row["found_at"]),
-                after=None if row["after_time"] is None else as_time(row["after_time"]),
+                after=None if row["after_time"] in (None, _NEVER) else as_time(row["after_time"]),
                 resolved_at=None if row["resolved_at"] is None else as_time(row["resolved_at"]),
                 resolved_by=row["resolved_by"],
                 note=row["note"],
