@@ -413,13 +413,13 @@ def test_a_reader_breathes_between_two_ranges(taker: Taker) -> None:
         (0, 1, 2),
         begun.ranges[:3],
         tasks=2,
-        rows_per_second=6,
+        rows_per_second=2,
     )
     assert [number for task in range(2) for number, _ in wanted.of_task(task)] == [0, 2, 1]
     read_ranges(taker.bench.source, files, wanted, wanted.of_task(0), sleep=pauses.append)
-    # The first was read before; three rows at three rows a second.
+    # The first was read before; three rows at one row a second, less what reading took on a slow server.
     (pause,) = pauses
-    assert 0.5 < pause <= 1.0
+    assert 1.0 < pause <= 3.0
 
 
 def test_a_part_is_taken_and_another_part_is_refused_meanwhile(taker: Taker) -> None:
