@@ -7,7 +7,7 @@ times (docs/adr/0010-bases.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -216,7 +216,8 @@ def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
         raise _lost(one.path, lost)
     what = f"the snapshot of {format_time(one.begin)}" + (f" where {one.where}" if one.where else "")
     urls = _urls(snapshots.files, folder, one.files)
-    return Base(what, one.table, one.begin, one.exact_from, one.path, one.base, urls, one.where)
+    facts = replace(one.base, origin=one.begin)
+    return Base(what, one.table, one.begin, one.exact_from, one.path, facts, urls, one.where)
 
 
 def _urls(files: Files, folder: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.states import BaseFacts, TableOutput
@@ -46,6 +47,7 @@ class SnapshotBegin(Document):
     :param ranges: of the key; together they are the table.
     :param database: identity of the feed's database.
     :param where: of the part that is read; empty for the whole table.
+    :param shards: that the feed had before; None if that is not known.
     """
 
     KIND = "changefeed snapshot begin"
@@ -58,6 +60,7 @@ class SnapshotBegin(Document):
     ranges: tuple[KeyRange, ...]
     database: str
     where: str = ""
+    shards: tuple[Shard, ...] | None = None
 
 
 @dataclass(frozen=True)

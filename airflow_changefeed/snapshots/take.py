@@ -13,12 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureShape
-from airflow_changefeed.core.feed import ShardStatus
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
-    PurgedError,
     SnapshotError,
     TransientError,
 )
@@ -185,12 +184,16 @@ class _Work:
         kinds = {field.name: field.type for field in columns.schema}
         key_conditions(request.where, columns.shape.tables[table].key_columns, kinds)
         files.claim()
+        # Those that come later are in no window of before.
+        shards = _shards(source, feed)
         claim = _claimed(source, request, table, files)
         files.clean(claim.token)
         plan = files.begun(claim.token)
         if plan is None:
             ranges = tuple(key_ranges(source.cut_table(feed, table, request.rows, where=claim.where)))
-            plan = SnapshotBegin(feed, table, claim.token, claim.begin, ranges, files.database, claim.where)
+            plan = SnapshotBegin(
+                feed, table, claim.token, claim.begin, ranges, files.database, claim.where, shards
+            )
             plan = files.begin(plan)
         work = cls(source, request, table, files, plan)
         # Not only in the end, days later.
@@ -331,16 +334,6 @@ class _Work:
             table=self.table,
         )
 
-    def _was_there(self, status: ShardStatus) -> bool:
-        """Whether a shard had events before the begin; no window of before has one that has come since."""
-        if status.purged_upto > Ulid.MIN:
-            return True
-        try:
-            page = self.source.read_feed(self.request.feed, status.shard, Ulid.MIN, 1)
-        except PurgedError:
-            return True
-        return bool(page.events) and page.events[0].ulid < Ulid.floor(self.plan.begin)
-
     def _facts(self, columns: TableColumns) -> BaseFacts:
         feed = self.request.feed
         *own, shard = columns.schema
@@ -351,10 +344,13 @@ class _Work:
             schema=schema_text(schema_of(own)),
             fields=columns.fields,
             known_fields=tuple(sorted(known.fields_of(self.table))),
-            shards=tuple(one.shard for one in self.source.shards(feed) if self._was_there(one)),
+            shards=_shards(self.source, feed) if self.plan.shards is None else self.plan.shards,
             has_integer_shards=str(shard.type) == "int64",
-            origin=self.plan.begin,
         )
+
+
+def _shards(source: FeedSource, feed: str) -> tuple[Shard, ...]:
+    return tuple(status.shard for status in source.shards(feed))
 
 
 def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:

@@ -33,8 +33,9 @@ def has_other_rows(files: Files, table: str, version: int, attempt: int) -> bool
     :param version: the newest.
     :param attempt: of the merge, which its commit names.
     """
-    is_changed = False
-    balance: Counter[str] = Counter()
+    # Of all files, and of those by which rows change: no rows have changed if one of them has nothing left.
+    files_left: Counter[str] = Counter()
+    rows_left: Counter[str] = Counter()
     while version >= 0 and (content := files.read(f"{table}/_delta_log/{version:020}.json")) is not None:
         actions = [json.loads(line) for line in content.splitlines()]
         marks = (action["txn"] for action in actions if "txn" in action)
@@ -42,10 +43,10 @@ def has_other_rows(files: Files, table: str, version: int, attempt: int) -> bool
             break
         for kind, sign in (("add", 1), ("remove", -1)):
             for file in (action[kind] for action in actions if kind in action):
-                is_changed |= file.get("dataChange", True)
-                balance[file["path"]] += sign
+                files_left[file["path"]] += sign
+                rows_left[file["path"]] += sign * file.get("dataChange", True)
         version -= 1
-    return is_changed and any(balance.values())
+    return any(files_left.values()) and any(rows_left.values())
 
 
 def kept_longer(configuration: Mapping[str, str], hours: int, now: float) -> dict[str, str]:

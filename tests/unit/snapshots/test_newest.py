@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,15 +48,17 @@ class Lake:
         return at
 
     def snapshot(self, *, folds_meanwhile: int = 0) -> Snapshot:
-        """Take one, while the hourly fold goes on."""
+        """Take one, while the hourly fold and the nightly purge go on."""
+        source = self.stock.source
 
         def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
             for _ in range(folds_meanwhile):
                 self.fold()
-            read_here(self.stock.source, files, wanted)
+            source.purge(CAPTURE, source.now() - timedelta(days=90))
+            read_here(source, files, wanted)
 
         request = SnapshotRequest(CAPTURE, None, self.stock.lake, "tests/run")
-        return take_snapshot(self.stock.source, request, None, read, lambda line: None)
+        return take_snapshot(source, request, None, read, lambda line: None)
 
 
 @pytest.fixture
@@ -78,6 +80,7 @@ def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake
     first = lake.base()
     assert first is not None
     assert (first.begin, first.exact_from) == (taken.begin, taken.exact_from)
+    assert first.facts.origin == taken.begin
     next_one = lake.fold()
     base = lake.base(next_one)
     assert base is not None

@@ -108,6 +108,21 @@ def test_what_changes_no_row_does_no_harm(delta: Current) -> None:
     assert delta.rows() == [shoe(1, "clog"), shoe(2), shoe(3)]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_change_that_was_undone_does_no_harm_beside_rewritten_files(delta: Current, is_first: bool) -> None:
+    """Although the files are not those of the merge any more."""
+    table = delta.library.table
+    if is_first:
+        table().optimize.z_order(["id"])
+    before = table().version()
+    delta.library.update("id = 1", "name", "pump")
+    table().restore(before)
+    if not is_first:
+        table().optimize.z_order(["id"])
+    assert delta.merge(delta.window(2, Event(minute(121), "add", None, shoe(2)))).changed
+    assert delta.rows() == [shoe(1, "clog"), shoe(2)]
+
+
 def clean_log(current: Current) -> None:
     """Make a checkpoint, and remove what it replaces."""
     table = current.library.table()
