@@ -72,12 +72,12 @@ class Base:
 
     def is_before(self, snapshot: datetime | None) -> bool:
         """
-        Whether its rows go back to an earlier snapshot, or to the beginning.
+        Whether its rows go back to an earlier snapshot, or to the beginning, as far as that is known.
 
         :param snapshot: begin of the other one; None if there is none.
         """
         origin = self.facts.origin
-        return snapshot is not None and (origin is None or origin < snapshot)
+        return snapshot is not None and origin is not None and origin < snapshot
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -121,13 +121,13 @@ class Base:
         return f"the capture missed changes, as detected at {format_time(max(missed))}" if missed else ""
 
 
-def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
+def find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Iterator[Base]:
     """
-    Return the chosen base, or the newest one of the whole table that a fold at a time can start from. With
-    None the fold starts at the beginning.
+    Return the chosen base, or the newest one of the whole table, and what to start from if a fold at a time
+    cannot start from that. Without any, or if none is of use, it starts at the beginning.
 
     The newest is the state or snapshot with the latest begin; but a snapshot goes before states that go back
-    to an earlier one: what those have wrong, it may have been taken to mend.
+    to an earlier one, of which the newest comes second: what they have wrong, it may have been taken to mend.
 
     :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
@@ -135,14 +135,14 @@ def find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: da
     :raises ManifestError: a base is damaged or has lost files.
     """
     if choice.base == BEGINNING:
-        return None
+        return
     try:
-        return _find_base(choice, store, table, end)
+        yield from _find_bases(choice, store, table, end)
     except ManifestError as problem:
         raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
 
 
-def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Base | None:
+def _find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Iterator[Base]:
     files = open_files(choice.path, choice.storage_options)
     tables = [table] if table is not None else claims.tables(files, store.feed)
     known: list[_Known] = []
@@ -150,11 +150,16 @@ def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: d
         known = sorted(_known(choice, store, tables[0], files, end), key=_Known.rank, reverse=True)
         wanted = [one for one in known if (one.begin == choice.base if choice.is_named else not one.where)]
         snapshot = next((one.begin for one in wanted if not one.is_state), None)
+        passed: Base | None = None
         for one in wanted:
             base = one.read()
-            if base is None or (one.is_state and not choice.is_named and base.is_before(snapshot)):
-                continue
-            return base
+            if base is not None and one.is_state and not choice.is_named and base.is_before(snapshot):
+                passed = passed or base
+            elif base is not None:
+                yield base
+                if passed is not None:
+                    yield passed
+                return
     if isinstance(choice.base, datetime):
         there = ", ".join(map(str, reversed(known[:_MOST_NAMED]))) or "none"
         raise FoldError(
@@ -165,7 +170,6 @@ def _find_base(choice: BaseChoice, store: ExportStore, table: str | None, end: d
             feed=store.feed,
             table=table,
         )
-    return None
 
 
 @dataclass(frozen=True)

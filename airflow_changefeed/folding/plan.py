@@ -18,11 +18,11 @@ from airflow_changefeed.core.capture import (
     Operation,
 )
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.times import format_known, format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.times import EPOCH, format_known, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
-from airflow_changefeed.folding.bases import Base, find_base
+from airflow_changefeed.folding.bases import Base, find_bases
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.columns import FoldedFiles, column_kinds, group_files, table_columns
 from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
@@ -123,7 +123,7 @@ class FoldSource:
             known_fields=tuple(sorted(known)),
             shards=self.shards,
             has_integer_shards=self.has_integer_shards,
-            origin=None if self.base is None else self.base.facts.origin,
+            origin=EPOCH if self.base is None else self.base.facts.origin,
         )
 
     def refusal(self, why: str, **facts: object) -> FoldError:
@@ -151,19 +151,19 @@ def find_fold(
     given = _parse_time(at)
     export_there(store)
     end = given if given is not None else end_of_export(store)
-    base = find_base(bases, store, table, end) if bases is not None else None
-    problem = ""
-    if bases is not None and base is not None:
+    problems: list[str] = []
+    for base in find_bases(bases, store, table, end) if bases is not None else ():
         source, problem = _from_base(store, end, table, base)
         if source is not None:
             return source
-        if bases.is_named:
+        if bases is not None and bases.is_named:
             raise _refusal(store, base.table, end, problem)
+        problems.append(problem)
     if given is not None:
         check_begins(store, end)
     source = _find(store, end, table)
     # Who took a snapshot must see why it is of no use.
-    return replace(source, unknown=f"{source.unknown}; {problem}") if source.unknown and problem else source
+    return replace(source, unknown="; ".join([source.unknown, *problems])) if source.unknown else source
 
 
 def table_of(store: ExportStore, table: str | None) -> str:

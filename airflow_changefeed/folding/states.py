@@ -47,7 +47,8 @@ class BaseFacts:
     :param known_fields: all that the table's events had until then, also those that are no column's any more.
     :param shards: that the feed had until then: each must be exported from there on.
     :param has_integer_shards: whether shards are whole numbers; else texts.
-    :param origin: begin of the snapshot that the rows go back to; None for the beginning of the capture.
+    :param origin: begin of the snapshot that the rows go back to, ``EPOCH`` for the beginning of the capture;
+        None where an older version did not say.
     """
 
     shape: CaptureShape

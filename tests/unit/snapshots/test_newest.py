@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_changefeed.core.times import EPOCH
+from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.folding.plan import FoldSource, find_fold
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import StateStore, new_attempt
+from airflow_changefeed.folding.states import BaseFacts, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
@@ -110,10 +115,49 @@ def test_states_from_the_beginning_give_way_to_a_snapshot(tmp_path: Path) -> Non
     second = lake.fold()
     base = lake.base(second)
     assert base is not None
-    assert (base.begin, base.facts.origin) == (first, None)
+    assert (base.begin, base.facts.origin) == (first, EPOCH)
     taken = lake.snapshot(folds_meanwhile=1)
     assert taken.base.shards == (1, 2)
     lake.fold()
     base = lake.base()
     assert base is not None
     assert base.begin == taken.begin
+
+
+def test_a_snapshot_that_is_of_no_use_any_more_leaves_states_their_turn(lake: Lake) -> None:
+    """As behind a gap: the rows were recorded again, and states go back to that."""
+    source = lake.stock.source
+    with closing(sqlite3.connect(source.describe()["path"], isolation_level=None)) as connection:
+        found = "select name, sql from sqlite_master where type = 'trigger'"
+        triggers = connection.execute(found).fetchall()
+        for name, _ in triggers:
+            connection.execute(f'drop trigger "{name}"')
+        connection.execute(f"insert into \"{TABLE}\" (name) values ('lost')")
+        for _, sql in triggers:
+            connection.execute(sql)
+    with pytest.raises(CaptureGapError):
+        source.seal(CAPTURE, source.now())
+    source.resolve_capture(CAPTURE, note="counted", by="anna", resync=True)
+    first = lake.fold()
+    assert lake.base() is None
+    lake.fold()
+    base = lake.base()
+    assert base is not None
+    assert (base.begin, base.facts.origin) == (first, EPOCH)
+
+
+def test_states_of_an_older_version_are_gone_on_from(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not say what they go back to; the events of before them may be gone."""
+    facts = FoldSource.base_facts
+
+    def silent(self: FoldSource) -> BaseFacts | None:
+        own = facts(self)
+        return None if own is None else replace(own, origin=None)
+
+    monkeypatch.setattr(FoldSource, "base_facts", silent)
+    old = lake.fold()
+    monkeypatch.setattr(FoldSource, "base_facts", facts)
+    lake.fold()
+    base = lake.base()
+    assert base is not None
+    assert (base.begin, base.facts.origin) == (old, None)
