@@ -4,7 +4,8 @@
 
 `look_after` is a task for each feed, so that one that fails does not stop the others. It orders what writers
 have left in the outbox, and removes events that are older than `KEPT`; never those that a consumer has not
-read, and never rows of your own tables. It seals the feed until then, as only what is sealed is removed.
+read, and never rows of your own tables. Only what is sealed is removed, so it seals until then what somebody
+reads; of a feed that was never sealed and has no reader nothing is removed.
 
 `verify` reads some days of an export again and compares them with their manifests, other days each night.
 `clean` removes the files that have been replaced in the tables of Delta Lake or Iceberg that `LAKE_FEEDS` are
@@ -70,7 +71,10 @@ with DAG(
         source = ChangefeedHook(CONN_ID).source()
         before = source.now() - KEPT
         drained = sum(source.drain(feed).values())
-        source.seal(feed, before)
+        is_read = source.cursors(feed) or source.consumers(feed)
+        sealed = source.feed(feed).sealed_until
+        if is_read and (sealed is None or sealed < before):
+            source.seal(feed, before)
         purged = sum(shard.rows for shard in source.purge(feed, before))
         return {"feed": feed, "drained": drained, "purged": purged}
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.consumer import LONGEST_RUN
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
@@ -37,7 +38,7 @@ def new_holder(by: str = "") -> str:
     :param by: who consumes; it stands before the name.
     """
     name = f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
-    return f"{by[:150]}@{name}" if by else name
+    return f"{by[:LONGEST_RUN]}@{name}" if by else name
 
 
 @dataclass(frozen=True)

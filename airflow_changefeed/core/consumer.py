@@ -25,6 +25,8 @@ from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
 MAX_ATTEMPTS = 1_000_000
 #: Characters of a reason or note that are kept; the rest is cut.
 MAX_REASON = 2_000
+#: Characters that the name of a lease's holder has of the run that consumes; behind them is the process.
+LONGEST_RUN = 150
 #: Maximum number of events or rows that an overview counts; more are shown as "or more".
 COUNTED = 10_000
 _MAX_KEEP = timedelta(days=36_500)

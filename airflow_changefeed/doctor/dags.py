@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from airflow_changefeed.core.consumer import LONGEST_RUN
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
 from airflow_changefeed.core.times import format_time
@@ -119,7 +120,9 @@ def _dag_of(name: str) -> str | None:
     """
     Return the DAG of a run's name, ``dag_id/run_id/task_id/try``; None for other names.
 
-    A run that consumes has its process behind it, ``@host:process:...``.
+    A run that consumes has its process behind it, ``@host:process:...``, and is cut if it is long.
     """
-    run = re.fullmatch(r"([^/]+)/[^/]+/[^/]+/[0-9]+(@[^/]+)?", name)
-    return run[1] if run else None
+    run, _, process = name.partition("@")
+    is_run = re.fullmatch(r"[^/]+/[^/]+/[^/]+/[0-9]+", run) or (process and len(run) == LONGEST_RUN)
+    dag_id, slash, _ = run.partition("/")
+    return dag_id if is_run and slash else None

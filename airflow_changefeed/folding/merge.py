@@ -157,8 +157,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
         return None
     if FRONTIER_MARK not in seen.marks:
         raise TableError(
-            f"something else has written to {lake.what} since its newest merge, so until when events are in "
-            f"it is unknown. Restore the version that the merge made; or {_REMEDY}",
+            f"something else than a merge has written to {lake.what}, so until when events are in it is "
+            f"unknown. Restore the version that the newest merge made; or {_REMEDY}",
             table=lake.what,
         )
     record = output.read(seen.marks)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.job_connection import JobConnection
@@ -328,22 +330,24 @@ def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: 
     """
     What nobody has exported yet stays in the feed; a sample of the export is read.
 
-    A feed that is broken does not stop the others, and one that nobody exports is purged as well.
+    A feed that is broken does not stop the others. One that only a service reads is purged as well, and one
+    that nobody reads yet is not.
     """
-    broken, idle = "abc.Gone", "nyc.Gate"
+    broken, read, unread = "abc.Gone", "nyc.Gate", "nyc.Plane"
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:
-        for name in (broken, idle):
+        for name in (broken, read, unread):
             connection.execute(f'create table "{name}" (id integer primary key)')
             connection.commit()
             feed.set_up_feed(name)
         connection.execute(f'drop table "{broken}"')
-        for number in range(3):
-            hint = int((START + timedelta(minutes=number)).timestamp() * 1000)
-            connection.execute(f'insert into "{idle}" values (?)', (number,))
+        for name in (read, unread):
+            hint = int(START.timestamp() * 1000)
+            connection.execute(f'insert into "{name}" values (1)')
             connection.execute(
-                f'insert into "changefeed.outbox:{idle}" (time_hint, id) values (?, ?)', (hint, number)
+                f'insert into "changefeed.outbox:{name}" (time_hint, id) values (?, 1)', (hint,)
             )
         connection.commit()
+    create_consumer(feed, ConsumerSpec("mailer", read), "latest", by="tests")
     window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T06:00:00Z"}
     at = START.isoformat()
     done = runner.run(("changefeed_hourly", at, window), ("changefeed_maintain", at, None))
@@ -352,9 +356,10 @@ def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: 
     assert broken in done.output
     *looked_after, verified = done.results[1]
     assert looked_after == [
-        [broken, FEED, idle],
+        [broken, FEED, read, unread],
         {"feed": FEED, "drained": 0, "purged": 6 * 60},
-        {"feed": idle, "drained": 3, "purged": 3},
+        {"feed": read, "drained": 0, "purged": 1},
+        {"feed": unread, "drained": 1, "purged": 0},
     ]
     assert (verified["rows"], verified["damage"]) == (6 * 60, 0)
 

@@ -239,6 +239,18 @@ def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -
         assert get_parser().parse_args(shlex.split(command)[1:]).func
 
 
+def test_the_dag_of_a_run_with_a_long_name_is_found(shop: Shop) -> None:
+    """The cursor has as much of the name as servers keep beside the process."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    run = f"hourly/asset_triggered__{'x' * 100}/group.{'y' * 40}/12"
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1, by=run)
+    shop.write(2, 8 * HOUR)
+    shop.age_cursors(8 * HOUR)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    assert shop.codes() == ["dag-paused"]
+
+
 def test_a_paused_dag_of_a_consumer_of_events_leaves_nothing_out(shop: Shop) -> None:
     """It goes on where it stopped, so nothing is to be backfilled."""
     shop.write(1, 9 * HOUR)

@@ -14,7 +14,7 @@ from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.tables.current import Current
 from tests.unit.tables.formats import LIBRARIES
 
-_WRITTEN = r"something else has written to .* since its newest merge.* Restore the version .*base="
+_WRITTEN = r"something else than a merge has written to .* Restore the version .*base="
 
 
 def test_what_others_have_done_to_the_table_is_noticed(current: Current) -> None:
@@ -28,7 +28,7 @@ def test_what_others_have_done_to_the_table_is_noticed(current: Current) -> None
         current.merge(end)
     current.merge(end, base="beginning")
     current.library.delete("id = 1")
-    with pytest.raises(TableError, match=r"something else has written to .*base="):
+    with pytest.raises(TableError, match=r"something else than a merge has written to .*base="):
         current.merge(end + HOUR)
     current.merge(end, base="beginning")
     assert current.rows() == [shoe(1)]
