@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 #: Tests that use the process's Spark session, which costs more than they do.
 SPARK = (
     "tests/integration/spark/",
+    "tests/integration/contract/test_reconcile.py",
     "tests/integration/mssql/test_canary.py",
     "tests/integration/mssql/test_spark.py",
 )
@@ -37,13 +38,13 @@ def group_of(test: str) -> str:
     :param test: node id, as pytest gives it.
     """
     file = test.partition("::")[0]
+    # They empty one database.
+    if file.startswith("tests/integration/contract/") and "mssql" in re.split(r"[\[\]-]", test):
+        return "contract on mssql"
     if file.startswith(SPARK):
         return "spark tables" if file.startswith(TABLES) else "spark"
     if test.startswith(DAG_RUNS):
         return "dag runs"
-    # They empty one database.
-    if file.startswith("tests/integration/contract/") and "mssql" in re.split(r"[\[\]-]", test):
-        return "contract on mssql"
     return file
 
 

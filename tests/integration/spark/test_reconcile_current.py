@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -55,6 +56,18 @@ class CurrentShop(Shop):
 
         merge(request, None, open_lake, run, self.said.append)
 
+    def spoil(self, number: int) -> None:
+        """Change a row in a file of the table, unseen by the table's log."""
+        data = CurrentOutput(self.stock.lake, CAPTURE, TABLE).layout.data
+        for path in (Path(data, name) for name in DeltaTable(data).file_uris()):
+            table = pq.read_table(path, partitioning=None)
+            rows = table.to_pylist()
+            for row in rows:
+                if row["id"] == number:
+                    row["name"] = "spoiled"
+            pq.write_table(table.from_pylist(rows, table.schema), path)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
 
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> CurrentShop:
@@ -75,8 +88,7 @@ def test_a_current_table_is_compared_as_it_is(shop: CurrentShop, kept: dict[str,
     shop.stock.change("update stock set name = 'new' where id = 50", "delete from stock where id = 8")
     shop.export()
     shop.merge(**kept)
-    table = DeltaTable(CurrentOutput(shop.stock.lake, CAPTURE, TABLE).layout.data)
-    table.update(predicate="id = 20", updates={"name": "'spoiled'"})
+    shop.spoil(20)
     shop.stock.change("update stock set amount = 9.5 where id = 51")
     assert shop.reconciled().equal
     found = shop.reconciled(base="current", repair=True)
@@ -126,11 +138,12 @@ def test_a_current_table_that_is_not_there_is_named(shop: CurrentShop) -> None:
     assert ReadingFiles(shop.stock.lake, CAPTURE, TABLE).all() == []
     shop.merge()
     DeltaTable(CurrentOutput(shop.stock.lake, CAPTURE, TABLE).layout.data).delete("id = 20")
-    with pytest.raises(TableError, match=r"has 99 rows, and its newest merge left 100: something else"):
+    written = r"something else than a merge has written to .*\. Restore the version .* or make it again"
+    with pytest.raises(TableError, match=written):
         shop.reconcile(base="current")
     shop.stock.change("update stock set amount = 9.5 where id = 51")
     shop.export()
-    with pytest.raises(TableError, match=r"something else has written to it\. Undo that; or make it again"):
+    with pytest.raises(TableError, match=written):
         shop.merge()
     with pytest.raises(InvalidArgumentError, match="'newest', 'beginning', 'current', the time of a state"):
         shop.reconcile(base="table")
