@@ -74,7 +74,7 @@ class Base:
         """
         Whether its rows go back to an earlier snapshot, or to the beginning, as far as that is known.
 
-        :param snapshot: begin of the other one; None if there is none.
+        :param snapshot: begin of the other one; None if no snapshot can be used.
         """
         origin = self.facts.origin
         return snapshot is not None and origin is not None and origin < snapshot

@@ -245,8 +245,8 @@ class LakeTable(Protocol):
 
     def columns(self) -> pa.Schema | None:
         """
-        Return the schema of the newest version as :meth:`look` does, without a look at its files; None if
-        there is no table.
+        Return the schema of the newest version as :meth:`look` does, without a look at its files; None before
+        the first commit.
 
         :raises TableError: it cannot be read, or was made by something else; terminal.
         :raises TransientError: it could not be reached; a retry may help.

@@ -81,7 +81,7 @@ class DeltaLakeTable:
             united(have, columns, DELTA, self.what, self._use)
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns without the partitions; None if there is no table. Raises as :meth:`look`."""
+        """Return the columns without the partitions; None before the first commit. Raises as :meth:`look`."""
         table = self._load()
         return None if table is None else self._columns(table)
 

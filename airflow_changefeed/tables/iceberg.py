@@ -85,7 +85,7 @@ class IcebergTable:
             united(have, columns, ICEBERG, self.what, self._use)
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns without the partitions; None if there is no table. Raises as :meth:`look`."""
+        """Return the columns without the partitions; None before the first commit. Raises as :meth:`look`."""
         with self._catalog() as catalog:
             table = self._load(catalog)
             return None if table is None else self._columns(table)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,9 +90,9 @@ class Lake:
         self.export()
         return reconcile(source, request, None, read, compare, lambda line: None, look)
 
-    def folded(self, at: datetime | None = None) -> list[tuple[Any, ...]]:
-        """Return the rows that a fold gives."""
-        frame = fold(self.session, self.path, CAPTURE, at=at or self.end, states=self.lake)
+    def folded(self) -> list[tuple[Any, ...]]:
+        """Return the rows that a fold at the end of the export gives."""
+        frame = fold(self.session, self.path, CAPTURE, at=self.end, states=self.lake)
         return sorted((row["id"], row["name"]) for row in frame.collect())
 
     def table(self) -> list[tuple[Any, ...]]:

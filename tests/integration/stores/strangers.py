@@ -12,9 +12,9 @@ from typing import Any
 from tests.unit.tables.formats import Delta, FormatLibrary, Iceberg, catalog_below
 
 
-class StoredDelta(Delta):
+class _Stored(FormatLibrary):
     """
-    deltalake.
+    A library and a server.
 
     :param endpoint: of the server.
     """
@@ -22,6 +22,10 @@ class StoredDelta(Delta):
     def __init__(self, folder: Path, data: str, endpoint: str) -> None:
         super().__init__(folder, data)
         self.endpoint = endpoint
+
+
+class StoredDelta(_Stored, Delta):
+    """deltalake."""
 
     def table(self) -> Any:
         """Open the table."""
@@ -53,16 +57,8 @@ class StoredDelta(Delta):
         return [action["commitInfo"] for action in found if "commitInfo" in action]
 
 
-class StoredIceberg(Iceberg):
-    """
-    pyiceberg.
-
-    :param endpoint: of the server.
-    """
-
-    def __init__(self, folder: Path, data: str, endpoint: str) -> None:
-        super().__init__(folder, data)
-        self.endpoint = endpoint
+class StoredIceberg(_Stored, Iceberg):
+    """pyiceberg."""
 
     @contextmanager
     def catalog(self) -> Any:

@@ -145,8 +145,7 @@ def test_the_cursor_says_which_run_moved_it(source: SqliteFeedSource) -> None:
     """So that a watch finds its DAG. The process is named as well: two of one run may not share a lease."""
     run = context(**WINDOW)
     consume().execute(run)
-    movers = {row.moved_by for row in source.cursors(FEED, NAME)}
-    (mover,) = movers
+    (mover,) = {row.moved_by for row in source.cursors(FEED, NAME)}
     by, _, process = mover.partition("@")
     assert by == run_name(run)
     assert f":{os.getpid()}:" in process

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a frontier is older than it may be: what is said, in which order, and with which remedy."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.freshness import check_freshness
+from airflow_changefeed.exceptions import (
+    AirflowUnavailableError,
+    FreshnessError,
+    PoisonError,
+    SourceUnavailableError,
+)
+from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, RUN, Shop, late, stuck
+from tests.unit.export.ailments import ListedVariables
+
+
+@pytest.mark.parametrize(
+    ("dag", "code", "words"),
+    [
+        (DagState("hourly", is_paused=True), "dag-paused", "DAG hourly is paused"),
+        (DagState("hourly", last_run="r7", last_state="failed"), "run-failed", "run r7 of DAG hourly"),
+        (
+            DagState("hourly", is_there=False),
+            "no-run",
+            "no DAG hourly any more. If this is another",
+        ),
+        (DagState("hourly", last_run="r7", last_state="running"), "no-run", "its last one, is running"),
+        (None, "no-run", f"nothing has moved its cursor since .*, by {RUN}"),
+    ],
+)
+def test_what_airflow_knows_of_the_dag_is_a_reason(
+    shop: Shop, dag: DagState | None, code: str, words: str
+) -> None:
+    """The DAG whose run moved the cursor last."""
+    shop.known = {"hourly": dag} if dag is not None else {}
+    (reason,) = late(shop).only().reasons
+    assert reason.kind.code == code
+    assert f"feed {FEED}, consumer {EXPORT}" == reason.where
+    with pytest.raises(FreshnessError, match=words):
+        shop.check().check()
+
+
+def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> None:
+    """Nobody may take the other reasons for all that there is."""
+    late(shop)
+    shop.is_airflow_away = True
+    unknown, reason = shop.only().reasons
+    assert (unknown.kind.code, reason.kind.code) == ("not-checked", "no-run")
+    assert str(unknown) == (
+        f"note not-checked: feed {FEED}, consumer {EXPORT}: what became of its DAG: could not read the "
+        "state of the DAG: no such table. Migrate it"
+    )
+
+
+class Encrypted(ListedVariables):
+    """Variables that another key has encrypted."""
+
+    def get(self, key: str) -> str | None:
+        raise AirflowUnavailableError.of(
+            f"Airflow has Variable {key!r} but did not give its value", "Migrate it"
+        )
+
+
+def test_a_variable_that_cannot_be_read_is_told_unless_all_of_airflow_is_away(shop: Shop) -> None:
+    """It might have been edited; the next run would fail with that."""
+    late(shop)
+
+    def codes() -> list[str]:
+        (found,) = check_freshness(shop.source, Encrypted(), shop.find_dag, 2 * HOUR).consumers
+        return [fault.kind.code for fault in found.reasons]
+
+    assert codes() == ["not-checked", "no-run"]
+    shop.is_airflow_away = True
+    assert codes() == ["not-checked", "no-run"]
+
+
+def test_a_consumer_at_work_that_is_behind_says_when_it_moved(shop: Shop) -> None:
+    """No empty reason: the person who was woken must see whether it goes on."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    (reason,) = shop.only().reasons
+    assert reason.kind.code == "catching-up"
+    assert "nothing was found that stops it; its cursor moved last at " in reason.what
+    assert "who holds it: airflow-changefeed leases --feed shop.Order --conn-id ..." in reason.remedy
+    assert "catching-up" in str(shop.only())
+    shop.age_cursors(3 * HOUR)
+    assert shop.codes() == ["no-run"]
+
+
+def test_the_dag_is_found_also_after_a_person_moved_the_cursor(shop: Shop) -> None:
+    """In the history of the cursor."""
+    late(shop)
+    (row,) = shop.source.cursors(FEED)
+    shop.source.seal(FEED, shop.hour)
+    back = {0: [UlidRange(row.ulid, Ulid.floor(shop.hour - 2 * HOUR).previous())]}
+    cursors.advance(shop.source, shop.variables, EXPORT, FEED, back, by="anna")
+    shop.age_cursors(3 * HOUR)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    assert shop.codes() == ["dag-paused"]
+
+
+def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -> None:
+    """From the first hour that it left out; Airflow takes both commands."""
+    late(shop)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    found = shop.only()
+    (reason,) = found.reasons
+    until = format_time(found.complete_until)
+    unpause = "airflow dags unpause hourly"
+    backfill = f"airflow backfill create --dag-id hourly --from-date {until} --to-date ..."
+    assert reason.remedy == (
+        f"Unpause it: {unpause}. If its schedule does not catch up, backfill what it left out: {backfill}"
+    )
+    for command in (unpause, backfill.replace("...", until)):
+        assert get_parser().parse_args(shlex.split(command)[1:]).func
+
+
+def test_the_dag_of_a_run_with_a_long_name_is_found(shop: Shop) -> None:
+    """The cursor has as much of the name as servers keep beside the process."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    run = f"hourly/asset_triggered__{'x' * 100}/group.{'y' * 40}/12"
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1, by=run)
+    shop.write(2, 8 * HOUR)
+    shop.age_cursors(8 * HOUR)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    assert shop.codes() == ["dag-paused"]
+
+
+def test_a_paused_dag_of_a_consumer_of_events_leaves_nothing_out(shop: Shop) -> None:
+    """It goes on where it stopped, so nothing is to be backfilled."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer("billing")
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1, by=RUN)
+    shop.write(2, 8 * HOUR)
+    shop.age_cursors(8 * HOUR)
+    shop.known = {"hourly": DagState("hourly", is_paused=True)}
+    assert [reason.remedy for reason in shop.only().reasons] == ["Unpause it: airflow dags unpause hourly"]
+
+
+def hole(shop: Shop) -> None:
+    """Leave out an hour."""
+    shop.export(9, 8)
+    shop.export(6, 0)
+
+
+def gap(shop: Shop) -> None:
+    """Let a capture miss a change."""
+    shop.sql("create table cart (id integer primary key, note text)")
+    name = "cart_changes"
+    shop.source.enable_capture(CaptureSpec((TableCapture("cart"),), name=name))
+    shop.source.seal(name, shop.hour - 3 * HOUR)
+    with closing(sqlite3.connect(shop.path, isolation_level=None)) as connection:
+        triggers = connection.execute("select name from sqlite_master where type = 'trigger'").fetchall()
+        for (trigger,) in triggers:
+            connection.execute(f'drop trigger "{trigger}"')
+    begin = Ulid.floor(shop.hour - 9 * HOUR).previous()
+    shop.source.begin_consumer(EXPORT, name, {0: begin}, by=RUN)
+    shop.source.check_capture(name)
+
+
+def dead(shop: Shop) -> None:
+    """Let a process die that held the lease."""
+    stuck(shop)
+    shop.sql('update "changefeed.consumer" set lease_expires_ms = 1')
+
+
+def parked(shop: Shop) -> None:
+    """Let an event fail."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer(max_attempts=1, on_poison=OnPoison.PARK)
+
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("card 4111-1111")
+
+    run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
+
+
+def failing(shop: Shop) -> None:
+    """Let a handler fail until its consumer stops at the event."""
+    shop.write(1, 9 * HOUR)
+    shop.consumer(max_attempts=1)
+
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("card 4111-1111")
+
+    with pytest.raises(PoisonError):
+        run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (hole, "window-missing"),
+        (failing, "consumer-failing"),
+        (gap, "capture-gap"),
+        (stuck, "lease-stuck"),
+        (dead, "lease-expired"),
+        (parked, "dead-letter"),
+    ],
+)
+def test_what_doctor_finds_is_a_reason(shop: Shop, make: Callable[[Shop], None], code: str) -> None:
+    """In its words, with its remedy; not what is in an event."""
+    make(shop)
+    found = shop.only()
+    (reason, *_) = [fault for fault in found.reasons if fault.kind.code == code]
+    assert reason.remedy
+    assert reason.what in str(found)
+    assert "4111" not in str(found)
+
+
+def test_a_consumer_is_complete_until_the_gap_of_its_capture(shop: Shop) -> None:
+    """Although it has read all there is: what the capture missed is not in the feed."""
+    gap(shop)
+    shop.source.drop_consumer(EXPORT, "cart_changes")
+    create_consumer(
+        shop.source, ConsumerSpec("billing", "cart_changes", max_attempts=1), "latest", by="a person"
+    )
+    found = shop.only()
+    assert (found.consumer, found.is_fresh) == ("billing", False)
+    assert found.complete_until == shop.hour - 3 * HOUR
+    assert "capture-gap" in [fault.kind.code for fault in found.reasons]
+    shop.source.resolve_capture("cart_changes", note="counted", by="a person")
+    assert shop.only().is_fresh
+
+
+def test_who_holds_the_lease_of_a_consumer_that_is_behind_is_a_reason(shop: Shop) -> None:
+    """With the time since when, also while it moves the cursor: it may be slow."""
+    shop.write(1, 9 * HOUR)
+    shop.write(2, 8 * HOUR)
+    shop.consumer()
+    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1)
+    begun = shop.source.now()
+    shop.source.acquire_leases("billing", FEED, [0], holder="pod-7", seconds=60)
+    found = shop.only()
+    (reason,) = found.reasons
+    assert reason.kind.code == "lease-held"
+    (lease,) = shop.source.leases(FEED)
+    assert lease.since is not None
+    assert begun <= lease.since
+    assert f"pod-7 holds the lease of shard 0 since {format_time(lease.since)}, and last moved" in reason.what
+    assert f"--fencing-token {lease.token} --conn-id ..." in reason.remedy
+
+
+def test_errors_come_before_the_reason_of_the_dag(shop: Shop) -> None:
+    """No run mends them; then what else may stop it. A failed run is named although the DAG is paused."""
+    hole(shop)
+    shop.age_cursors(4 * HOUR)
+    shop.sql(f'drop index "changefeed.outbox_shard:{FEED}"')
+    shop.known = {"hourly": DagState("hourly", is_paused=True, last_run="r7", last_state="failed")}
+    assert shop.codes() == ["object-missing", "dag-paused", "run-failed", "window-missing"]
+    shop.known = {}
+    assert shop.codes() == ["object-missing", "window-missing", "no-run"]
+
+
+def test_a_writer_that_lets_seals_time_out_is_a_reason(shop: Shop) -> None:
+    """All others wait for its transaction."""
+    late(shop)
+    with closing(sqlite3.connect(shop.path, isolation_level=None)) as writer:
+        writer.execute("begin immediate")
+        assert "open-transaction" in shop.codes()
+        writer.execute("rollback")
+    assert "open-transaction" not in shop.codes()
+
+
+def test_a_reason_that_cannot_be_found_does_not_hide_that_it_is_late(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check that failed is the reason."""
+
+    def away(feed: str | None, limits: object) -> None:
+        raise SourceUnavailableError("the database did not answer")
+
+    monkeypatch.setattr(shop.source, "inspect", away)
+    assert late(shop).codes() == ["not-checked", "no-run"]
