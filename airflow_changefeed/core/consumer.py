@@ -287,10 +287,37 @@ class ConsumerPosition:
     A consumer's position in a shard.
 
     :param behind: events in the feed beyond its cursor, at most ``COUNTED``.
+    :param before: events in the feed before its beginning, at most ``COUNTED``: they were not purged, and no
+        backfill has completed them. 0 unless the beginning was implied.
+    :param before_from: the first of them; None if there are none.
     """
 
     row: CursorRow
     behind: int
+    before: int
+    before_from: Ulid | None
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """
+    What the newest look at an output's files found, for those who do not read the files.
+
+    :param consumer: whose export it is.
+    :param path: root of the output, without secrets.
+    :param checked_at: when the look began, by the database's clock.
+    :param checked_by: the run, person or program that looked.
+    :param missing: ranges that should be complete and are not.
+    :param first: begin of the first of them; None if none is missing.
+    """
+
+    consumer: str
+    feed: str
+    path: str
+    checked_at: datetime
+    checked_by: str
+    missing: int
+    first: datetime | None
 
 
 @dataclass(frozen=True)
@@ -322,6 +349,7 @@ class FeedOverview:
     :param shard_count: total number of shards.
     :param consumers: those with settings. Exports have none and appear in ``shards`` only.
     :param gaps: of a capture, those that are open; None for other feeds, and if the login may not read them.
+    :param checks: of the outputs of its exports, by consumer; those that were recorded.
     """
 
     info: FeedInfo
@@ -329,6 +357,7 @@ class FeedOverview:
     shard_count: int
     consumers: tuple[ConsumerInfo, ...] = ()
     gaps: tuple[CaptureGap, ...] | None = None
+    checks: tuple[OutputCheck, ...] = ()
 
     def lost_shards(self, consumer: str) -> list[Shard]:
         """

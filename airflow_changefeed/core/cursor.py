@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import ClassVar
 
 from airflow_changefeed.core import documents
@@ -16,7 +17,7 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, DatabaseIdentity, Shard, max_hold_text, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, PurgedError
 
 KIND = "changefeed cursors"
@@ -54,17 +55,32 @@ class Cursor:
         return self.ulid.time
 
 
+class Began(str, Enum):
+    """
+    How the beginning of a consumer came about.
+
+    ``CHOSEN``: a person or a program named the place. ``IMPLIED``: it is where the first windows begin that
+    a run of an export planned, so events before it may be missed by mistake. ``ACCEPTED``: implied, and a
+    person accepted that the export does not have what lies before.
+    """
+
+    CHOSEN = "chosen"
+    IMPLIED = "implied"
+    ACCEPTED = "accepted"
+
+
 @dataclass(frozen=True)
 class CursorRow:
     """
     The database's row for a consumer, feed and shard; it arbitrates (ADR 0004).
 
-    :param frontier: start, cursor and what is complete ahead of it.
+    :param frontier: start, cursor, and what is complete ahead of it and before the start.
     :param fencing_token: of the newest grant; 0 before the first one.
     :param lease_holder: who holds the lease; None if it is not held.
     :param lease_expires: by the database's clock; None if it is not held.
     :param ack: inclusive; what the consumer no longer needs. A purge passes the lowest one only for
         events that are older than the feed's ``max_hold``.
+    :param began: how the beginning came about.
     """
 
     consumer: str
@@ -78,11 +94,30 @@ class CursorRow:
     lease_holder: str | None = None
     lease_expires: datetime | None = None
     ack: Ulid = field(default=Ulid.MIN)
+    began: Began = Began.IMPLIED
 
     @property
     def ulid(self) -> Ulid:
         """The cursor: the last ULID consumed."""
         return self.frontier.upto
+
+    @property
+    def acknowledged(self) -> tuple[UlidRange, ...]:
+        """The ranges whose events the consumer has completed, and no longer needs."""
+        start = self.frontier.start
+        return (*self.frontier.before, UlidRange(start, max(start, self.ack)))
+
+    def before_beginning(self, purged_upto: Ulid) -> list[UlidRange]:
+        """
+        Return the ranges before an implied beginning that no backfill has completed, ascending; none before
+        one that was chosen or accepted.
+
+        :param purged_upto: of the shard; what was purged is left out.
+        """
+        start = self.frontier.start
+        if self.began is not Began.IMPLIED or start <= purged_upto:
+            return []
+        return uncovered(UlidRange(purged_upto, start), self.frontier.before)
 
     def is_lost(self, purged_upto: Ulid) -> bool:
         """

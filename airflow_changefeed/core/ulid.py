@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
@@ -146,6 +146,27 @@ class UlidRange:
     def touches(self, other: UlidRange) -> bool:
         """Whether both together are one range without a gap."""
         return max(self.after, other.after) <= min(self.upto, other.upto)
+
+
+def merge(ranges: Iterable[UlidRange]) -> list[UlidRange]:
+    """Return the fewest ranges that cover the same, ascending: none touches the next."""
+    merged: list[UlidRange] = []
+    for each in sorted(ranges):
+        if merged and each.touches(merged[-1]):
+            merged[-1] = UlidRange(merged[-1].after, max(merged[-1].upto, each.upto))
+        else:
+            merged.append(each)
+    return merged
+
+
+def uncovered(wanted: UlidRange, ranges: Iterable[UlidRange]) -> list[UlidRange]:
+    """Return the pieces of a range that no other covers, ascending."""
+    found, position = [], wanted.after
+    for each in sorted(ranges):
+        if position < min(each.after, wanted.upto):
+            found.append(UlidRange(position, min(each.after, wanted.upto)))
+        position = max(position, each.upto)
+    return [*found, UlidRange(position, wanted.upto)] if position < wanted.upto else found
 
 
 def random_80_bits() -> int:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from airflow_changefeed.core.cursor import (
     RESTORED_PAGE,
+    Began,
     Cursor,
     CursorDocument,
     CursorRow,
@@ -283,10 +284,14 @@ def move(
     for row in rows:
         if row.shard in tokens and (frontier := change(row)) != row.frontier:
             version, token = row.resource_version, tokens[row.shard]
-            moves.append(
-                CursorMove(row.shard, frontier, version, token, ack=frontier.upto, is_rewind=is_rewind)
-            )
+            began = began_after(row, frontier) if is_rewind else None
+            moves.append(CursorMove(row.shard, frontier, version, token, frontier.upto, is_rewind, began))
     return source.move_cursors(consumer, feed, moves, by=by, why=why) if moves else list(rows)
+
+
+def began_after(row: CursorRow, frontier: Frontier) -> Began | None:
+    """Return how the beginning came about after a person moved a cursor; None if the move leaves it."""
+    return Began.CHOSEN if frontier.start < row.frontier.start else None
 
 
 def publish_rows(

@@ -59,8 +59,10 @@ class PlannedMove:
 
     @property
     def forgotten(self) -> tuple[UlidRange, ...]:
-        """Complete ranges after a gap that would no longer count as complete."""
-        return self.row.frontier.ahead if self.target < self.row.ulid else ()
+        """Complete ranges beyond a gap, and before the start, that would no longer count as complete."""
+        frontier = self.row.frontier
+        before = frontier.before if self.target < frontier.start else ()
+        return before + (frontier.ahead if self.target < frontier.upto else ())
 
     @property
     def absorbed(self) -> tuple[UlidRange, ...]:

@@ -7,18 +7,26 @@ A move of an export's cursors also publishes its Variable; consumers have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_changefeed.core.consumer import MAX_REASON
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.cursors import VariableStore, compare, publish_rows, retrying
+from airflow_changefeed.cursors.cursors import (
+    VariableStore,
+    began_after,
+    compare,
+    publish_rows,
+    retrying,
+    some,
+)
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.move_plan import (
     PlannedMove,
     go_back,
+    known_rows,
     plan_moves,
     plan_reset,
 )
@@ -34,6 +42,7 @@ from airflow_changefeed.sources.base_cursors import CursorMove
 __all__ = (
     "HELD_TIMEOUT",
     "PlannedMove",
+    "accept_beginning",
     "go_back",
     "is_of_events",
     "move_to",
@@ -76,44 +85,124 @@ def move_to(
         the moved cursors are not published; the message says which; transient.
     """
     expected = _expected(consumer, feed, moves, versions)
-    if why is not None and len(why) > MAX_REASON:
-        raise InvalidArgumentError(f"why: {len(why)} characters; give at most {MAX_REASON}")
     targets = {move.shard: move.target for move in moves}
     is_export = not is_of_events(source, consumer, feed)
 
-    def attempt() -> list[CursorRow]:
-        with leased(source, consumer, feed, list(targets), by) as leases:
-            # Under the lease, so that an edit between the check and the move must come within milliseconds.
-            rows = (
-                compare(source, variables, consumer, feed)[0] if is_export else source.cursors(feed, consumer)
+    def changes(rows: Sequence[CursorRow], tokens: Mapping[Shard, int]) -> list[CursorMove]:
+        kept = {} if is_export else _kept(source, consumer, feed)
+        return [
+            CursorMove(
+                shard=row.shard,
+                frontier=(frontier := row.frontier.moved_to(targets[row.shard])),
+                expected_version=expected[row.shard],
+                fencing_token=tokens[row.shard],
+                ack=min(frontier.upto, kept.get(row.shard, Ulid.MAX)),
+                is_rewind=True,
+                began=began_after(row, frontier),
             )
-            kept = {} if is_export else _kept(source, consumer, feed)
-            changes = []
-            for row in rows:
-                if row.shard in targets:
-                    frontier = row.frontier.moved_to(targets[row.shard])
-                    ack = min(frontier.upto, kept.get(row.shard, Ulid.MAX))
-                    changes.append(
-                        CursorMove(
-                            shard=row.shard,
-                            frontier=frontier,
-                            expected_version=expected[row.shard],
-                            fencing_token=leases.tokens[row.shard],
-                            ack=ack,
-                            is_rewind=True,
-                        )
-                    )
-            return source.move_cursors(consumer, feed, changes, by=by, why=why)
+            for row in rows
+            if row.shard in targets
+        ]
+
+    return _change(
+        source, variables if is_export else None, consumer, feed, list(targets), changes, by, why, timeout
+    )
+
+
+def accept_beginning(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    *,
+    by: str,
+    why: str,
+    versions: Mapping[Shard, int] | None = None,
+    timeout: float = HELD_TIMEOUT,
+) -> list[CursorRow]:
+    """
+    Accept that an export does not have what lies before its beginning, in all shards; publish its Variable.
+
+    Nobody is told of those events any more, and purges no longer keep them for this export.
+
+    :param by: name of the person.
+    :param why: the person's reason.
+    :param versions: resource versions that the person saw, of the cursors whose beginning was implied; None
+        for any.
+    :return: all rows of the consumer and feed, after the change.
+    :raises ConsumerNotFoundError, ShardNotFoundError: the feed has no such consumer; terminal.
+    :raises InvalidArgumentError: it is not an export, or no beginning was implied; terminal.
+    :raises ChangefeedError: as :func:`move_to`; nothing was changed.
+    """
+    rows = known_rows(source, consumer, feed)
+    if is_of_events(source, consumer, feed):
+        raise InvalidArgumentError(
+            f"consumer {consumer!r} of feed {feed!r} is not an export. It began where it was created to "
+            "begin, so there is nothing to accept. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )
+    implied = {row.shard: row.resource_version for row in rows if row.began is Began.IMPLIED}
+    if not implied:
+        began = some(f"shard {shard_text(row.shard)} {row.began.value}" for row in rows)
+        raise InvalidArgumentError(
+            f"consumer {consumer!r} of feed {feed!r} has no beginning that is not chosen or accepted: "
+            f"{began}. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )
+    expected = _versions(consumer, feed, implied, versions)
+
+    def changes(rows: Sequence[CursorRow], tokens: Mapping[Shard, int]) -> list[CursorMove]:
+        return [
+            CursorMove(row.shard, row.frontier, expected[row.shard], tokens[row.shard], began=Began.ACCEPTED)
+            for row in rows
+            if row.shard in expected
+        ]
+
+    why = f"accept-beginning: {why}"
+    return _change(source, variables, consumer, feed, list(expected), changes, by, why, timeout)
+
+
+def _change(
+    source: FeedSource,
+    variables: VariableStore | None,
+    consumer: str,
+    feed: str,
+    shards: Sequence[Shard],
+    changes: Callable[[Sequence[CursorRow], Mapping[Shard, int]], list[CursorMove]],
+    by: str,
+    why: str | None,
+    timeout: float,
+) -> list[CursorRow]:
+    """
+    Change rows under their leases, and publish them.
+
+    :param variables: None for a consumer, which has no Variable.
+    :param changes: returns the changes of the present rows under fencing tokens.
+    """
+    if why is not None and len(why) > MAX_REASON:
+        raise InvalidArgumentError(f"why: {len(why)} characters; give at most {MAX_REASON}")
+
+    def attempt() -> list[CursorRow]:
+        with leased(source, consumer, feed, shards, by) as leases:
+            # Under the lease, so that an edit between check and change must come within milliseconds.
+            rows = (
+                source.cursors(feed, consumer)
+                if variables is None
+                else compare(source, variables, consumer, feed)[0]
+            )
+            return source.move_cursors(consumer, feed, changes(rows, leases.tokens), by=by, why=why)
 
     rows = retrying(attempt, timeout, (LeaseHeldError, LeaseLostError))
-    if not is_export:
+    if variables is None:
         return rows
     try:
         return publish_rows(source, variables, consumer, feed, rows)
     except SourceUnavailableError as problem:
         raise SourceUnavailableError(
-            f"consumer {consumer!r}, feed {feed!r}: the cursors were moved, but not published: "
-            f"{problem.message}. Do not move them again. The next run publishes the Variable; to publish it "
+            f"consumer {consumer!r}, feed {feed!r}: the cursors were changed, but not published: "
+            f"{problem.message}. Do not change them again. The next run publishes the Variable; to publish it "
             f"now: {shell('cursor publish', consumer, '--feed', feed)}",
             **problem.facts,
         ) from problem
@@ -128,18 +217,27 @@ def _expected(
     consumer: str, feed: str, moves: Sequence[PlannedMove], versions: Mapping[Shard, int] | None
 ) -> dict[Shard, int]:
     planned = {move.shard: move.row.resource_version for move in moves}
+    InvalidArgumentError.collect(
+        f"moving consumer {consumer!r} of feed {feed!r}", [] if moves else ["there is no cursor to move"]
+    )
+    return _versions(consumer, feed, planned, versions)
+
+
+def _versions(
+    consumer: str, feed: str, present: Mapping[Shard, int], versions: Mapping[Shard, int] | None
+) -> dict[Shard, int]:
+    """Return the expected version of each cursor that changes: the given ones, or the present ones."""
     if versions is None:
-        versions = planned
-    problems = [] if moves else ["there is no cursor to move"]
-    problems += [
-        f"shard {shard_text(shard)}: the version is missing" for shard in planned if shard not in versions
+        return dict(present)
+    problems = [
+        f"shard {shard_text(shard)}: the version is missing" for shard in present if shard not in versions
     ]
     problems += [
-        f"shard {shard_text(shard)}: a version is given, but its cursor does not move"
+        f"shard {shard_text(shard)}: a version is given, but its cursor does not change"
         for shard in versions
-        if shard not in planned
+        if shard not in present
     ]
-    InvalidArgumentError.collect(f"moving consumer {consumer!r} of feed {feed!r}", problems)
+    InvalidArgumentError.collect(f"changing consumer {consumer!r} of feed {feed!r}", problems)
     return dict(versions)
 
 

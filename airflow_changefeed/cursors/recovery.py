@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_changefeed.core.cursor import (
+    Began,
     Cursor,
     CursorDocument,
     CursorRow,
@@ -107,7 +108,7 @@ def adopt(
     known = {row.shard for row in source.cursors(feed, consumer)}
     starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
     if starts:
-        source.begin_consumer(consumer, feed, starts, by=by, why="adopt")
+        source.begin_consumer(consumer, feed, starts, by=by, why="adopt", began=Began.CHOSEN)
 
     def change(row: CursorRow) -> Frontier:
         if row.ulid == wanted[row.shard].ulid:

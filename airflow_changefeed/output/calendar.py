@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, uncovered
+from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.output.store import ExportStore
 
 #: Cells that one calendar may have.

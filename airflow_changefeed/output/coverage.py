@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.core.unit import ExportUnit
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -169,16 +169,6 @@ def _bounds(interval: Interval, units: Sequence[ExportUnit]) -> UlidRange:
         return UlidRange(wanted.after, wanted.after)
     after = wanted.after if interval.start is not None else min(unit.range.after for unit in units)
     return UlidRange(after, wanted.upto if interval.end is not None else max(u.range.upto for u in units))
-
-
-def uncovered(wanted: UlidRange, ranges: Iterable[UlidRange]) -> list[UlidRange]:
-    """Return the pieces of a range that no other covers, ascending."""
-    found, position = [], wanted.after
-    for each in sorted(ranges):
-        if position < min(each.after, wanted.upto):
-            found.append(UlidRange(position, min(each.after, wanted.upto)))
-        position = max(position, each.upto)
-    return [*found, UlidRange(position, wanted.upto)] if position < wanted.upto else found
 
 
 def _began_before(store: ExportStore, shard: Shard, position: Ulid) -> bool:

@@ -22,11 +22,21 @@ from airflow_changefeed.core.ulid import Ulid
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge removed, or would remove, from a shard: ``rows`` events up to ``upto`` (inclusive)."""
+    """
+    What a purge removed, or would remove, from a shard.
+
+    :param rows: events removed.
+    :param upto: inclusive; up to where.
+    :param held_from: the first event that was held because nobody has acknowledged it and it lies before the
+        beginning of an export that began by itself; None if none was.
+    :param held_by: these exports, by name.
+    """
 
     shard: Shard
     rows: int
     upto: Ulid
+    held_from: Ulid | None = None
+    held_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,10 @@ class FeedControl(Protocol):
         Purges up to ``floor(before)``, but not into an unsealed window, and no event that is younger than the
         feed's ``max_hold`` and that a consumer has not acknowledged, or that came after the begin of a
         snapshot. A consumer whose cursor is passed is lost (``CursorRow.is_lost``).
+
+        An event before the beginning of an export that began by itself (``Began.IMPLIED``) is kept likewise,
+        unless a consumer, also one that was dropped, has acknowledged it: it lies between the consumer's
+        start and ``ack``, or in ``Frontier.before``.
 
         :param dry_run: only return what would be removed.
         """

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_changefeed.core.cursor import CursorChange, CursorRow
+from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
@@ -25,6 +26,7 @@ class CursorMove:
         back.
     :param is_rewind: a manual move, which may go back: ``ack`` then also moves back, so that no purge
         removes what the consumer will read again. Refused below what was purged.
+    :param began: how the beginning came about; None keeps it.
     """
 
     shard: Shard
@@ -33,6 +35,7 @@ class CursorMove:
     fencing_token: int
     ack: Ulid | None = None
     is_rewind: bool = False
+    began: Began | None = None
 
 
 class CursorStore(Protocol):
@@ -42,13 +45,21 @@ class CursorStore(Protocol):
         """Return the rows of a feed, of one consumer or of all."""
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
+        self,
+        consumer: str,
+        feed: str,
+        starts: Mapping[Shard, Ulid],
+        *,
+        by: str,
+        why: str | None = None,
+        began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
         """
-        Ensure that a consumer has a row for each shard.
+        Ensure that an export has a row for each shard.
 
         :param starts: where the consumer begins, exclusive. An existing row keeps its position, except
             that one which has completed nothing yet may begin earlier (``Frontier.begin_at``).
+        :param began: how the beginnings of new rows come about; existing ones keep theirs.
         :return: all rows of the consumer and feed.
         """
 
@@ -83,9 +94,22 @@ class CursorStore(Protocol):
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         """
-        Drop a consumer's rows, history and settings; it no longer holds back purges.
+        Drop a consumer's rows, history, settings and output check; it no longer holds back purges.
+
+        The ranges that it has acknowledged are remembered: a purge does not hold their events for a consumer
+        that began after them (``FeedControl.purge``).
 
         :param resource_version: expected version: for a consumer that of its settings, for an export the
             sum of its rows'. None skips the check.
         :raises StaleVersionError: it was changed since; nothing was dropped; terminal.
+        """
+
+    def record_check(self, check: OutputCheck) -> None:
+        """
+        Record what a look at the files of an export's output found; overviews have it.
+
+        The newest of each consumer and feed is kept; nothing is recorded for a consumer without a row.
+        Whoever may read the feed may record. No resource version grows.
+
+        :param check: ``checked_at`` is taken down to the database's clock.
         """

@@ -11,11 +11,10 @@ from functools import cached_property
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.times import EPOCH, format_known, format_time
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output.calendar import CellState
-from airflow_changefeed.output.coverage import uncovered
 from airflow_changefeed.plugins.changefeed_runs import interval_of, running
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -106,7 +106,7 @@ def test_beginning_again_keeps_the_place(ready: Bench) -> None:
 def test_a_consumer_that_begins_earlier_keeps_a_purge_from_what_it_begins_with(ready: Bench) -> None:
     """Its ack goes back with its beginning."""
     for after in (_hour(2), _hour(1)):
-        ready.source.begin_consumer("later", ready.feed, {0: after}, by="test")
+        ready.source.begin_consumer("later", ready.feed, {0: after}, by="test", began=Began.CHOSEN)
         assert _rows(ready, "later")[0].ack == after
     ready.source.drop_consumer(ME, ready.feed)
     purged = {one.shard: one.upto for one in ready.source.purge(ready.feed, PAST + HOUR * 3)}

@@ -14,7 +14,7 @@ from airflow_changefeed.consumers import intake
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import FOREVER, FeedKind
 from airflow_changefeed.core.ulid import Ulid
@@ -160,7 +160,7 @@ def test_it_never_goes_beyond_what_was_asked_for_or_sealed(bench: Bench) -> None
 def test_what_was_acknowledged_goes_whatever_its_age(bench: Bench) -> None:
     """It bounds who holds back, and holds nothing itself."""
     ulids = _fill(bench)
-    bench.source.begin_consumer("export", bench.feed, {0: ulids[7]}, by="test")
+    bench.source.begin_consumer("export", bench.feed, {0: ulids[7]}, by="test", began=Began.CHOSEN)
     _hold(bench, DAY * 36_500)
     assert [one.rows for one in bench.source.purge(bench.feed, PAST + HOUR * 4)] == [8]
 

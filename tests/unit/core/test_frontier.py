@@ -29,21 +29,53 @@ def _complete(start: int, done: list[UlidRange]) -> Frontier:
     return frontier
 
 
+def _run(frontier: Frontier) -> UlidRange:
+    return UlidRange(frontier.start, frontier.upto)
+
+
 def _set_of(frontier: Frontier) -> set[int]:
-    return _numbers(UlidRange(frontier.start, frontier.upto)).union(*map(_numbers, frontier.ahead))
+    return _numbers(_run(frontier)).union(*map(_numbers, frontier.ahead + frontier.before))
 
 
 @given(starts, pieces)
-def test_the_cursor_is_the_end_of_the_unbroken_run(start: int, done: list[UlidRange]) -> None:
-    """What is complete is the union of the ranges above the start, and the cursor stops at the first gap."""
+def test_the_run_has_the_beginning_and_all_that_is_complete_around_it(
+    start: int, done: list[UlidRange]
+) -> None:
+    """What is complete is the union of the ranges; the cursor, and the start, stop at the first gap."""
     frontier = _complete(start, done)
     union: set[int] = set().union(*map(_numbers, done))
-    model = {number for number in union if number > start}
-    upto = start
-    while upto + 1 in model:
-        upto += 1
-    assert _set_of(frontier) == model
-    assert int(frontier.upto) == upto
+    first = last = start
+    while last + 1 in union:
+        last += 1
+    while first in union:
+        first -= 1
+    assert _set_of(frontier) == union
+    assert (int(frontier.start), int(frontier.upto)) == (first, last)
+    assert all(piece.upto < frontier.start for piece in frontier.before)
+
+
+@given(frontiers(), pieces)
+def test_any_number_of_ranges_may_be_added_at_once(frontier: Frontier, done: list[UlidRange]) -> None:
+    """Which is the same as one after the other, from any frontier."""
+    one_by_one = frontier
+    for piece in done:
+        one_by_one = one_by_one.complete(piece)
+    assert frontier.complete(*done) == one_by_one
+    assert one_by_one.complete(*done, *frontier.before, *frontier.ahead) == one_by_one
+
+
+def test_a_backfill_extends_the_beginning_when_it_reaches_it() -> None:
+    """In any order, also where nothing else is complete yet; the cursor stays."""
+    ranges = [UlidRange(Ulid.of_int(hour), Ulid.of_int(hour + 1)) for hour in range(10)]
+    begun = _complete(5, [])
+    waiting = begun.complete(ranges[3])
+    assert (waiting.start, waiting.upto, waiting.before) == (begun.start, begun.upto, (ranges[3],))
+    assert waiting.has_moved
+    assert waiting.missing() == ()
+    assert begun.complete(ranges[4]) == Frontier(Ulid.of_int(4), Ulid.of_int(5))
+    assert waiting.complete(ranges[4]) == Frontier(Ulid.of_int(3), Ulid.of_int(5))
+    assert waiting.complete(ranges[5], ranges[4]) == Frontier(Ulid.of_int(3), Ulid.of_int(6))
+    assert waiting.complete(ranges[0]).before == (ranges[0], ranges[3])
 
 
 @given(starts, pieces, st.randoms(use_true_random=False))
@@ -56,10 +88,10 @@ def test_the_order_of_completions_does_not_matter(start: int, done: list[UlidRan
 
 @given(frontiers(), small_ranges)
 def test_completing_never_moves_the_cursor_back(frontier: Frontier, done: UlidRange) -> None:
-    """A repeated or older range leaves the cursor where it is, and the start too."""
+    """A repeated or older range leaves the cursor where it is, and the start never rises."""
     after = frontier.complete(done)
     assert after.upto >= frontier.upto
-    assert after.start == frontier.start
+    assert after.start <= frontier.start
     assert after.complete(done) == after
 
 
@@ -72,14 +104,15 @@ def test_missing_names_exactly_the_gaps(frontier: Frontier) -> None:
         assert not _numbers(gap) & _set_of(frontier)
         filled = filled.complete(gap)
     assert filled.ahead == ()
+    assert filled.before == frontier.before
     assert filled.upto == (frontier.ahead[-1].upto if frontier.ahead else frontier.upto)
     assert bool(frontier.missing()) == bool(frontier.ahead)
 
 
 @given(frontiers())
-def test_ranges_ahead_are_ascending_and_apart(frontier: Frontier) -> None:
+def test_ranges_before_and_ahead_are_ascending_and_apart(frontier: Frontier) -> None:
     """The form is canonical, so equal sets are equal values."""
-    ends = [UlidRange(frontier.start, frontier.upto), *frontier.ahead]
+    ends = [*frontier.before, _run(frontier), *frontier.ahead]
     assert all(one.upto < two.after for one, two in pairwise(ends))
     assert pickle.loads(pickle.dumps(frontier)) == frontier  # noqa: S301 - our own bytes
 
@@ -101,6 +134,8 @@ def test_a_window_that_is_complete_beyond_a_gap_is_never_forgotten() -> None:
     assert frontier.upto == frontier.start
     assert frontier.begin_at(Ulid.of_int(2)) == frontier
     assert frontier.ahead == (ahead,)
+    before = UlidRange(Ulid.of_int(1), Ulid.of_int(3))
+    assert _complete(5, [before]).begin_at(Ulid.of_int(0)).before == (before,)
 
 
 @given(frontiers(), starts)
@@ -108,6 +143,7 @@ def test_a_person_moves_the_cursor_to_or_beyond_the_place_named(frontier: Fronti
     """Backwards forgets what was beyond, forwards absorbs what lies ahead; the start stays below."""
     target = Ulid.of_int(place)
     moved = frontier.moved_to(target)
+    assert moved.before == (frontier.before if target >= frontier.start else ())
     if target <= frontier.upto:
         assert moved.upto == target
         assert moved.ahead == ()
@@ -129,11 +165,19 @@ def test_frontiers_that_contradict_themselves_are_refused() -> None:
     ):
         with pytest.raises(CursorFormatError):
             Frontier(start, upto, ahead)
+    for before in (
+        (UlidRange(two, three),),
+        (UlidRange(one, one),),
+        (UlidRange(one, two), UlidRange(Ulid.MIN, one)),
+        (UlidRange(two, four),),
+    ):
+        with pytest.raises(CursorFormatError):
+            Frontier(three, four, before=before)
 
 
 @given(frontiers(), pieces)
 def test_what_is_taken_out_is_no_longer_complete(frontier: Frontier, taken: list[UlidRange]) -> None:
-    """And nothing else; the start stays, and windows may bring it again."""
+    """And nothing else, before the start too; the start stays, and windows may bring it again."""
     after = frontier.without(*taken)
     assert after.start == frontier.start
     assert _set_of(after) == _set_of(frontier).difference(*map(_numbers, taken))

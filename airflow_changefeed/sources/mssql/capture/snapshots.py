@@ -20,9 +20,8 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.feed.control import without_zone
 from airflow_changefeed.sources.mssql.feed.reader import MAX_BATCH_ROWS
-from airflow_changefeed.sources.mssql.names import as_time
+from airflow_changefeed.sources.mssql.names import as_time, without_zone
 from airflow_changefeed.sources.mssql.procedures import call
 
 if TYPE_CHECKING:

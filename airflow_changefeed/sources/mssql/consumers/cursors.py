@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_changefeed.core.codec import decode_text, encode
-from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.codec import decode_text
+from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -29,7 +30,7 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
 
 
 class MssqlCursors:
@@ -45,7 +46,14 @@ class MssqlCursors:
         )
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
+        self,
+        consumer: str,
+        feed: str,
+        starts: Mapping[Shard, Ulid],
+        *,
+        by: str,
+        why: str | None = None,
+        began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
         """See the protocol."""
         check_consumer(consumer)
@@ -54,7 +62,7 @@ class MssqlCursors:
             with session.transaction():
                 for shard in in_order(starts):
                     value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes}
-                    given = {"consumer": consumer, **value, "by": by, "why": why}
+                    given = {"consumer": consumer, **value, "by": by, "why": why, "began": began.value}
                     _call(session, found, "begin_consumer", given)
             return _rows(session, found, consumer)
 
@@ -121,6 +129,36 @@ class MssqlCursors:
             value = {"consumer": consumer, "resource_version": resource_version}
             _call(session, found, "drop_consumer", value)
 
+    def record_check(self, check: OutputCheck) -> None:
+        """See the protocol."""
+        value = {
+            "consumer": check.consumer,
+            "path": check.path,
+            "checked_at": without_zone(check.checked_at),
+            "by": check.checked_by,
+            "missing": check.missing,
+            "first_missing": None if check.first is None else without_zone(check.first),
+        }
+
+        def record(session: Session) -> None:
+            _call(session, load_feed(session, self.database.schema, check.feed), "record_check", value)
+
+        # Recorded again, it is the same.
+        self.database.ask(record, feed=check.feed, consumer=check.consumer)
+
+
+def output_check(feed: str, row: Mapping[str, Any]) -> OutputCheck:
+    """Return an output's check from a procedure's row."""
+    return OutputCheck(
+        consumer=row["consumer"],
+        feed=feed,
+        path=row["path"],
+        checked_at=as_time(row["checked_at"]),
+        checked_by=row["checked_by"],
+        missing=int(row["missing"]),
+        first=None if row["first_missing"] is None else as_time(row["first_missing"]),
+    )
+
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
     """Return shards in one order for all callers, to avoid deadlocks."""
@@ -135,13 +173,27 @@ def _move(feed: MssqlFeed, move: CursorMove) -> dict[str, Any]:
         "shard_id": feed.to_sql(move.shard),
         "start_ulid": frontier.start.bytes,
         "ulid": frontier.upto.bytes,
-        "ahead": json.dumps(encode(frontier.ahead, tuple[UlidRange, ...])),
+        "ahead": _as_text(frontier.ahead),
+        "before": _as_text(frontier.before),
         "furthest": max(furthest, move.ack or Ulid.MIN).bytes,
         "ack": None if move.ack is None else move.ack.bytes,
         "expected_version": move.expected_version,
         "fencing_token": move.fencing_token,
         "is_rewind": move.is_rewind or None,
+        "began": None if move.began is None else move.began.value,
     }
+
+
+def _as_text(ranges: Sequence[UlidRange]) -> str:
+    """Return ranges as the database holds them: JSON, with the digits of their bytes, which a purge reads."""
+    return json.dumps([{"after": one.after.bytes.hex(), "upto": one.upto.bytes.hex()} for one in ranges])
+
+
+def _as_ranges(text: str) -> tuple[UlidRange, ...]:
+    pairs = decode_text(tuple[dict[str, str], ...], text, where="ranges of a frontier")
+    return tuple(
+        UlidRange(*(Ulid.of_bytes(bytes.fromhex(pair[end])) for end in ("after", "upto"))) for pair in pairs
+    )
 
 
 def _change(feed: str, row: Mapping[str, Any]) -> CursorChange:
@@ -191,13 +243,17 @@ def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[Curso
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
     """Return a cursor row from a procedure's row."""
-    pieces = decode_text(tuple[UlidRange, ...], row["ahead"], where="ahead")
     expires = row["lease_expires"]
     return CursorRow(
         consumer=row["consumer"],
         feed=feed,
         shard=parse_shard(row["shard"]),
-        frontier=Frontier(Ulid.of_bytes(row["start_ulid"]), Ulid.of_bytes(row["ulid"]), pieces),
+        frontier=Frontier(
+            Ulid.of_bytes(row["start_ulid"]),
+            Ulid.of_bytes(row["ulid"]),
+            _as_ranges(row["ahead"]),
+            _as_ranges(row["before"]),
+        ),
         resource_version=int(row["resource_version"]),
         moved_at=as_time(row["moved_at"]),
         moved_by=row["moved_by"],
@@ -205,4 +261,5 @@ def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
         lease_holder=row["lease_holder"],
         lease_expires=None if expires is None else as_time(expires),
         ack=Ulid.of_bytes(row["ack"]),
+        began=Began(row["began"]),
     )

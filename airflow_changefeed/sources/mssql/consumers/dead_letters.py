@@ -24,8 +24,7 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.feed.control import without_zone
-from airflow_changefeed.sources.mssql.names import as_time
+from airflow_changefeed.sources.mssql.names import as_time, without_zone
 
 
 class MssqlDeadLetters:

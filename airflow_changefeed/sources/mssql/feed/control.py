@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 
 from airflow_changefeed.core.feed import Seal, Shard
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base_control import Purged
@@ -14,7 +14,7 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
 
 _MAX_BATCH_ROWS = 1_000_000
 
@@ -77,7 +77,13 @@ class MssqlControl:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call("purge_feed", arguments)
             return [
-                Purged(found.from_sql(row["shard_id"]), int(row["rows"]), Ulid.of_bytes(row["upto"]))
+                Purged(
+                    found.from_sql(row["shard_id"]),
+                    int(row["rows"]),
+                    Ulid.of_bytes(row["upto"]),
+                    as_ulid(row["held_from"]),
+                    tuple(json.loads(row["held_by"])),
+                )
                 for row in by_shard(session.records(sql, *values))
             ]
 
@@ -92,8 +98,3 @@ class MssqlControl:
 
         # A token lost on the way is simply never used.
         return self.database.ask(draw, feed=feed)
-
-
-def without_zone(time: datetime) -> datetime:
-    """Return a time as a naive ``datetime2``: UTC, whole milliseconds."""
-    return from_milliseconds(to_milliseconds(time)).replace(tzinfo=None)

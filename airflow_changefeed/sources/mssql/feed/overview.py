@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.consumers.control import consumer_info
-from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
+from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row, output_check
 from airflow_changefeed.sources.mssql.feed.calls import Record, records, sections
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
@@ -114,10 +114,16 @@ def _overview(
     shards: list[Record],
     cursors: list[Record],
     consumers: list[Record],
+    checks: list[Record],
 ) -> FeedOverview:
     positions: dict[Shard, list[ConsumerPosition]] = {}
     for row in cursors:
-        position = ConsumerPosition(cursor_row(feed.name, row), int(row["behind"]))
+        position = ConsumerPosition(
+            cursor_row(feed.name, row),
+            int(row["behind"]),
+            int(row["before_rows"]),
+            as_ulid(row["before_from"]),
+        )
         positions.setdefault(position.row.shard, []).append(position)
     statuses = [(_status(feed, row), row) for row in shards]
     return FeedOverview(
@@ -134,6 +140,7 @@ def _overview(
         int(counts[0]["shard_count"]),
         tuple(consumer_info(row) for row in consumers),
         _gaps(feed),
+        tuple(output_check(feed.name, row) for row in checks),
     )
 
 

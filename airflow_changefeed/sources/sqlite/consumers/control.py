@@ -13,7 +13,12 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, end_consumers, first_version
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    cursor_rows,
+    end_consumers,
+    first_version,
+    remember_acknowledged,
+)
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
 from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, has_column, load_feed, present
@@ -96,13 +101,14 @@ class SqliteConsumers(SqliteCursors):
             infos = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
             if consumer in infos:
                 _check_settings(infos[consumer], resource_version)
-            else:
-                rows = cursor_rows(connection, feed, consumer)
+            rows = cursor_rows(connection, feed, consumer)
+            if consumer not in infos:
                 version = sum(row.resource_version for row in rows)
                 what = f"consumer {consumer!r} of feed {feed!r}"
                 check_version(what, resource_version, version, consumer_text(None, rows))
             end_consumers(connection, feed, consumer)
-            for name in ("consumer", *present(connection, CONSUMER_TABLES)):
+            remember_acknowledged(connection, feed, rows)
+            for name in present(connection, CONSUMER_TABLES):
                 connection.execute(
                     f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
                 )

@@ -4,24 +4,25 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.codec import decode_text
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
 from airflow_changefeed.exceptions import LeaseLostError, ShardNotFoundError
 from airflow_changefeed.sources.base_versions import stale_cursor
 from airflow_changefeed.sources.sqlite.feed.names import present
 from airflow_changefeed.sql import load_sql
 
 ROW_COLUMNS = (
-    "consumer, feed, shard, start_ulid, ulid, ahead, ack, resource_version, moved_at_ms, moved_by, "
-    "fencing_token, lease_holder, lease_expires_ms"
+    "consumer, feed, shard, start_ulid, ulid, ahead, before, began, ack, resource_version, moved_at_ms, "
+    "moved_by, fencing_token, lease_holder, lease_expires_ms"
 )
 
 
@@ -33,6 +34,26 @@ def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None)
         (feed, consumer),
     )
     return [read_row(*row) for row in rows]
+
+
+def output_checks(connection: sqlite3.Connection) -> list[OutputCheck]:
+    """Return what the newest looks at the outputs of all exports found, by feed and consumer."""
+    rows = connection.execute(
+        "select consumer, feed, path, checked_at_ms, checked_by, missing, first_ms "
+        'from "changefeed.output_check" order by feed, consumer'
+    )
+    return [
+        OutputCheck(
+            consumer,
+            feed,
+            path,
+            from_milliseconds(checked_at),
+            checked_by,
+            missing,
+            None if first is None else from_milliseconds(first),
+        )
+        for consumer, feed, path, checked_at, checked_by, missing, first in rows
+    ]
 
 
 def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
@@ -72,17 +93,58 @@ def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | Non
         )
 
 
+def acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard) -> list[UlidRange]:
+    """Return the ranges of a shard that dropped consumers had acknowledged, ascending."""
+    rows = connection.execute(
+        'select after_ulid, upto_ulid from "changefeed.acknowledged" where feed = ? and shard = ? '
+        "order by after_ulid",
+        (feed, shard_text(shard)),
+    )
+    return [UlidRange(Ulid.of_bytes(after), Ulid.of_bytes(upto)) for after, upto in rows]
+
+
+def remember_acknowledged(connection: sqlite3.Connection, feed: str, rows: Iterable[CursorRow]) -> None:
+    """Keep what the rows of a consumer that is about to be dropped had acknowledged."""
+    for row in rows:
+        known = acknowledged(connection, feed, row.shard)
+        ranges = [one for one in row.acknowledged if not one.is_empty]
+        _keep_acknowledged(connection, feed, row.shard, [*known, *ranges])
+
+
+def forget_acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard, purged_upto: Ulid) -> None:
+    """Forget what dropped consumers had acknowledged of purged events."""
+    known = acknowledged(connection, feed, shard)
+    if known and known[0].after < purged_upto:
+        left = [UlidRange(max(one.after, purged_upto), one.upto) for one in known if one.upto > purged_upto]
+        _keep_acknowledged(connection, feed, shard, left)
+
+
+def _keep_acknowledged(
+    connection: sqlite3.Connection, feed: str, shard: Shard, ranges: Iterable[UlidRange]
+) -> None:
+    key = (feed, shard_text(shard))
+    connection.execute('delete from "changefeed.acknowledged" where feed = ? and shard = ?', key)
+    connection.executemany(
+        'insert into "changefeed.acknowledged" (feed, shard, after_ulid, upto_ulid) values (?, ?, ?, ?)',
+        [(*key, one.after.bytes, one.upto.bytes) for one in merge(ranges)],
+    )
+
+
 def read_row(*values: Any) -> CursorRow:
     """Return a row of the table, as ``ROW_COLUMNS`` has it."""
-    consumer, feed, shard, start, upto, ahead, ack, version, moved_at, moved_by, token, holder, expires = (
-        values
-    )
-    pieces = decode_text(tuple[UlidRange, ...], ahead, where="ahead")
+    consumer, feed, shard, start, upto, ahead, before, began, *rest = values
+    ack, version, moved_at, moved_by, token, holder, expires = rest
+    pieces = tuple[UlidRange, ...]
     return CursorRow(
         consumer=consumer,
         feed=feed,
         shard=parse_shard(shard),
-        frontier=Frontier(Ulid.of_bytes(start), Ulid.of_bytes(upto), pieces),
+        frontier=Frontier(
+            Ulid.of_bytes(start),
+            Ulid.of_bytes(upto),
+            decode_text(pieces, ahead, where="ahead"),
+            decode_text(pieces, before, where="before"),
+        ),
         resource_version=version,
         moved_at=from_milliseconds(moved_at),
         moved_by=moved_by,
@@ -90,6 +152,7 @@ def read_row(*values: Any) -> CursorRow:
         lease_holder=holder,
         lease_expires=from_milliseconds(expires) if expires is not None else None,
         ack=Ulid.of_bytes(ack),
+        began=Began(began),
     )
 
 

@@ -12,9 +12,11 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.cursor import CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base_cursors import CursorMove
@@ -45,7 +47,14 @@ class SqliteCursors:
             return cursor_rows(connection, feed, consumer)
 
     def begin_consumer(
-        self, consumer: str, feed: str, starts: Mapping[Shard, Ulid], *, by: str, why: str | None = None
+        self,
+        consumer: str,
+        feed: str,
+        starts: Mapping[Shard, Ulid],
+        *,
+        by: str,
+        why: str | None = None,
+        began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
         """See the protocol."""
         check_consumer(consumer)
@@ -59,9 +68,9 @@ class SqliteCursors:
                 check_beyond(connection, tables, shard, after)
                 row = known.get(shard)
                 if row is None:
-                    self.insert_cursor(connection, consumer, feed, shard, after, by)
+                    self.insert_cursor(connection, consumer, feed, shard, after, by, began)
                 elif (frontier := row.frontier.begin_at(after)) != row.frontier:
-                    self._update(connection, row, frontier, min(row.ack, after), by)
+                    self._update(connection, row, frontier, min(row.ack, after), row.began, by)
             return self.remembered(connection, consumer, feed, known, why)
 
     def remembered(
@@ -78,19 +87,27 @@ class SqliteCursors:
         return rows
 
     def insert_cursor(
-        self, connection: sqlite3.Connection, consumer: str, feed: str, shard: Shard, after: Ulid, by: str
+        self,
+        connection: sqlite3.Connection,
+        consumer: str,
+        feed: str,
+        shard: Shard,
+        after: Ulid,
+        by: str,
+        began: Began = Began.CHOSEN,
     ) -> None:
         """Make the row of a shard that a consumer begins."""
         connection.execute(
             'insert into "changefeed.consumer" '
-            "(consumer, feed, shard, start_ulid, ulid, ack, moved_at_ms, moved_by, resource_version) "
-            "values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "(consumer, feed, shard, start_ulid, ulid, began, ack, moved_at_ms, moved_by, resource_version) "
+            "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 consumer,
                 feed,
                 shard_text(shard),
                 after.bytes,
                 after.bytes,
+                began.value,
                 after.bytes,
                 self.database.now_ms(),
                 by,
@@ -99,16 +116,26 @@ class SqliteCursors:
         )
 
     def _update(
-        self, connection: sqlite3.Connection, row: CursorRow, frontier: Frontier, ack: Ulid, by: str
+        self,
+        connection: sqlite3.Connection,
+        row: CursorRow,
+        frontier: Frontier,
+        ack: Ulid,
+        began: Began,
+        by: str,
     ) -> None:
-        ahead = json.dumps(encode(frontier.ahead, tuple[UlidRange, ...]))
+        ahead, before = (
+            json.dumps(encode(pieces, tuple[UlidRange, ...])) for pieces in (frontier.ahead, frontier.before)
+        )
         connection.execute(
-            'update "changefeed.consumer" set start_ulid = ?, ulid = ?, ahead = ?, ack = ?, '
-            f"resource_version = resource_version + 1, moved_at_ms = ?, moved_by = ? {_WHERE}",
+            'update "changefeed.consumer" set start_ulid = ?, ulid = ?, ahead = ?, before = ?, began = ?, '
+            f"ack = ?, resource_version = resource_version + 1, moved_at_ms = ?, moved_by = ? {_WHERE}",
             (
                 frontier.start.bytes,
                 frontier.upto.bytes,
                 ahead,
+                before,
+                began.value,
                 ack.bytes,
                 self.database.now_ms(),
                 by,
@@ -140,7 +167,7 @@ class SqliteCursors:
                 if move.is_rewind:
                     upto = move.frontier.upto
                     check_purged(connection, tables, move.shard, min(upto, move.ack or upto))
-                self._update(connection, row, move.frontier, _ack(row, move), by)
+                self._update(connection, row, move.frontier, _ack(row, move), move.began or row.began, by)
             return self.remembered(connection, consumer, feed, known, why)
 
     def history(
@@ -150,6 +177,31 @@ class SqliteCursors:
         with self.database.connect() as connection:
             load_feed(connection, feed)
             return changes_of(connection, feed, consumer, shard, limit)
+
+    def record_check(self, check: OutputCheck) -> None:
+        """See the protocol."""
+        with self.database.connect() as connection, self.database.write(connection):
+            load_feed(connection, check.feed)
+            connection.execute(
+                'insert into "changefeed.output_check" '
+                "(consumer, feed, path, checked_at_ms, checked_by, missing, first_ms) "
+                "select ?1, ?2, ?3, min(?4, ?5), ?6, ?7, ?8 "
+                'where exists (select 1 from "changefeed.consumer" where feed = ?2 and consumer = ?1) '
+                "on conflict (feed, consumer) do update set path = excluded.path, "
+                "checked_at_ms = excluded.checked_at_ms, checked_by = excluded.checked_by, "
+                "missing = excluded.missing, first_ms = excluded.first_ms "
+                "where checked_at_ms <= excluded.checked_at_ms",
+                (
+                    check.consumer,
+                    check.feed,
+                    check.path,
+                    to_milliseconds(check.checked_at),
+                    self.database.now_ms(),
+                    check.checked_by,
+                    check.missing,
+                    None if check.first is None else to_milliseconds(check.first),
+                ),
+            )
 
 
 def _ack(row: CursorRow, move: CursorMove) -> Ulid:

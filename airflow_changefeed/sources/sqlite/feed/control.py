@@ -12,20 +12,27 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureGap
+from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import HighWater, Ulid
+from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange, uncovered
 from airflow_changefeed.exceptions import FutureTimeError, InvalidArgumentError, NotYetError
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
 from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    acknowledged,
+    cursor_rows,
+    forget_acknowledged,
+)
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present
-from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
+from airflow_changefeed.sources.sqlite.feed.reader import count_pieces, shard_bounds
 
 #: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
 DRAIN_ROWS = 10_000
@@ -235,16 +242,18 @@ class SqliteControl:
         shard = tables.from_sql(value)
         with self.database.snapshot(connection) if dry_run else self.database.write(connection):
             now_ms = self.database.now_ms()
-            bound = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted, now_ms)
+            found = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted, now_ms)
+            bound = found.upto
             if dry_run:
-                return Purged(shard, _count_upto(connection, tables, value, bound), bound)
+                return replace(found, rows=_count_upto(connection, tables, value, bound))
             # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
             # one (R12).
             connection.execute(
                 f"update {tables.state} set purged_upto = ? where shard_id = ? and purged_upto < ?",
                 (bound.bytes, value, bound.bytes),
             )
-        return Purged(shard, self._delete_upto(connection, tables, value, bound, batch), bound)
+            forget_acknowledged(connection, tables.info.name, shard, bound)
+        return replace(found, rows=self._delete_upto(connection, tables, value, bound, batch))
 
     def _delete_upto(
         self, connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid, batch: int
@@ -307,10 +316,11 @@ def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) ->
 
 def _purge_bound(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int
-) -> Ulid:
+) -> Purged:
     """
     Return up to where a purge may go: what was asked, what is sealed, and what every consumer acknowledged
-    and no snapshot needs, or is older than may be held for them.
+    and no snapshot needs, or is older than may be held for them. Where nobody has acknowledged an event
+    before the implied beginning of an export, the purge stops before it.
     """
     purged, _ = shard_bounds(connection, tables, shard)
     # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
@@ -346,7 +356,20 @@ def _purge_bound(
             (tables.to_sql(shard), released.bytes),
         ).fetchone()
         kept = max(kept, Ulid.MIN if last is None else Ulid.of_bytes(last))
-    return max(purged, kept)
+    kept = max(purged, kept)
+    rows = [row for row in cursor_rows(connection, tables.info.name, None) if row.shard == shard]
+    starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
+    known = [
+        *acknowledged(connection, tables.info.name, shard),
+        *(one for row in rows for one in row.acknowledged),
+    ]
+    after, before = max(purged, released), min(kept, max(starts.values(), default=Ulid.MIN))
+    pieces = uncovered(UlidRange(after, before), known) if after < before else []
+    _, first = count_pieces(connection, tables, shard, pieces, 1)
+    if first is None:
+        return Purged(shard, 0, kept)
+    holders = sorted(consumer for consumer, start in starts.items() if start >= first)
+    return Purged(shard, 0, first.previous(), first, tuple(holders))
 
 
 def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:

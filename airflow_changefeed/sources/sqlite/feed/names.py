@@ -25,8 +25,16 @@ from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.near import no_feed
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
 
-#: What a file has of its consumers beside cursors; one of an older version has none of it.
-CONSUMER_TABLES = ("consumer_settings", "lease_waiter", "dead_letter", "invocation", "cursor_history")
+#: What a file has of its consumers; some of it only once there is something to keep.
+CONSUMER_TABLES = (
+    "consumer",
+    "output_check",
+    "consumer_settings",
+    "lease_waiter",
+    "dead_letter",
+    "invocation",
+    "cursor_history",
+)
 #: A setting that the registry of an older version has not.
 MAX_HOLD = "max_hold_ms"
 _SHARD_COLUMNS = ("shard", "shard_id")

@@ -14,6 +14,7 @@ from airflow_changefeed.core.consumer import (
     ConsumerInfo,
     ConsumerPosition,
     FeedOverview,
+    OutputCheck,
     ShardOverview,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
@@ -23,9 +24,14 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import ROW_COLUMNS, read_row
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    ROW_COLUMNS,
+    output_checks,
+    read_row,
+)
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
 MAX_SHARDS = 100_000
@@ -61,6 +67,9 @@ class SqliteOverview:
                 consumers: dict[str, list[ConsumerInfo]] = {}
                 for info in consumer_infos(connection, None):
                     consumers.setdefault(info.spec.feed, []).append(info)
+                checks: dict[str, list[OutputCheck]] = {}
+                for check in output_checks(connection) if found else ():
+                    checks.setdefault(check.feed, []).append(check)
                 has_captures = any(tables.capture is not None for tables in found)
                 open_gaps = gaps(connection, is_open=True) if has_captures else []
                 return [
@@ -71,6 +80,7 @@ class SqliteOverview:
                         None
                         if tables.capture is None
                         else tuple(gap for gap in open_gaps if gap.capture == tables.capture.name),
+                        tuple(checks.get(tables.info.name, ())),
                         first_shard,
                         shards,
                     )
@@ -83,15 +93,16 @@ def _overview(
     tables: FeedTables,
     consumers: tuple[ConsumerInfo, ...],
     open_gaps: tuple[CaptureGap, ...] | None,
+    checks: tuple[OutputCheck, ...],
     first_shard: int,
     shards: int,
 ) -> FeedOverview:
     if not tables.keys:
         # Its event table was dropped or renamed, and with it the events of serialized writers.
-        return FeedOverview(tables.info, (), 0, consumers, open_gaps)
+        return FeedOverview(tables.info, (), 0, consumers, open_gaps, checks)
     (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
     found = _statuses(connection, tables, first_shard, shards)
-    positions = _positions(connection, tables, [status.shard for status, *_ in found])
+    positions = _positions(connection, tables, [status for status, *_ in found])
     return FeedOverview(
         tables.info,
         tuple(
@@ -101,6 +112,7 @@ def _overview(
         count,
         consumers,
         open_gaps,
+        checks,
     )
 
 
@@ -160,9 +172,9 @@ def _statuses(
 
 
 def _positions(
-    connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[Shard]
+    connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[ShardStatus]
 ) -> dict[Shard, list[ConsumerPosition]]:
-    """Return the positions of all consumers in the shards of a page, and how many events follow them."""
+    """Return the positions of all consumers in the shards of a page, and how many events are around them."""
     columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
     rows = connection.execute(
@@ -170,12 +182,15 @@ def _positions(
         f"where {_of(tables, shard)} and e.{tables.ulid} > c.ulid limit ?3)) "
         'from "changefeed.consumer" as c '
         "where c.feed = ?2 and c.shard in (select value from json_each(?1)) order by c.consumer",
-        (json.dumps(list(map(shard_text, shards))), tables.info.name, COUNTED),
-    )
+        (json.dumps([shard_text(status.shard) for status in shards]), tables.info.name, COUNTED),
+    ).fetchall()
+    purged = {status.shard: status.purged_upto for status in shards}
     found: dict[Shard, list[ConsumerPosition]] = {}
     for *values, behind in rows:
         row = read_row(*values)
-        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind))
+        pieces = row.before_beginning(purged[row.shard])
+        before = count_pieces(connection, tables, row.shard, pieces, COUNTED)
+        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind, *before))
     return found
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -329,6 +329,29 @@ def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
     time_ms, last, purged = row or (0, bytes(16), bytes(16))
     clock = Ulid.floor_milliseconds(max(time_ms, tables.floor_ms)).previous()
     return Ulid.of_bytes(purged), max(clock, Ulid.of_bytes(last))
+
+
+def count_pieces(
+    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, pieces: Iterable[UlidRange], most: int
+) -> tuple[int, Ulid | None]:
+    """
+    Count the events of a shard in ranges, at most so many, and return the first of them.
+
+    :param pieces: ascending, not overlapping.
+    """
+    count, first = 0, None
+    for piece in pieces:
+        rows, lowest = connection.execute(
+            f"select count(*), min(ulid) from (select {tables.ulid} as ulid from {tables.feed} "
+            f"where {tables.shard_condition} and {tables.ulid} > ? and {tables.ulid} <= ? "
+            "order by 1 limit ?)",
+            (tables.to_sql(shard), piece.after.bytes, piece.upto.bytes, most - count),
+        ).fetchone()
+        count += rows
+        first = first or (None if lowest is None else Ulid.of_bytes(lowest))
+        if count >= most:
+            break
+    return count, first
 
 
 def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:

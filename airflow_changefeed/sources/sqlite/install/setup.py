@@ -38,7 +38,14 @@ from airflow_changefeed.sources.sqlite.install.versions import (
 )
 from airflow_changefeed.sql import fill, load_sql
 
-INSTALL = ("registry.table", "consumer.table", "stale.table", "lease.table")
+INSTALL = (
+    "registry.table",
+    "consumer.table",
+    "acknowledged.table",
+    "output_check.table",
+    "stale.table",
+    "lease.table",
+)
 _OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
 #: Of which a capture has a form of its own.
 _OF_CAPTURES = ("feed.table", "state.table", "outbox.table")
@@ -121,7 +128,7 @@ class SqliteSetup:
         connection.execute(f"drop index if exists {tables.ulid_index}")
         feed = tables.info.name
         end_consumers(connection, feed)
-        for registry in ("registry", "consumer", "stale", *present(connection, CONSUMER_TABLES)):
+        for registry in ("registry", "acknowledged", "stale", *present(connection, CONSUMER_TABLES)):
             connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
         end_version(connection, feed)
         if tables.capture is not None:
