@@ -202,8 +202,8 @@ def _change(
     except SourceUnavailableError as problem:
         raise SourceUnavailableError(
             f"consumer {consumer!r}, feed {feed!r}: the cursors were changed, but not published: "
-            f"{problem.message}. Do not change them again. The next run publishes the Variable; to publish it "
-            f"now: {shell('cursor publish', consumer, '--feed', feed)}",
+            f"{problem.message}. Do not change them again. The next run publishes the Variable; to publish "
+            f"it now: {shell('cursor publish', consumer, '--feed', feed)}",
             **problem.facts,
         ) from problem
 

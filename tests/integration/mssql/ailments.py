@@ -119,9 +119,10 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
     "idle consumer": (
         FaultKind.CONSUMER_IDLE,
         _sql(
-            "insert into [changefeed].[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, "
+            "insert into [changefeed].[consumers] (feed_id, consumer, shard, start_ulid, ulid, began, ack, "
             "moved_at, moved_by, owner) select feed_id, N'lake', N'0', 0x00000000000000000000000000000000, "
-            "0x00000000000000000000000000000000, 0x00000000000000000000000000000000, '2024-05-06', N'me', "
+            "0x00000000000000000000000000000000, 'chosen', 0x00000000000000000000000000000000, '2024-05-06', "
+            "N'me', "
             f"user_name() from [changefeed].[feeds] where name = N'{FEED}'"
         ),
         _sql("delete from [changefeed].[consumers] where consumer = N'lake'"),

@@ -34,7 +34,7 @@ COMMON = {
     "list_stale_marks", "next_attempt", "change_consumer", "drop_consumer", "log_attempt",
     "purge_invocations", "resolve_dead_letter", "park_again", "acquire_leases", "release_leases",
     "revoke_lease", "list_leases", "list_snapshots", "list_snapshot_marks", "begin_snapshot",
-    "mark_snapshot", "end_snapshot", "maintain_feeds",
+    "mark_snapshot", "end_snapshot", "maintain_feeds", "record_check",
 }  # fmt: skip
 RIGHTS = {
     (OUTBOX, "readers"): READ,

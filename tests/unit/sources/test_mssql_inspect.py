@@ -267,7 +267,7 @@ def test_the_objects_of_an_installation_are_those_of_its_script() -> None:
     captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
     plain = {"feeds", "dropped_feeds", "consumers", "dropped_consumers", "cursor_history", "stale_marks"}
     plain |= {"writer_locks", "consumer_settings", "lease_waiters", "dead_letters", "invocations"}
-    plain |= {"database_identity", "snapshots", "snapshot_marks"}
+    plain |= {"database_identity", "snapshots", "snapshot_marks", "acknowledged", "output_checks"}
     assert {name for name, kind in found.items() if kind == "table"} == plain | captures
     assert {name for name, kind in found.items() if kind == "sequence"} == {"sequence", "fencing_token"}
 

@@ -26,12 +26,19 @@ ROW_COLUMNS = (
 )
 
 
-def cursor_rows(connection: sqlite3.Connection, feed: str, consumer: str | None) -> list[CursorRow]:
-    """Return the rows of a feed's consumer, or of all of them."""
+def cursor_rows(
+    connection: sqlite3.Connection, feed: str, consumer: str | None, shard: Shard | None = None
+) -> list[CursorRow]:
+    """
+    Return cursor rows of a feed.
+
+    :param consumer: None for all.
+    :param shard: likewise.
+    """
     rows = connection.execute(
         f'select {ROW_COLUMNS} from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
-        "order by consumer, shard",
-        (feed, consumer),
+        "and (?3 is null or shard = ?3) order by consumer, shard",
+        (feed, consumer, None if shard is None else shard_text(shard)),
     )
     return [read_row(*row) for row in rows]
 

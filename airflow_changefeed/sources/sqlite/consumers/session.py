@@ -191,9 +191,8 @@ class SqliteConsumerSession:
         return self._row(connection, step)
 
     def _row(self, connection: sqlite3.Connection, step: Consumption) -> CursorRow:
-        for row in cursor_rows(connection, self._feed, self._consumer):
-            if row.shard == step.shard:
-                return row
+        for row in cursor_rows(connection, self._feed, self._consumer, step.shard):
+            return row
         raise ShardNotFoundError(
             f"consumer {self._consumer!r} has no cursor for shard {shard_text(step.shard)} of feed "
             f"{self._feed!r}; the consumer was dropped, or never acquired the shard",

@@ -350,14 +350,9 @@ def _purge_bound(
     released = min(bound, tables.info.held_since(from_milliseconds(now_ms)))
     if released > kept:
         # To the last event that goes, so that a consumer that has read everything does not count as lost.
-        (last,) = connection.execute(
-            f"select max({tables.ulid}) from {tables.feed} "
-            f"where {tables.shard_condition} and {tables.ulid} <= ?",
-            (tables.to_sql(shard), released.bytes),
-        ).fetchone()
-        kept = max(kept, Ulid.MIN if last is None else Ulid.of_bytes(last))
+        kept = max(kept, _last_event(connection, tables, shard, released))
     kept = max(purged, kept)
-    rows = [row for row in cursor_rows(connection, tables.info.name, None) if row.shard == shard]
+    rows = cursor_rows(connection, tables.info.name, None, shard)
     starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
     known = [
         *acknowledged(connection, tables.info.name, shard),
@@ -369,7 +364,18 @@ def _purge_bound(
     if first is None:
         return Purged(shard, 0, kept)
     holders = sorted(consumer for consumer, start in starts.items() if start >= first)
-    return Purged(shard, 0, first.previous(), first, tuple(holders))
+    # To the last event that goes: the window of the first one that stays may begin before it.
+    last = _last_event(connection, tables, shard, first.previous())
+    return Purged(shard, 0, max(purged, last), first, tuple(holders))
+
+
+def _last_event(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, upto: Ulid) -> Ulid:
+    """Return the last event of a shard up to a place; ``Ulid.MIN`` if there is none."""
+    (last,) = connection.execute(
+        f"select max({tables.ulid}) from {tables.feed} where {tables.shard_condition} and {tables.ulid} <= ?",
+        (tables.to_sql(shard), upto.bytes),
+    ).fetchone()
+    return Ulid.MIN if last is None else Ulid.of_bytes(last)
 
 
 def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:

@@ -1,6 +1,7 @@
 -- Ensures that a consumer has a row for a shard. An existing row keeps its position, except that one which has completed nothing yet may
 -- begin earlier. The change is recorded in the history. May run in the caller's transaction.
--- @after: exclusive; where the consumer begins. @by, @why: who and why, as free text.
+-- @after: exclusive; where the consumer begins. @by, @why: who and why, as free text. @began: how the beginning came about, of a new row:
+--     implied or chosen.
 -- errors: 77105 @after is beyond the shard's high-water time. 77135 the consumer belongs to another user. 77153 the consumer is not an
 --     export
 -- permission: readers
@@ -9,7 +10,8 @@ create or alter procedure <<schema>>.[begin_consumer:<<name>>] (
     @shard_id <<shard_type>>,
     @after binary(16),
     @by nvarchar(256),
-    @why nvarchar(2000) = null
+    @why nvarchar(2000) = null,
+    @began varchar(10) = 'implied'
 )
 as
 begin
@@ -43,8 +45,8 @@ begin
         if @found = 0 set @version = isnull((select d.resource_version from <<schema>>.[dropped_consumers] as d where d.feed = N'<<name_text>>' and d.consumer = @consumer), 0);
         set @version = @version + 1;
         if @found = 0
-            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, resource_version, moved_at, moved_by, owner)
-            values (<<feed_id>>, @consumer, @shard, @after, @after, @after, @version, @now, @by, isnull(@owner, user_name()));
+            insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, began, ack, resource_version, moved_at, moved_by, owner)
+            values (<<feed_id>>, @consumer, @shard, @after, @after, @began, @after, @version, @now, @by, isnull(@owner, user_name()));
         else
             update <<schema>>.[consumers]
             set start_ulid = @after,
@@ -54,7 +56,7 @@ begin
                 moved_at = @now,
                 moved_by = @by
             where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard
-                and ulid = start_ulid and ahead = N'[]' and start_ulid > @after;
+                and ulid = start_ulid and ahead = N'[]' and before = N'[]' and start_ulid > @after;
         set @count = @@rowcount;
         if @count > 0
             exec <<schema>>.[note_change]

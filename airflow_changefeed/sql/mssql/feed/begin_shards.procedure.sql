@@ -44,9 +44,9 @@ begin
         where not exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = a.shard_id);
         select @version = max(d.resource_version) from <<schema>>.[dropped_consumers] as d
         where d.feed = N'<<name_text>>' and d.consumer = @consumer;
-        insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, ack, resource_version, moved_at, moved_by, owner)
+        insert into <<schema>>.[consumers] (feed_id, consumer, shard, start_ulid, ulid, began, ack, resource_version, moved_at, moved_by, owner)
         select
-            <<feed_id>>, @consumer, b.shard, b.begin_ulid, b.begin_ulid, b.begin_ulid, 1 + isnull(@version, 0), <<schema>>.[now](), @created_by, @owner
+            <<feed_id>>, @consumer, b.shard, b.begin_ulid, b.begin_ulid, 'chosen', b.begin_ulid, 1 + isnull(@version, 0), <<schema>>.[now](), @created_by, @owner
         from @begun as b
         where not exists (
             select 1 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = b.shard

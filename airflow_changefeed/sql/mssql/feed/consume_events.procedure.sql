@@ -135,7 +135,7 @@ begin
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard and fencing_token = @fencing_token and lease_holder is not null;
         if @is_own = 1 commit;
         select
-            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
+            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.before, c.began, c.ack, c.resource_version, c.moved_at, c.moved_by,
             c.fencing_token, c.lease_holder, c.lease_expires
         from <<schema>>.[consumers] as c
         where c.feed_id = <<feed_id>> and c.consumer = @consumer and c.shard = @shard;

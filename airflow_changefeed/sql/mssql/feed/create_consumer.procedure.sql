@@ -60,7 +60,7 @@ begin
             select top (1) @place = b.place, @shard = b.shard_id, @after = b.after from @begun as b order by b.place;
             while @place is not null
             begin
-                exec <<schema>>.[begin_consumer:<<name>>] @consumer = @consumer, @shard_id = @shard, @after = @after, @by = @maker;
+                exec <<schema>>.[begin_consumer:<<name>>] @consumer = @consumer, @shard_id = @shard, @after = @after, @by = @maker, @began = 'chosen';
                 delete from @begun where place = @place;
                 set @place = null;
                 select top (1) @place = b.place, @shard = b.shard_id, @after = b.after from @begun as b order by b.place;

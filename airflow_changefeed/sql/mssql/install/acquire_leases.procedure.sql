@@ -177,7 +177,7 @@ begin
                 where d.feed_id = @feed_id and d.consumer = @consumer and d.state = 'retry'
             ) then 1 else 0 end) as has_retries;
         select
-            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.ack, c.resource_version, c.moved_at, c.moved_by,
+            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.before, c.began, c.ack, c.resource_version, c.moved_at, c.moved_by,
             c.fencing_token, c.lease_holder, c.lease_expires
         from @held as h
         inner loop join <<schema>>.[consumers] as c with (forceseek)

@@ -129,6 +129,8 @@ begin
         delete from <<schema>>.[invocations] where feed_id = @feed_id;
         delete from <<schema>>.[lease_waiters] where feed_id = @feed_id;
         delete from <<schema>>.[cursor_history] where feed_id = @feed_id;
+        delete from <<schema>>.[acknowledged] where feed_id = @feed_id;
+        delete from <<schema>>.[output_checks] where feed_id = @feed_id;
         delete from <<schema>>.[capture_gaps] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_columns] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);
         delete from <<schema>>.[capture_tables] where capture_id in (select c.capture_id from <<schema>>.[captures] as c where c.name = @name);

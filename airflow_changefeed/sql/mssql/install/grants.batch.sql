@@ -13,6 +13,7 @@ grant execute on <<schema>>.[end_snapshot] to [<<schema_name>>.users];
 grant execute on <<schema>>.[next_attempt] to [<<schema_name>>.users];
 grant execute on <<schema>>.[change_consumer] to [<<schema_name>>.users];
 grant execute on <<schema>>.[drop_consumer] to [<<schema_name>>.users];
+grant execute on <<schema>>.[record_check] to [<<schema_name>>.users];
 grant execute on <<schema>>.[log_attempt] to [<<schema_name>>.users];
 grant execute on <<schema>>.[purge_invocations] to [<<schema_name>>.users];
 grant execute on <<schema>>.[resolve_dead_letter] to [<<schema_name>>.users];

@@ -2,7 +2,7 @@
 -- failure does not stop the other feeds. A feed that is being set up is skipped.
 -- @purge_before: UTC, exclusive; each feed is sealed until then, unless it is further, and purged up to then. Null drains.
 -- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock.
--- message: for each feed "feed" and its name
+-- message: for each feed "feed" and its name; and what a purge keeps because it lies before the beginning of an export, with the remedy
 -- result: for each feed that of drain_feed:T; or of seal_feed:T, where it was to be sealed, and purge_feed:T.
 -- errors: 77100 in a transaction. 77159 the feeds that failed, with reasons; the others are done
 -- permission: users; skips feeds whose operator the caller is not
@@ -18,7 +18,7 @@ begin
     set transaction isolation level read committed;
     set rowcount 0;
     declare @found table (name nvarchar(128) not null primary key, floor_time datetime2(3) not null, reason nvarchar(2048) null, is_done bit not null);
-    declare @name nvarchar(128), @floor datetime2(3), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @failed int, @all int;
+    declare @name nvarchar(128), @floor datetime2(3), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @held nvarchar(2048), @failed int, @all int;
     if @@trancount > 0
         throw 77100, N'changefeed 77100: please call this procedure outside of any transaction (maintain_feeds)', 0;
     insert into @found (name, floor_time, is_done)
@@ -29,6 +29,7 @@ begin
     while @name is not null
     begin
         set @reason = null;
+        set @held = null;
         -- The results do not name their feed. The output and the history of a job show this message.
         print concat(N'feed ', @name);
         begin try
@@ -47,8 +48,10 @@ begin
                     exec sys.sp_executesql @sql, N'@until datetime2(3), @lock_timeout int', @until = @purge_before, @lock_timeout = @lock_timeout;
                 end;
                 set @of = concat(N'<<schema_in_text>>.', quotename(concat(N'purge_feed:', @name)));
-                set @sql = concat(N'exec ', @of, N' @before = @before, @batch_rows = @batch_rows');
-                exec sys.sp_executesql @sql, N'@before datetime2(3), @batch_rows int', @before = @purge_before, @batch_rows = @batch_rows;
+                set @sql = concat(N'exec ', @of, N' @before = @before, @batch_rows = @batch_rows, @held = @held output');
+                exec sys.sp_executesql @sql, N'@before datetime2(3), @batch_rows int, @held nvarchar(2048) output',
+                    @before = @purge_before, @batch_rows = @batch_rows, @held = @held output;
+                if @held is not null print @held;
             end;
         end try
         begin catch
