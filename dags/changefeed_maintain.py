@@ -4,8 +4,9 @@
 
 `look_after` is a task for each feed, so that one that fails does not stop the others. It orders what writers
 have left in the outbox, and removes events that are older than `KEPT`; never those that a consumer has not
-read, and never rows of your own tables. Only what is sealed is removed, so it seals until then what somebody
-reads; of a feed that was never sealed and has no reader nothing is removed.
+read, and never rows of your own tables. Events before the first run of an export, which nobody has had, are
+kept as well, with a warning that says what to do. Only what is sealed is removed, so it seals until then what
+somebody reads; of a feed that was never sealed and has no reader nothing is removed.
 
 `verify` reads some days of an export again and compares them with their manifests, other days each night.
 `clean` removes the files that have been replaced in the tables of Delta Lake or Iceberg that `LAKE_FEEDS` are
@@ -20,6 +21,7 @@ exported to. A snapshot of the table of each of `CAPTURES` is taken when the new
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -31,6 +33,9 @@ from airflow_changefeed import (
     ChangefeedSnapshotOperator,
     ChangefeedVerifyOperator,
 )
+from airflow_changefeed.sources.base_control import held_reason
+
+log = logging.getLogger(__name__)
 
 CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
@@ -67,7 +72,7 @@ with DAG(
     # Two at a time, as the database has other work.
     @task(map_index_template="{{ task.op_kwargs['feed'] }}", max_active_tis_per_dag=2)
     def look_after(feed: str) -> dict[str, Any]:
-        """Return how many events were ordered in a feed, and how many were removed."""
+        """Return how many events were ordered in a feed, or removed, and for which exports some were kept."""
         source = ChangefeedHook(CONN_ID).source()
         before = source.now() - KEPT
         drained = sum(source.drain(feed).values())
@@ -75,8 +80,13 @@ with DAG(
         sealed = source.feed(feed).sealed_until
         if is_read and (sealed is None or sealed < before):
             source.seal(feed, before)
-        purged = sum(shard.rows for shard in source.purge(feed, before))
-        return {"feed": feed, "drained": drained, "purged": purged}
+        purged = source.purge(feed, before)
+        # Events that nobody has had, before the first run of an export: backfill it, or accept that.
+        if held := held_reason(feed, purged, CONN_ID):
+            log.warning("Feed %s: %s", feed, held)
+        held_by = sorted({export for shard in purged for export in shard.held_by})
+        rows = sum(shard.rows for shard in purged)
+        return {"feed": feed, "drained": drained, "purged": rows, "held_by": held_by}
 
     look_after.expand(feed=feeds())
     ChangefeedVerifyOperator(task_id="verify", feed=FEED, path=PATH, sample_days=3)

@@ -44,6 +44,7 @@ __all__ = (
     "PlannedMove",
     "accept_beginning",
     "go_back",
+    "implied_beginnings",
     "is_of_events",
     "move_to",
     "plan_moves",
@@ -130,28 +131,10 @@ def accept_beginning(
     :param versions: resource versions that the person saw, of the cursors whose beginning was implied; None
         for any.
     :return: all rows of the consumer and feed, after the change.
-    :raises ConsumerNotFoundError, ShardNotFoundError: the feed has no such consumer; terminal.
-    :raises InvalidArgumentError: it is not an export, or no beginning was implied; terminal.
-    :raises ChangefeedError: as :func:`move_to`; nothing was changed.
+    :raises ChangefeedError: as :func:`implied_beginnings` and :func:`move_to`; nothing was changed.
     """
-    rows = known_rows(source, consumer, feed)
-    if is_of_events(source, consumer, feed):
-        raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} is not an export. It began where it was created to "
-            "begin, so there is nothing to accept. Nothing was changed",
-            consumer=consumer,
-            feed=feed,
-        )
-    implied = {row.shard: row.resource_version for row in rows if row.began is Began.IMPLIED}
-    if not implied:
-        began = some(f"shard {shard_text(row.shard)} {row.began.value}" for row in rows)
-        raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} has no beginning that is not chosen or accepted: "
-            f"{began}. Nothing was changed",
-            consumer=consumer,
-            feed=feed,
-        )
-    expected = _versions(consumer, feed, implied, versions)
+    rows = implied_beginnings(source, consumer, feed)
+    expected = _versions(consumer, feed, {row.shard: row.resource_version for row in rows}, versions)
 
     def changes(rows: Sequence[CursorRow], tokens: Mapping[Shard, int]) -> list[CursorMove]:
         return [
@@ -162,6 +145,33 @@ def accept_beginning(
 
     why = f"accept-beginning: {why}"
     return _change(source, variables, consumer, feed, list(expected), changes, by, why, timeout)
+
+
+def implied_beginnings(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
+    """
+    Return the cursors of an export whose beginning was implied, and that nobody has accepted; at least one.
+
+    :raises ConsumerNotFoundError, ShardNotFoundError: the feed has no such consumer; terminal.
+    :raises InvalidArgumentError: it is not an export, or no beginning was implied; terminal.
+    """
+    rows = known_rows(source, consumer, feed)
+    if is_of_events(source, consumer, feed):
+        raise InvalidArgumentError(
+            f"consumer {consumer!r} of feed {feed!r} is not an export. It began where it was created to "
+            "begin, so there is nothing to accept. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )
+    implied = [row for row in rows if row.began is Began.IMPLIED]
+    if not implied:
+        began = some(f"shard {shard_text(row.shard)} {row.began.value}" for row in rows)
+        raise InvalidArgumentError(
+            f"consumer {consumer!r} of feed {feed!r} has no beginning that is not chosen or accepted: "
+            f"{began}. Nothing was changed",
+            consumer=consumer,
+            feed=feed,
+        )
+    return implied
 
 
 def _change(

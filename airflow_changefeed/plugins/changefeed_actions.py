@@ -33,7 +33,7 @@ from airflow_changefeed.plugins.changefeed_access import (
     same_origin,
 )
 from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
-from airflow_changefeed.plugins.changefeed_moves import make_move, plan_move, revoke
+from airflow_changefeed.plugins.changefeed_moves import accept, make_move, plan_move, revoke
 from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.plugins.views.troubles import refresh, resolve_dead_letter, resolve_gaps
 from airflow_changefeed.sources.base import FeedSource
@@ -119,6 +119,29 @@ async def move(
         return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why)
 
     return await ask_source(conn_id, question)
+
+
+@router.post("/accept_beginning", dependencies=_guarded(changing, "changefeed_accept_beginning"))
+async def beginning_accepted(
+    user: GetUserDep,
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    note: Annotated[Note, Body(max_length=MAX_REASON - 20)],
+    resource_version: Version = None,
+) -> Row:
+    """
+    Accept that an export does not have what lies before its beginning, if no cursor of it has changed since
+    the user saw them.
+
+    :param resource_version: sum of those of its cursors.
+    """
+    version = _named(resource_version, "resource_version")
+    hook, by = ChangefeedHook(conn_id), user.get_name()
+    return await ask_source(
+        conn_id,
+        lambda source: accept(source, hook.variables(), consumer, feed, version, by=by, why=note),
+    )
 
 
 @router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))

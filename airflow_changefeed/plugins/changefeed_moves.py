@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes made on the page: moves of cursors and revoked leases, only if nothing changed since."""
+"""Changes made on the page to cursors and leases, only if nothing changed since."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_changefeed.core.consumer import Position
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.cursors.cursors import VariableStore
 from airflow_changefeed.cursors.move_plan import known_rows
-from airflow_changefeed.cursors.moves import PlannedMove, move_to, plan_moves
+from airflow_changefeed.cursors.moves import PlannedMove, accept_beginning, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.plugins.views.rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_versions import stale_cursor
+from airflow_changefeed.sources.base_versions import check_version, consumer_text, stale_cursor
 
 #: Seconds to wait for an export that is moving its cursor.
 _HELD_TIMEOUT = 3.0
@@ -64,6 +66,38 @@ def make_move(
     now = source.now()
     moved = next(row for row in rows if row.shard == shard)
     return {**move_row(planned), "cursor": cursor_row(moved, now)}
+
+
+def accept(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    version: int,
+    *,
+    by: str,
+    why: str,
+) -> Row:
+    """
+    Accept that an export does not have what lies before its beginning.
+
+    :param version: sum of the resource versions of its cursors that the user saw.
+    :param by: name of the user.
+    :param why: reason given by the user.
+    :raises StaleVersionError: a cursor has changed since; nothing was changed; terminal.
+    """
+    rows = known_rows(source, consumer, feed)
+    what = f"consumer {consumer!r} of feed {feed!r}"
+    check_version(what, version, _sum_of(rows), consumer_text(None, rows))
+    versions = {row.shard: row.resource_version for row in rows if row.began is Began.IMPLIED}
+    rows = accept_beginning(
+        source, variables, consumer, feed, by=by, why=why, versions=versions, timeout=_HELD_TIMEOUT
+    )
+    return {"resource_version": _sum_of(rows)}
+
+
+def _sum_of(rows: Iterable[CursorRow]) -> int:
+    return sum(row.resource_version for row in rows)
 
 
 def _plan(

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from airflow_changefeed.core.fault import shell, with_conn_id
 from airflow_changefeed.core.feed import (
     DatabaseIdentity,
     FeedInfo,
@@ -17,6 +18,7 @@ from airflow_changefeed.core.feed import (
     Shard,
     StaleMark,
 )
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 
 
@@ -37,6 +39,27 @@ class Purged:
     upto: Ulid
     held_from: Ulid | None = None
     held_by: tuple[str, ...] = ()
+
+
+def held_reason(feed: str, purged: Iterable[Purged], conn_id: str | None = None) -> str | None:
+    """
+    Return what a purge has kept because it lies before a beginning, and what to do; None if it kept nothing.
+
+    :param conn_id: for the commands.
+    """
+    held = [one for one in purged if one.held_from is not None]
+    if not held:
+        return None
+    exports = sorted({name for one in held for name in one.held_by})
+    first = format_time(min(one.held_from for one in held if one.held_from is not None).time)
+    names = f"export{'s' if len(exports) > 1 else ''} {', '.join(map(repr, exports))}"
+    accept = (shell("cursor accept-beginning", name, "--feed", feed, "--note", "...") for name in exports)
+    return with_conn_id(
+        f"events from {first} on are kept: they lie before the beginning of {names}, which its first run "
+        "implied, and no consumer has acknowledged them. Backfill the export from then on, or accept that it "
+        f"does not have them: {'; '.join(accept)}",
+        conn_id,
+    )
 
 
 @dataclass(frozen=True)

@@ -357,9 +357,9 @@ def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: 
     *looked_after, verified = done.results[1]
     assert looked_after == [
         [broken, FEED, read, unread],
-        {"feed": FEED, "drained": 0, "purged": 6 * 60},
-        {"feed": read, "drained": 0, "purged": 1},
-        {"feed": unread, "drained": 1, "purged": 0},
+        {"feed": FEED, "drained": 0, "purged": 6 * 60, "held_by": []},
+        {"feed": read, "drained": 0, "purged": 1, "held_by": []},
+        {"feed": unread, "drained": 1, "purged": 0, "held_by": []},
     ]
     assert (verified["rows"], verified["damage"]) == (6 * 60, 0)
 

@@ -14,6 +14,7 @@ from airflow_changefeed.core.times import format_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_changefeed.core.consumer import ConsumerPosition
     from airflow_changefeed.core.cursor import CursorChange, CursorRow
     from airflow_changefeed.core.ulid import Ulid, UlidRange
     from airflow_changefeed.cursors.moves import PlannedMove
@@ -39,6 +40,31 @@ def cursor_row(row: CursorRow, behind: int | None, state: VariableState | None) 
         "behind": behind,
         "missing": [_range(gap) for gap in row.frontier.missing()],
         "variable": None if state is None else state.kind.value,
+    }
+
+
+def beginning_row(position: ConsumerPosition) -> Row:
+    """Return the beginning of an export in a shard as a JSON object."""
+    row = position.row
+    return {
+        "shard": shard_text(row.shard),
+        "resource_version": row.resource_version,
+        "began": row.began.value,
+        **ulid_values("start", row.frontier.start),
+        "before": position.before,
+        **ulid_values("before_from", position.before_from),
+    }
+
+
+def short_beginning(row: Row) -> Row:
+    """Return the values of a beginning that fit a screen."""
+    return {
+        "shard": row["shard"],
+        "version": row["resource_version"],
+        "began": row["began"],
+        "start": row["start_time"],
+        "events before": f"{COUNTED} or more" if row["before"] == COUNTED else row["before"],
+        "from": row["before_from_time"],
     }
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
@@ -16,13 +17,16 @@ from airflow_changefeed.cli.command import (
     ulid_values,
 )
 from airflow_changefeed.cli.commands.cursor_rows import (
+    beginning_row,
     change_row,
     cursor_row,
     move_row,
+    short_beginning,
     short_change,
     short_cursor,
     short_move,
 )
+from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
@@ -60,7 +64,8 @@ def show_cursors(args: Namespace) -> None:
             if state is not None and state.problem is not None:
                 echo(f"{state.kind.value}: {state.problem}")
         rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
-        behind = _behind(source, args.name, args.feed)
+        positions = _positions(source, args.name, args.feed)
+        behind = {shard: position.behind for shard, position in positions.items()}
         show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
         echo(_summary(rows, state))
 
@@ -76,14 +81,14 @@ def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequen
     return [row for row in rows if not shards or row.shard in shards]
 
 
-def _behind(source: FeedSource, consumer: str, feed: str) -> dict[Shard, int]:
-    """Return the number of events after each cursor, as far as they are counted."""
-    found: dict[Shard, int] = {}
+def _positions(source: FeedSource, consumer: str, feed: str) -> dict[Shard, ConsumerPosition]:
+    """Return a consumer's position in each shard that the feed has."""
+    found: dict[Shard, ConsumerPosition] = {}
     first = 0
     while True:
         (overview,) = source.overview([feed], first_shard=first, shards=_PAGE)
         found |= {
-            shard.shard: one.behind
+            shard.shard: one
             for shard in overview.shards
             for one in shard.consumers
             if one.row.consumer == consumer
@@ -133,7 +138,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
 
     versions = None
     if args.resource_version:
-        versions = named_versions(args.resource_version, moves)
+        versions = named_versions(args.resource_version, [move.shard for move in moves])
     elif not args.yes:
         show([move_row(move) for move in moves], "table", short_move, on_error=True)
         _show_windows(args, moves)
@@ -164,22 +169,21 @@ def _show_windows(args: Namespace, moves: Sequence[PlannedMove]) -> None:
             )
 
 
-def named_versions(
-    given: Sequence[tuple[Shard | None, int]], moves: Sequence[PlannedMove]
-) -> dict[Shard, int]:
+def named_versions(given: Sequence[tuple[Shard | None, int]], shards: Sequence[Shard]) -> dict[Shard, int]:
     """
-    Return the expected version of each cursor that moves.
+    Return the expected version of each cursor that changes.
 
-    :param given: versions with their shards; the shard may be None if a single cursor moves.
-    :raises InvalidArgumentError: a version without a shard although several cursors move, or two versions
+    :param given: versions with their shards; the shard may be None if a single cursor changes.
+    :param shards: whose cursors change.
+    :raises InvalidArgumentError: a version without a shard although several cursors change, or two versions
         of one shard; terminal.
     """
-    if any(shard is None for shard, _ in given) and (len(given) > 1 or len(moves) > 1):
-        names = " ".join(f"--resource-version {shard_text(move.shard)}=..." for move in moves[:3])
+    if any(shard is None for shard, _ in given) and (len(given) > 1 or len(shards) > 1):
+        names = " ".join(f"--resource-version {shard_text(shard)}=..." for shard in shards[:3])
         raise InvalidArgumentError(
-            f"{len(moves)} cursors move; give the version of each with its shard: {names}"
+            f"{len(shards)} cursors change; give the version of each with its shard: {names}"
         )
-    versions = {moves[0].shard if shard is None else shard: version for shard, version in given}
+    versions = {shards[0] if shard is None else shard: version for shard, version in given}
     if len(versions) < len(given):
         raise InvalidArgumentError("--resource-version names a shard twice")
     return versions
@@ -193,6 +197,42 @@ def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
         f"{counted(again, 'event')} will be repeated, {skipped} will be skipped{purged}. Move "
         f"{counted(len(moves), 'cursor')} of consumer {args.name}, feed {args.feed}?"
     )
+
+
+@command
+def accept_beginning(args: Namespace) -> None:
+    """Accept what an export does not have, after confirmation."""
+    from airflow_changefeed.cursors import moves
+
+    with open_feeds(args.conn_id) as source:
+        implied = moves.implied_beginnings(source, args.name, args.feed)
+        positions = _positions(source, args.name, args.feed)
+        # A shard that the feed does not have has no events either.
+        found = [
+            replace(positions.get(row.shard, ConsumerPosition(row, 0, 0, None)), row=row) for row in implied
+        ]
+        versions = {row.shard: row.resource_version for row in implied}
+        if args.resource_version:
+            versions = named_versions(args.resource_version, list(versions))
+        elif not args.yes:
+            show([beginning_row(position) for position in found], "table", short_beginning, on_error=True)
+            count = sum(position.before for position in found)
+            more = " or more" if any(position.before >= COUNTED for position in found) else ""
+            ask(
+                f"Accept that {args.name} does not have {counted(count, 'event')}{more} of feed {args.feed} "
+                "before its beginning? Purges no longer keep them for it",
+                "Nothing was accepted",
+            )
+        rows = moves.accept_beginning(
+            source, _variables(args), args.name, args.feed, versions=versions, by=getuser(), why=args.note
+        )
+        after = {row.shard: row for row in rows}
+        show(
+            [beginning_row(replace(position, row=after[position.row.shard])) for position in found],
+            args.output,
+            short_beginning,
+        )
+        echo(f"Accepted the beginning of {args.name} in {counted(len(found), 'shard')}")
 
 
 @command
@@ -224,7 +264,7 @@ def adopt(args: Namespace) -> None:
         moves = plan_adoption(source, args.name, args.feed, wanted)
         versions = {move.shard: move.row.resource_version for move in moves}
         if args.resource_version:
-            versions |= named_versions(args.resource_version, moves)
+            versions |= named_versions(args.resource_version, [move.shard for move in moves])
         elif not args.yes:
             show([move_row(move) for move in moves], "table", short_move, on_error=True)
             ask(_question(args, moves), "Nothing was moved")

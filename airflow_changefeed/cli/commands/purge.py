@@ -11,6 +11,7 @@ from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, 
 from airflow_changefeed.core.feed import FeedKind, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.base_control import held_reason
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -53,7 +54,10 @@ def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
         _row(
             purged,
             _lost(purged.shard, purged.upto, cursors, begins),
-            held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters),
+            [
+                *held_back(purged, wanted, states.get(purged.shard), cursors, begins, dead_letters),
+                *filter(None, [held_reason(args.feed, [purged], args.conn_id)]),
+            ],
         )
         for purged in found
     ]
@@ -84,7 +88,7 @@ def held_back(
     dead_letters: Iterable[DeadLetter] = (),
 ) -> list[str]:
     """
-    Return the reasons why a purge stopped early; empty if it did not.
+    Return who and what else made a purge stop early; empty if it did not.
 
     :param wanted: ULID up to which the purge was asked to go, inclusive.
     :param cursors: of all consumers and exports. One without a row for the shard needs all of it.

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
-from airflow_changefeed.cli.options.values import count, position, row_version, shard
+from airflow_changefeed.cli.options.values import count, note, position, row_version, shard
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 _VERSION_HELP = (
-    "Expected resource version of the cursor: VERSION, or SHARD=VERSION once for each cursor that moves. "
+    "Expected resource version of the cursor: VERSION, or SHARD=VERSION once for each cursor that changes. "
     "Fails if it has changed since, and skips the confirmation"
 )
 
@@ -28,7 +28,16 @@ def cursor_commands() -> GroupCommand:
     return GroupCommand(
         name="cursor",
         help="Show and move the cursors of consumers, and repair Variables",
-        subcommands=(_show(), _set(), _reset(), _history(), _adopt(), _publish(), _rebuild()),
+        subcommands=(
+            _show(),
+            _set(),
+            _reset(),
+            _accept_beginning(),
+            _history(),
+            _adopt(),
+            _publish(),
+            _rebuild(),
+        ),
     )
 
 
@@ -75,6 +84,21 @@ def _reset() -> ActionCommand:
         option("--change", help="Number of the change to go back before, as shown by history", type=count),
         _shards("Shard whose cursor moves"),
         *_decision(),
+        *shown(),
+    )
+
+
+def _accept_beginning() -> ActionCommand:
+    return action(
+        "accept-beginning",
+        "cursors.accept_beginning",
+        "Accept that an export does not have the events before its beginning",
+        "Shows how many there are and asks for confirmation. Status and doctor no longer warn of them, and "
+        "purges no longer keep them for this export; a backfill can still export them until they are purged. "
+        "Exits with status 1 if you decline.",
+        *_consumer(),
+        option("--note", help="Why they are not needed; kept in the history", type=note, required=True),
+        *_versions(),
         *shown(),
     )
 

@@ -15,6 +15,7 @@ from airflow.models import Variable
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import AirflowUnavailableError
@@ -213,13 +214,13 @@ def test_versions_are_named_for_each_cursor(commands: Commands, exported: Sqlite
     """One alone needs no shard; nothing is asked then."""
     to = ("--to", end_of(0))
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "2")
-    assert "2 cursors move; give the version of each with its shard: --resource-version 0=..." in message
+    assert "2 cursors change; give the version of each with its shard: --resource-version 0=..." in message
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "0=2")
     assert "shard 1: the version is missing" in message
     twice = ("--resource-version", "0=2", "--resource-version", "0=3")
     assert "names a shard twice" in commands.fails("cursor set", *OF, *to, *twice)
     message = commands.fails("cursor set", *OF, *to, "--shard", "0", "--resource-version", "1=2")
-    assert "shard 1: a version is given, but its cursor does not move" in message
+    assert "shard 1: a version is given, but its cursor does not change" in message
     assert at(exported) == [end_of(2)] * 2
     both = ("--resource-version", "0=2", "--resource-version", "1=2")
     commands.rows("cursor set", *OF, *to, *both)
@@ -349,6 +350,63 @@ def test_a_change_that_cannot_be_undone(commands: Commands, exported: SqliteFeed
     assert "--shard cannot be combined with --change" in commands.fails(
         "cursor reset", *OF, "--change", "1", "--shard", "0"
     )
+
+
+# ---- accept-beginning
+
+
+@pytest.fixture
+def begun_late(server: None, source: SqliteFeedSource) -> SqliteFeedSource:
+    """Give a source of which an export has begun at the third hour, by its first run."""
+    source.seal(FEED, START + 6 * HOUR)
+    begin = dict.fromkeys((0, 1), window(2).range.after)
+    source.begin_consumer(CONSUMER, FEED, begin, by="a run")
+    return source
+
+
+def _began(source: SqliteFeedSource) -> set[Began]:
+    return {row.began for row in source.cursors(FEED, CONSUMER)}
+
+
+def test_what_an_export_does_not_have_is_shown_and_accepted(
+    commands: Commands, begun_late: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many events there are, and from when; the note is kept, and the Variable follows."""
+    command = ("cursor accept-beginning", *OF, "--note", "test data")
+    answer(monkeypatch, "n\n")
+    assert commands.run(*command) == 1
+    assert f"Accept that {CONSUMER} does not have 12 events of feed {FEED} before its" in commands.err
+    (first,) = begun_late.read_feed(FEED, 0, Ulid.MIN, 1)
+    assert format_time(first.ulid.time) in commands.err
+    assert "Nothing was accepted" in commands.err
+    assert _began(begun_late) == {Began.IMPLIED}
+    answer(monkeypatch, "y\n")
+    assert commands.run(*command, "-o", "json") == 0
+    shown, other = json.loads(commands.out)
+    assert (shown["shard"], shown["began"], shown["before"], other["shard"]) == ("0", "accepted", 6, "1")
+    assert (shown["start"], shown["before_from"]) == (end_of(1), str(first.ulid))
+    assert shown["resource_version"] == 2
+    assert _began(begun_late) == {Began.ACCEPTED}
+    (change, *_) = commands.rows("cursor history", *OF)
+    assert (change["why"], change["before"]) == ("accept-beginning: test data", end_of(1))
+    assert_published(begun_late)
+
+
+def test_an_accepted_beginning_is_that_which_was_seen(
+    commands: Commands, begun_late: SqliteFeedSource
+) -> None:
+    """By its version of each shard; what cannot be accepted is refused."""
+    command = ("cursor accept-beginning", *OF, "--note", "test data")
+    stale = ("--resource-version", "0=1", "--resource-version", "1=7")
+    assert "StaleVersionError" in commands.fails(*command, *stale)
+    assert _began(begun_late) == {Began.IMPLIED}
+    seen = ("--resource-version", "0=1", "--resource-version", "1=1")
+    assert len(commands.rows(*command, *seen)) == 2
+    message = commands.fails(*command, "--yes")
+    assert "has no beginning that is not chosen or accepted: shard 0 accepted, shard 1 accepted" in message
+    with pytest.raises(SystemExit):
+        commands.run("cursor accept-beginning", *OF, "--note", "...", "--yes")
+    assert "says nothing" in commands.err
 
 
 # ---- what stands in the way

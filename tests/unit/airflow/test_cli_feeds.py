@@ -194,6 +194,29 @@ def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSo
     assert (first["rows"], second["rows"]) == (0, 0)
 
 
+def test_purge_names_the_exports_that_it_keeps_their_past_for(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """With the two ways on, of which one is a command; where nothing is kept, nothing is said."""
+    source.seal(FEED, NOON)
+    begin = Ulid.floor(START + HOUR).previous()
+    for consumer in ("lake", "our copy"):
+        source.begin_consumer(consumer, FEED, {0: begin, 1: Ulid.MIN}, by="test")
+    first, second = commands.rows("purge", *purge_arguments(NOON), "-n")
+    assert (first["rows"], first["upto"]) == (0, None)
+    reason = first["held_back_by"][-1]
+    assert reason.startswith(
+        f"events from {format_time(START)} on are kept: they lie before the beginning of "
+    )
+    assert "exports 'lake', 'our copy'" in reason
+    for name in ("lake", "'our copy'"):
+        command = f"airflow-changefeed cursor accept-beginning {name} --feed {FEED} --note ... --conn-id"
+        assert command in reason
+    assert second["held_back_by"] == [
+        f"consumer {name} has acknowledged nothing" for name in ("lake", "our copy")
+    ]
+
+
 def test_purge_names_who_is_lost_before_it_asks(commands: Commands, source: SqliteFeedSource) -> None:
     """The preview has the consumers whose events are older than the feed holds for them."""
     source.seal(FEED, NOON)

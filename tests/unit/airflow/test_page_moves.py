@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow_changefeed import ChangefeedSensor
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
-from airflow_changefeed.core.cursor import CursorRow, variable_key
+from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.moves import plan_moves
@@ -45,7 +45,7 @@ def stored(server: None, database: str) -> None:
     source = SqliteFeedSource(database)
     source.drain(FEED)
     middle = Ulid.floor(START + timedelta(hours=4)).previous()
-    source.begin_consumer(CONSUMER, FEED, {0: middle, 1: middle}, by="test")
+    source.begin_consumer(CONSUMER, FEED, {0: middle, 1: middle}, by="test", began=Began.CHOSEN)
 
 
 @pytest.fixture
@@ -102,6 +102,49 @@ def test_forwards_events_are_skipped(operator: Visitor, source: SqliteFeedSource
     assert (planned["is_back"], planned["again"], planned["skipped"]) == (False, 0, 6)
 
 
+def test_a_beginning_is_accepted_if_nothing_changed_since(
+    operator: Visitor, source: SqliteFeedSource
+) -> None:
+    """By the sum of the versions of its cursors; published, and kept with the note and who it was."""
+    values = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER}
+    middle = row(source).ulid
+    source.drop_consumer(CONSUMER, FEED)
+    (first, _) = source.begin_consumer(CONSUMER, FEED, {0: middle, 1: middle}, by="test")
+    seen = 2 * first.resource_version
+    stale = operator.send("accept_beginning", {"note": "tests", "resource_version": seen - 1}, 409, **values)
+    assert stale["present_version"] == seen
+    made = operator.send("accept_beginning", {"note": " tests ", "resource_version": seen}, **values)
+    assert made["resource_version"] == seen + 2
+    rows = source.cursors(FEED, CONSUMER)
+    assert {(one.began, one.ulid, one.moved_by) for one in rows} == {(Began.ACCEPTED, middle, "op")}
+    published = json.loads(Variable.get(KEY))["shards"]
+    assert {one["resource_version"] for one in published.values()} == {first.resource_version + 1}
+    assert source.history(FEED, CONSUMER, limit=1)[0].why == "accept-beginning: tests"
+    again = {"note": "tests", "resource_version": seen}
+    assert operator.send("accept_beginning", again, 409, **values)["present_version"] == seen + 2
+    again["resource_version"] = seen + 2
+    assert "accepted" in operator.send("accept_beginning", again, 422, **values)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"note": "tests"}, 428),
+        ({"resource_version": 2}, 422),
+        ({"note": "  ", "resource_version": 2}, 422),
+        ({"note": "x" * 1990, "resource_version": 2}, 422),
+    ],
+)
+def test_a_beginning_is_not_accepted_without_a_note_and_a_version(
+    body: Any, status: int, operator: Visitor, source: SqliteFeedSource
+) -> None:
+    """Nothing is changed."""
+    before = source.cursors(FEED)
+    values = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER}
+    operator.send("accept_beginning", body, status, **values)
+    assert source.cursors(FEED) == before
+
+
 @pytest.mark.parametrize("role", ["VIEWER", "USER"])
 def test_who_may_not_edit_variables_is_refused(role: str, source: SqliteFeedSource) -> None:
     """Before anything is looked at, be the request right or wrong; the page shows no buttons there."""
@@ -112,6 +155,7 @@ def test_who_may_not_edit_variables_is_refused(role: str, source: SqliteFeedSour
     assert KEY in answer["detail"]
     visitor.send("move", {"to": 5}, 403, **CURSOR)
     visitor.send("revoke", {"fencing_token": 1}, 403, **CURSOR)
+    visitor.send("accept_beginning", {"note": "x", "resource_version": 1}, 403, **CURSOR)
     assert source.cursors(FEED) == before
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,11 @@ from airflow_changefeed.core.consumer import (
     Outcome,
     Parked,
 )
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.cursors.leases import leased
-from airflow_changefeed.cursors.moves import go_back, move_to, plan_moves, plan_reset
+from airflow_changefeed.cursors.moves import accept_beginning, go_back, move_to, plan_moves, plan_reset
 from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
@@ -122,7 +123,7 @@ def test_the_version_that_was_seen_counts(
 
 @pytest.mark.parametrize(
     ("versions", "words"),
-    [({0: 2}, "shard 1: the version is missing"), ({0: 2, 1: 2, 7: 2}, "shard 7: .* does not move")],
+    [({0: 2}, "shard 1: the version is missing"), ({0: 2, 1: 2, 7: 2}, "shard 7: .* does not change")],
 )
 def test_versions_fit_the_moves(
     source: SqliteFeedSource,
@@ -175,7 +176,7 @@ def test_a_move_that_airflow_does_not_hear_of_says_that_it_was_made(
         raise SourceUnavailableError("could not write Airflow Variable 'x'")
 
     variables.before_set = fail
-    with pytest.raises(SourceUnavailableError, match=r"were moved, but .*could not write .*cursor publish"):
+    with pytest.raises(SourceUnavailableError, match=r"were changed, but .*could not write .*cursor publish"):
         move(source, variables, plan(source, end_of(1)))
     rows = source.cursors(FEED, CONSUMER)
     assert {row.ulid for row in rows} == {end_of(1)}
@@ -332,3 +333,99 @@ def test_a_consumer_without_cursors_is_told_from_an_unknown_one(source: SqliteFe
         plan_moves(source, "billing", "empty", Beginning.LATEST)
     with pytest.raises(ConsumerNotFoundError, match="the feed has: billing"):
         plan_moves(source, "lake", "empty", Beginning.LATEST)
+
+
+# ---- the beginning
+
+
+def _accept(source: SqliteFeedSource, variables: Variables, consumer: str = CONSUMER, **more: Any) -> Any:
+    return accept_beginning(
+        source, variables, consumer, FEED, by="anna", why="not needed", **{"timeout": 0.1, **more}
+    )
+
+
+def test_a_beginning_is_accepted_published_and_remembered(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """In all shards; the cursors stay, the history says who and why, and the lease is free."""
+    rows = _accept(source, variables)
+    assert {row.began for row in rows} == {Began.ACCEPTED}
+    assert [row.frontier for row in rows] == [row.frontier for row in exported]
+    assert [row.resource_version for row in rows] == [row.resource_version + 1 for row in exported]
+    assert_published(source, variables)
+    (change, _) = source.history(FEED, CONSUMER, limit=2)
+    assert (change.before, change.after, change.by) == (end_of(5), end_of(5), "anna")
+    assert change.why == "accept-beginning: not needed"
+    assert {row.lease_holder for row in rows} == {None}
+    assert places(advance(source, variables, 6))[0] == end_of(6)
+    assert {row.began for row in source.cursors(FEED, CONSUMER)} == {Began.ACCEPTED}
+
+
+def test_only_what_was_seen_is_accepted(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """Of each shard the version; who names another has not seen what is there."""
+    seen = {row.shard: row.resource_version for row in exported}
+    advance(source, variables, 6)
+    with pytest.raises(StaleVersionError):
+        _accept(source, variables, versions=seen)
+    with pytest.raises(InvalidArgumentError, match="shard 1: the version is missing"):
+        _accept(source, variables, versions={0: seen[0]})
+    assert {row.began for row in source.cursors(FEED, CONSUMER)} == {Began.IMPLIED}
+
+
+def test_what_cannot_be_accepted_is_refused(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """An unknown consumer, one of events, a beginning that was accepted, and an edited Variable."""
+    with pytest.raises(ConsumerNotFoundError, match="'nobody'"):
+        _accept(source, variables, "nobody")
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    with pytest.raises(InvalidArgumentError, match="is not an export"):
+        _accept(source, variables, "mailer")
+    text = variables.values[KEY]
+    edit(variables, lambda value: value["shards"]["0"].update(ulid=str(end_of(1))))
+    with pytest.raises(CursorEditedError):
+        _accept(source, variables)
+    assert {row.began for row in source.cursors(FEED, CONSUMER)} == {Began.IMPLIED}
+    variables.values[KEY] = text
+    _accept(source, variables)
+    with pytest.raises(
+        InvalidArgumentError, match="no beginning that is not chosen or accepted: shard 0 acc"
+    ):
+        _accept(source, variables)
+
+
+def test_a_person_who_moves_a_cursor_below_the_beginning_chooses_it(
+    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+) -> None:
+    """There only; a move forwards, and one back to the beginning, choose nothing."""
+    move(source, variables, plan(source, end_of(3)))
+    move(source, variables, plan_reset(source, CONSUMER, FEED))
+    rows = source.cursors(FEED, CONSUMER)
+    assert {row.began for row in rows} == {Began.IMPLIED}
+    move(source, variables, plan(source, end_of(-2), 0))
+    began = {row.shard: row.began for row in source.cursors(FEED, CONSUMER)}
+    assert began == {0: Began.CHOSEN, 1: Began.IMPLIED}
+    assert source.cursors(FEED, CONSUMER)[0].frontier.before == ()
+
+
+def test_a_reset_goes_to_the_beginning_that_a_backfill_has_extended(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """And what is complete before a gap there is kept."""
+    source.begin_consumer(CONSUMER, FEED, {0: end_of(2)}, by="test")
+    for number in (3, 2, 0):
+        advance(source, variables, number, shards=(0,))
+    (row,) = source.cursors(FEED, CONSUMER)
+    assert (row.frontier.start, row.frontier.upto, row.frontier.before) == (
+        end_of(1),
+        end_of(3),
+        (hour(0).range,),
+    )
+    (planned,) = plan_reset(source, CONSUMER, FEED)
+    assert (planned.target, planned.forgotten) == (end_of(1), ())
+    (row,) = move(source, variables, [planned])
+    assert (row.ulid, row.frontier.before) == (end_of(1), (hour(0).range,))
+    (planned,) = plan(source, end_of(0))
+    assert planned.forgotten == (hour(0).range,)

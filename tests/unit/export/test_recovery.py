@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
@@ -84,7 +85,22 @@ def test_adopt_makes_lost_rows_from_the_variable(source: SqliteFeedSource, varia
     source.drop_consumer(CONSUMER, FEED)
     rows = recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(rows) == {0: end_of(0), 1: end_of(0)}
+    assert {row.began for row in rows} == {Began.CHOSEN}
     assert places(advance(source, variables, 1)) == {0: end_of(1), 1: end_of(1)}
+
+
+def test_adopt_chooses_a_beginning_that_is_earlier(source: SqliteFeedSource, variables: Variables) -> None:
+    """The person has named the place; where the cursor stays above its beginning, nothing was chosen."""
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), end_of(2)), by="test")
+    advance(source, variables, 3, 4)
+    edit(
+        variables,
+        lambda value: [
+            value["shards"][shard].update(ulid=str(end_of(number))) for shard, number in (("0", 0), ("1", 3))
+        ],
+    )
+    rows = recovery.adopt(source, variables, CONSUMER, FEED, by="me")
+    assert {row.shard: row.began for row in rows} == {0: Began.CHOSEN, 1: Began.IMPLIED}
 
 
 def test_adopt_refuses_what_lies_beyond_the_clock(source: SqliteFeedSource, variables: Variables) -> None:
@@ -164,6 +180,7 @@ def test_rebuild_makes_rows_and_variable_from_the_manifests(
     rows = recovery.rebuild(source, variables, CONSUMER, FEED, store, by="me")
     assert places(rows) == {0: end_of(2), 1: end_of(0)}
     assert rows[0].frontier == Frontier(hour(0).range.after, end_of(2), (hour(4).range,))
+    assert {row.began for row in rows} == {Began.IMPLIED}
     assert_published(source, variables)
 
 

@@ -167,9 +167,9 @@ begin
             set @milliseconds = convert(bigint, convert(binary(8), 0x0000 + substring(@first, 1, 6)));
             set @begin = dateadd(millisecond, @milliseconds % 86400000, dateadd(day, @milliseconds / 86400000, convert(datetime2(3), '1970-01-01')));
             set @held = concat(
-                N'feed "<<name_text>>": events from ', convert(varchar(23), @begin, 126), N'Z on are kept. They lie before the beginning of ',
-                left(substring(@names, 2, len(@names) - 2), 1000), N', which began by itself, and nobody has acknowledged them. Backfill its export from then on, or ',
-                N'accept that it does not have them: airflow-changefeed cursor accept-beginning');
+                N'feed "<<name_text>>": events from ', convert(varchar(23), @begin, 126), N'Z on are kept: they lie before the beginning of export ',
+                left(substring(@names, 2, len(@names) - 2), 1000), N', which its first run implied, and no consumer has acknowledged them. Backfill the export from ',
+                N'then on, or accept that it does not have them: airflow-changefeed cursor accept-beginning ... --feed "<<name_text>>" --note ... --conn-id ...');
         end;
         select f.shard_id, f.rows, f.upto, f.held_from, f.held_by from @found as f order by f.shard_id;
     end try
