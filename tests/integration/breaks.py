@@ -186,6 +186,32 @@ def no_version_check_in_move() -> None:
     cursors.check_version = lambda *_: None
 
 
+def nothing_held_for_beginnings() -> None:
+    """Let a SQLite purge take what lies before an implied beginning for acknowledged."""
+    from airflow_changefeed.sources.sqlite.feed import control
+
+    control.uncovered = lambda *_: []
+
+
+def dropped_consumers_forgotten() -> None:
+    """Let SQLite forget what a consumer has acknowledged when it is dropped."""
+    from airflow_changefeed.sources.sqlite.consumers import control
+
+    control.remember_acknowledged = lambda *_: None
+
+
+def nothing_held_for_beginnings_by_purge_feed() -> None:
+    """Let a purge of SQL Server take what lies before an implied beginning for acknowledged."""
+    _change_tsql("purge_feed", {"if @bound < @start set @start = @bound;": "set @start = null;"})
+
+
+def dropped_consumers_forgotten_by_drop_consumer() -> None:
+    """Let SQL Server forget what a consumer has acknowledged when it is dropped."""
+    _change_tsql(
+        "drop_consumer", {"while exists (select 1 from @kept as k where k.place = @place)": "while 1 = 0"}
+    )
+
+
 BREAKS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
@@ -200,6 +226,10 @@ BREAKS: dict[str, Callable[[], None]] = {
         work_before_consume_events,
         no_version_check_in_move,
         no_version_check_in_move_cursor,
+        nothing_held_for_beginnings,
+        dropped_consumers_forgotten,
+        nothing_held_for_beginnings_by_purge_feed,
+        dropped_consumers_forgotten_by_drop_consumer,
     )
 }
 

@@ -23,6 +23,8 @@ MOVES = f"{CONTRACT}/test_cursor_race.py::test_no_move_of_many_at_once_is_lost"
 SECOND = f"{CONTRACT}/test_people.py::test_of_two_moves_of_one_cursor_the_second_is_refused"
 LATE = "test_a_late_hint_lands_above_the_seal"
 FIRST = "test_a_shard_first_used_after_a_seal_starts_above_it"
+KEPT = "test_what_lies_before_a_beginning_that_nobody_chose_is_kept"
+GOES = "test_what_a_dropped_consumer_had_acknowledged_goes"
 KILLED = "test_killed_anywhere_and_retried_gives_the_same"
 CRASHED = "test_a_retry_after_a_crash_anywhere_gives_the_same_result"
 #: Break, what is run, and a word of the complaint.
@@ -36,6 +38,8 @@ EXPECTED = [
     ("no_fence_in_consume", f"{LOST}[sqlite]", "DID NOT RAISE"),
     ("no_version_check_in_move", f"{MOVES}[sqlite-10]", "moves were lost"),
     ("work_before_consumption", f"{LOST}[sqlite]", r"assert \[\(.*== \[\]"),
+    ("nothing_held_for_beginnings", f"{CONTRACT}/test_beginnings.py::{KEPT}", KEPT),
+    ("dropped_consumers_forgotten", f"{CONTRACT}/test_beginnings.py::{GOES}", GOES),
     ("cursor_before_manifest", f"tests/unit/airflow/test_operator.py::{CRASHED}", CRASHED),
 ]
 #: The same on a T-SQL server.
@@ -43,6 +47,8 @@ EXPECTED_OF_MSSQL = [
     ("no_fence_in_consume_events", f"{LOST}[mssql]", "DID NOT RAISE"),
     ("no_version_check_in_move_cursor", f"{SECOND}[mssql]", "DID NOT RAISE"),
     ("work_before_consume_events", f"{LOST}[mssql]", r"assert \[\(.*== \[\]"),
+    ("nothing_held_for_beginnings_by_purge_feed", f"{CONTRACT}/test_beginnings.py::{KEPT}", KEPT),
+    ("dropped_consumers_forgotten_by_drop_consumer", f"{CONTRACT}/test_beginnings.py::{GOES}", GOES),
 ]
 HAS_SERVER = "mssql" in expected_engines()
 
