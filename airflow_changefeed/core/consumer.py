@@ -287,6 +287,7 @@ class ConsumerPosition:
     A consumer's position in a shard.
 
     :param behind: events in the feed beyond its cursor, at most ``COUNTED``.
+    :param next_event: the first of them.
     :param before: events in the feed before its beginning, at most ``COUNTED``: they were not purged, and no
         backfill has completed them. 0 unless the beginning was implied.
     :param before_from: the first of them; None if there are none.
@@ -294,6 +295,7 @@ class ConsumerPosition:
 
     row: CursorRow
     behind: int
+    next_event: Ulid | None
     before: int
     before_from: Ulid | None
 
@@ -358,6 +360,10 @@ class FeedOverview:
     consumers: tuple[ConsumerInfo, ...] = ()
     gaps: tuple[CaptureGap, ...] | None = None
     checks: tuple[OutputCheck, ...] = ()
+
+    def positions(self, consumer: str) -> list[ConsumerPosition]:
+        """Return the positions of a consumer in these shards."""
+        return [one for shard in self.shards for one in shard.consumers if one.row.consumer == consumer]
 
     def lost_shards(self, consumer: str) -> list[Shard]:
         """

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Roles of a feed that a connection can be checked for; operators are readers too.
@@ -71,6 +71,7 @@ class FaultKind(Enum):
     # Consumers, their cursors and Variables.
     CONSUMER_UNKNOWN = ("consumer-unknown", _ERROR)
     CONSUMER_IDLE = ("consumer-idle", _WARNING)
+    EVENTS_BEFORE_BEGINNING = ("events-before-beginning", _WARNING)
     DEAD_LETTER = ("dead-letter", _WARNING)
     CURSOR_IN_WINDOW = ("cursor-in-window", _WARNING)
     CURSOR_BEYOND_FEED = ("cursor-beyond-feed", _ERROR)
@@ -94,6 +95,7 @@ class FaultKind(Enum):
     WINDOW_MISSING = ("window-missing", _WARNING)
     WINDOW_LOST = ("window-lost", _NOTE)
     WINDOW_STALE = ("window-stale", _WARNING)
+    OUTPUT_BEGINS_LATER = ("output-begins-later", _WARNING)
     BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
     SEAL_LOST = ("seal-lost", _ERROR)

@@ -52,6 +52,11 @@ class Frontier:
         """Whether any range was completed."""
         return self.upto > self.start or bool(self.ahead or self.before)
 
+    @property
+    def complete_ranges(self) -> tuple[UlidRange, ...]:
+        """All ranges that were completed, ascending; that of the run may be empty."""
+        return (*self.before, UlidRange(self.start, self.upto), *self.ahead)
+
     def begin_at(self, after: Ulid) -> Frontier:
         """
         Let the consumer begin earlier; this is possible until it has completed a range.
@@ -68,15 +73,11 @@ class Frontier:
         :param done: each ``(after, upto]``. One that touches the run from ``start`` to ``upto``, from above
             or below, extends it; the others wait in ``ahead`` and ``before`` until they do.
         """
-        return self._of([*self._pieces, *done])
+        return self._of([*self.complete_ranges, *done])
 
     def without(self, *taken: UlidRange) -> Frontier:
         """Return the frontier after ranges were removed from the output; ``start`` stays."""
-        return self._of(part for piece in self._pieces for part in uncovered(piece, taken))
-
-    @property
-    def _pieces(self) -> list[UlidRange]:
-        return [*self.before, UlidRange(self.start, self.upto), *self.ahead]
+        return self._of(part for piece in self.complete_ranges for part in uncovered(piece, taken))
 
     def _of(self, pieces: Iterable[UlidRange]) -> Frontier:
         """Return the frontier of complete ranges whose run has ``start``."""

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from airflow_changefeed.core.codec import Form, shown
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 
 _CHECKSUM_BITS = 128

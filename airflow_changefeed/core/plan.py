@@ -12,8 +12,7 @@ from typing import ClassVar
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")

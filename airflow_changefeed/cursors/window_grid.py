@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import gcd
 
 from airflow_changefeed.core.cursor import CursorChange
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import is_border
 from airflow_changefeed.sources.base_cursors import CursorStore
 
 #: Ends of windows that are compared, the newest ones: the length of the windows may have changed.
@@ -37,9 +38,14 @@ class WindowGrid:
     length: int | None = None
     is_sure: bool = False
 
+    @property
+    def window_length(self) -> timedelta | None:
+        """The length of each window; None if it is not known."""
+        return None if self.length is None or not self.is_sure else timedelta(milliseconds=self.length)
+
     def is_begin(self, after: Ulid) -> bool:
         """Whether a window may begin after a ULID."""
-        return is_time(after) and (not self.is_sure or self.floor(after) == after)
+        return is_border(after) and (not self.is_sure or self.floor(after) == after)
 
     def floor(self, after: Ulid) -> Ulid:
         """Return where the window begins, as the ULID before it, that has the event after a ULID."""
@@ -60,11 +66,6 @@ class WindowGrid:
         return self.ceiling(purged_upto).next().time if self.is_sure else None
 
 
-def is_time(after: Ulid) -> bool:
-    """Whether a ULID is the last one before a time, as the end of a window is; no event has such a one."""
-    return after not in (Ulid.MIN, Ulid.MAX) and after.next() == Ulid.floor_milliseconds(after.next().ms)
-
-
 def grid_of(changes: Iterable[CursorChange]) -> WindowGrid | None:
     """
     Find where the windows of an export begin.
@@ -75,7 +76,7 @@ def grid_of(changes: Iterable[CursorChange]) -> WindowGrid | None:
     # Those that runs made. A run that only completed windows ahead of a gap leaves the cursor where it is.
     ends = [change.after for change in changes if change.why is None and change.before != change.after]
     newest = sorted(dict.fromkeys(ends[: 2 * _COMPARED]))[-_COMPARED:]
-    if not newest or not all(map(is_time, newest)):
+    if not newest or not all(map(is_border, newest)):
         return None
     begins = [end.next().ms for end in newest]
     steps = [second - first for first, second in pairwise(begins)]

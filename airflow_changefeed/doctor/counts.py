@@ -6,8 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_changefeed.core.completeness import Verdict, Why
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.beginnings import EventsBefore
 from airflow_changefeed.doctor.cursors import FeedState
 
 
@@ -19,6 +21,8 @@ class ConsumerCounts:
     :param shards_behind: shards that have events after its cursor, those in the outbox left out.
     :param events_behind: events after its cursors, of each shard as many as an overview counts.
     :param windows_missing: ranges that hold a cursor back although later windows are complete.
+    :param events_before: events before a beginning that nobody has chosen or accepted, of each shard as many
+        as an overview counts.
     :param dead_letters: that are open.
     :param leases_held: shards that a process holds for it now.
     """
@@ -26,6 +30,7 @@ class ConsumerCounts:
     shards_behind: int = 0
     events_behind: int = 0
     windows_missing: int = 0
+    events_before: int = 0
     dead_letters: int = 0
     leases_held: int = 0
 
@@ -46,12 +51,16 @@ class FeedCounts:
     gaps_open: int | None
 
 
-def consumer_counts(state: FeedState, overview: FeedOverview) -> ConsumerCounts:
+def consumer_counts(
+    state: FeedState, overview: FeedOverview, verdict: Verdict, left_out: EventsBefore | None
+) -> ConsumerCounts:
     """
     Count what is known of a consumer.
 
     :param state: of this one consumer.
     :param overview: of all of them.
+    :param verdict: on this one, by its cursors.
+    :param left_out: events before its beginning.
     """
     names = {*state.consumers, *(row.consumer for row in state.rows)}
     begin = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
@@ -59,13 +68,9 @@ def consumer_counts(state: FeedState, overview: FeedOverview) -> ConsumerCounts:
     heads = {status.shard: status.head or Ulid.MIN for status in state.shards}
     return ConsumerCounts(
         shards_behind=sum(heads.get(shard, Ulid.MIN) > cursor for shard, cursor in cursors.items()),
-        events_behind=sum(
-            position.behind
-            for shard in overview.shards
-            for position in shard.consumers
-            if position.row.consumer in names
-        ),
-        windows_missing=sum(len(list(row.frontier.missing())) for row in state.rows),
+        events_behind=sum(position.behind for name in names for position in overview.positions(name)),
+        windows_missing=sum(one.why is Why.HOLE for one in verdict.missing),
+        events_before=0 if left_out is None else left_out.count,
         dead_letters=len(state.dead_letters),
         leases_held=sum(row.is_held(state.now) for row in state.rows),
     )

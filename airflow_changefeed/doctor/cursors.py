@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from airflow_changefeed.core.completeness import Evidence, MissingRange, Why, judge, of_row
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
 from airflow_changefeed.core.cursor import (
     RESTORED_PAGE,
@@ -19,14 +20,18 @@ from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.cursors.beginnings import EventsBefore
 from airflow_changefeed.cursors.window_grid import WindowGrid
-from airflow_changefeed.output.coverage import Gap
 
 _NEVER_BACK = (
     "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
     "back: until the clock reaches it, all events of the shard get that time. Wait, or let the writers use "
     "another shard, or drop the feed and set it up again, which discards its order"
 )
+_ALTHOUGH = {
+    Why.HOLE: "later windows are complete",
+    Why.FILES_GONE: "its consumer has exported it: its manifest is gone",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class FeedState:
     :param dead_letters: that are open.
     :param max_hold: of the feed.
     :param grids: of the exports that export windows, by name.
+    :param left_out: events before the beginnings of exports.
     """
 
     feed: str
@@ -51,6 +57,7 @@ class FeedState:
     dead_letters: Sequence[DeadLetter] = ()
     max_hold: timedelta = FOREVER
     grids: Mapping[str, WindowGrid] = field(default_factory=dict)
+    left_out: Sequence[EventsBefore] = ()
 
     @property
     def purged(self) -> dict[Shard, Ulid]:
@@ -63,47 +70,46 @@ def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
     return [*_high_water(state, limits), *_positions(state), *_idle(state, limits)]
 
 
-def hole_faults(state: FeedState) -> list[tuple[Gap, Fault]]:
-    """Find the gaps that hold cursors back."""
+def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
+    """Find the holes that hold cursors back; no output was looked at."""
     found = []
     for row in state.rows:
-        for hole in row.frontier.missing():
-            gap, purged = Gap(row.shard, hole), state.purged.get(row.shard, Ulid.MIN)
-            # The end of a hole is the begin of a window, that of a purge need not be one.
-            to = "earliest" if purged > hole.upto else str(hole.upto)
-            move_on = f"let the cursor pass it: {_set(row, to)}"
-            found.append((gap, missing_window(gap, subject(row), purged, accept=move_on)))
+        for hole in judge(Evidence((of_row(row),))).missing:
+            if hole.why is Why.HOLE:
+                purged = state.purged.get(row.shard, Ulid.MIN)
+                # The end of a hole is the begin of a window, that of a purge need not be one.
+                to = "earliest" if purged > hole.range.upto else str(hole.range.upto)
+                move_on = f"let the cursor pass it: {_set(row, to)}"
+                found.append((hole, missing_window(hole, subject(row), purged, accept=move_on)))
     return found
 
 
 def missing_window(
-    gap: Gap,
+    missing: MissingRange,
     where: str,
     purged_upto: Ulid,
     *,
-    although: str = "later windows are complete",
-    accept: str = "leave it: readers find the gap",
+    accept: str = "leave it: readers find that it is missing",
 ) -> Fault:
     """
     Return the fault for a window that is not exported.
 
     :param purged_upto: of the shard.
-    :param although: why it should be.
     :param accept: what to do if its events were purged, and nobody needs them.
     """
-    if gap.range.after < purged_upto:
+    if missing.range.after < purged_upto:
         return Fault(
             FaultKind.WINDOW_LOST,
             where,
-            f"nothing is complete in {gap}, and events were purged up to {format_time(purged_upto.time)}, so "
-            "that no run can export all of it any more",
+            f"nothing is complete in {missing}, and events were purged up to "
+            f"{format_time(purged_upto.time)}, so that no run can export all of it any more",
             "If the feed captures a table, a new snapshot of the table gives all later states of it. "
             f"To accept the loss, {accept}",
         )
     return Fault(
         FaultKind.WINDOW_MISSING,
         where,
-        f"nothing is complete in {gap}, although {although}",
+        f"nothing is complete in {missing}, although {_ALTHOUGH[missing.why]}",
         "Find the run of that window and clear its task, or backfill the window; a cursor that it holds then "
         "moves by itself",
     )

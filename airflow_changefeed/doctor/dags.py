@@ -13,6 +13,7 @@ from airflow_changefeed.core.consumer import LONGEST_RUN
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.beginnings import backfill_command
 from airflow_changefeed.exceptions import AirflowUnavailableError
 from airflow_changefeed.sources.base_cursors import CursorStore
 
@@ -58,7 +59,7 @@ def dag_faults(
     """
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
-    dag_id = _last_dag(source, feed, consumer, last)
+    dag_id = last_dag(source, feed, consumer, rows)
     dag, found, unknown = None, [], []
     try:
         dag = find_dag(dag_id) if dag_id is not None else None
@@ -68,8 +69,7 @@ def dag_faults(
     if dag is not None and dag.is_paused:
         remedy = f"Unpause it: airflow dags unpause {shlex.quote(dag.dag_id)}"
         if left_out is not None:
-            since = f"--from-date {format_time(left_out)} --to-date ..."
-            backfill = f"airflow backfill create --dag-id {shlex.quote(dag.dag_id)} {since}"
+            backfill = backfill_command(dag.dag_id, left_out)
             remedy += f". If its schedule does not catch up, backfill what it left out: {backfill}"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":
@@ -107,8 +107,9 @@ def _move(row: CursorRow) -> str:
     return format_time(row.moved_at) + (f", by {row.moved_by}" if row.moved_by else "")
 
 
-def _last_dag(source: CursorStore, feed: str, consumer: str, last: CursorRow | None) -> str | None:
-    """Return the DAG whose run moved a cursor last; people may have moved it since."""
+def last_dag(source: CursorStore, feed: str, consumer: str, rows: Sequence[CursorRow]) -> str | None:
+    """Return the DAG whose run moved one of a consumer's cursors last; people may have moved it since."""
+    last = max(rows, key=lambda row: row.moved_at, default=None)
     dag_id = _dag_of(last.moved_by) if last is not None else None
     if dag_id is None:
         ids = (_dag_of(change.by) for change in source.history(feed, consumer))

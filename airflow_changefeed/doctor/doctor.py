@@ -2,35 +2,43 @@
 """
 Checks feeds, their consumers and an export, and returns faults with remedies.
 
-Changes nothing. A check that fails is reported as a fault, never skipped silently.
+Changes nothing, except that it notes what a look at an output's files found. A check that fails is reported
+as a fault, never skipped silently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from airflow_changefeed.core.completeness import MissingRange, of_feed
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked, shell
 from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark, counted
-from airflow_changefeed.cursors.window_grid import export_grids
+from airflow_changefeed.cursors.beginnings import EventsBefore, events_before
+from airflow_changefeed.cursors.window_grid import WindowGrid, export_grids
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
+from airflow_changefeed.doctor.dags import last_dag
 from airflow_changefeed.doctor.failures import dead_letter_faults, failing_faults
+from airflow_changefeed.doctor.files import output_check
+from airflow_changefeed.doctor.frontiers import whole_overview
 from airflow_changefeed.doctor.leases import lease_faults
 from airflow_changefeed.doctor.output import output_faults, seal_faults
 from airflow_changefeed.doctor.snapshots import snapshot_faults
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,
+    ChangefeedError,
     ConnectionNotUsableError,
     FeedNotFoundError,
     SourceUnavailableError,
 )
-from airflow_changefeed.output.coverage import Gap
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_cursors import CursorStore
 
 Answer = TypeVar("Answer")
 #: How the names of checks begin that ask Airflow, and not the feeds' database.
@@ -86,9 +94,7 @@ def examine(
         faults += _try(faults, f"{VARIABLES} of other feeds", others) or []
     hidden = [fault.where for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
     has_variables = variables is not None and not any(where.startswith(VARIABLES) for where in hidden)
-    checked, left_out = _scope(
-        chosen if feed is None else [feed], open_store, has_variables=has_variables, consumer=consumer
-    )
+    checked, left_out = _scope(chosen if feed is None else [feed], open_store, has_variables=has_variables)
     facts = _try(faults, "the database's identity", partial(_identity_facts, source))
     return Examination.of(faults, {**inspection.facts, **(facts or {})}, checked, left_out)
 
@@ -112,7 +118,6 @@ def _scope(
     open_store: Callable[[str], ExportStore] | None,
     *,
     has_variables: bool,
-    consumer: str | None,
 ) -> tuple[list[str], list[str]]:
     """Return what is checked, and what is not, where the absence of faults means nothing."""
     checked = ["installation and rights", f"feeds {', '.join(feeds) or '(none)'}", "consumers and cursors"]
@@ -123,8 +128,6 @@ def _scope(
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
         left_out.append("the content of data files (verify reads it)")
-        if consumer is None:
-            left_out.append("whether it ends before the cursor of its consumer (pass --consumer)")
     left_out.append("values that cannot be exported unchanged (exports report them)")
     left_out.append(f"how late consumers are, and their DAGs: {shell('status', '--max-age', '2h')}")
     return checked, left_out
@@ -140,7 +143,21 @@ def _read_state(source: FeedSource, info: FeedInfo, consumer: str | None, faults
     )
     exports = sorted({row.consumer for row in rows} - set(events))
     grids = _try(faults, f"windows of feed {feed}", lambda: export_grids(source, feed, exports)) or {}
-    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids)
+    left_out = (
+        _try(faults, f"beginnings of feed {feed}", partial(_left_out, source, feed, exports, grids)) or []
+    )
+    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids, left_out)
+
+
+def _left_out(
+    source: FeedSource, feed: str, exports: Sequence[str], grids: Mapping[str, WindowGrid]
+) -> list[EventsBefore]:
+    if not exports:
+        return []
+    overview = whole_overview(source, feed)
+    lengths = {name: grid.window_length for name, grid in grids.items()}
+    found = (events_before(overview, name, lengths.get(name)) for name in exports)
+    return [one for one in found if one is not None]
 
 
 def state_faults(
@@ -160,6 +177,7 @@ def state_faults(
     faults = [*cursor_faults(state, limits), *dead_letter_faults(state)]
     faults += _try(faults, f"attempts of feed {feed}", partial(failing_faults, source, state)) or []
     faults += lease_faults(state, limits)
+    faults += beginning_faults(source, state)
     marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
     holes = hole_faults(state)
     faults += [fault for _, fault in holes]
@@ -169,8 +187,8 @@ def state_faults(
         check = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
         faults += _try(faults, f"{VARIABLES} of feed {feed}", check) or []
     if open_store is not None:
-        exporter = rows if consumer is not None else []
-        check = partial(_output, source, open_store, state, exporter, marks, {gap for gap, _ in holes})
+        exporters = [row for row in rows if row.consumer not in events]
+        check = partial(_output, source, open_store, state, exporters, marks, [hole for hole, _ in holes])
         found = _try(faults, f"the export of feed {feed}", check) or []
         faults += found
         if all(fault.kind is not FaultKind.EXPORT_MISSING for fault in found):
@@ -180,6 +198,21 @@ def state_faults(
         what = f"whether windows with inserted history ({counted(len(marks), 'mark')}) were exported again"
         faults.append(not_checked(f"feed {feed}", what, "Pass the export's path with --path"))
     return faults
+
+
+def beginning_faults(source: CursorStore, state: FeedState) -> list[Fault]:
+    """Name events before the beginnings of exports that nobody has chosen."""
+    return [
+        left_out.fault(
+            last_dag(
+                source,
+                state.feed,
+                left_out.consumer,
+                [row for row in state.rows if row.consumer == left_out.consumer],
+            )
+        )
+        for left_out in state.left_out
+    ]
 
 
 def of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
@@ -194,11 +227,18 @@ def _output(
     state: FeedState,
     rows: Sequence[CursorRow],
     marks: Sequence[StaleMark],
-    holes: set[Gap],
+    holes: Sequence[MissingRange],
 ) -> list[Fault]:
     # Opened here, because opening may fail too.
     store = open_store(state.feed)
-    return output_faults(store, source.identity().id, rows, marks, holes, state.purged)
+    feed, began = of_feed(*source.overview([state.feed], shards=0)), source.now()
+
+    def record(consumer: str, missing: Sequence[MissingRange]) -> None:
+        # A login that may not record it still gets its answer.
+        with suppress(ChangefeedError):
+            source.record_check(output_check(state.feed, consumer, store.path, began, "doctor", missing))
+
+    return output_faults(store, source.identity().id, feed, rows, marks, holes, state.purged, record)
 
 
 def _seal(source: FeedSource, open_store: Callable[[str], ExportStore], feed: str) -> list[Fault]:

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from airflow_changefeed.core.consumer import FeedOverview
+from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked, shell, with_conn_id
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
 from airflow_changefeed.doctor.cursors import FeedState
 from airflow_changefeed.doctor.dags import FindDag, catching_up, dag_faults
 from airflow_changefeed.doctor.doctor import VARIABLES, of_events, state_faults
-from airflow_changefeed.doctor.frontiers import Inspect, complete_until
+from airflow_changefeed.doctor.files import checked_fault
+from airflow_changefeed.doctor.frontiers import beginning_fault, judge_consumer, whole_overview
 from airflow_changefeed.doctor.leases import held_leases
 from airflow_changefeed.doctor.variables import VariableLister
 from airflow_changefeed.exceptions import (
@@ -28,6 +30,8 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
 
+#: Returns the faults that a source finds in a feed.
+Inspect = Callable[[], Iterable[Fault]]
 #: What may keep a consumer from moving, besides all errors: first what no run can mend, last what follows
 #: from others.
 _CAUSES = (
@@ -58,6 +62,11 @@ class ConsumerFreshness:
     :param complete_until: the oldest frontier of its shards, as a time of the feed.
     :param age: since then, by the database's clock.
     :param reasons: faults that explain why it is not fresh; empty for one that is.
+    :param warnings: what its age does not show: events before its beginning, and windows that were missing
+        when somebody looked at the files.
+    :param files: the newest look at the files of its output; None if nobody has looked, or it has no output.
+        The frontier itself comes from cursors alone.
+    :param has_output: whether it is an export.
     :param counts: for metrics.
     """
 
@@ -67,27 +76,35 @@ class ConsumerFreshness:
     age: timedelta
     is_fresh: bool
     reasons: tuple[Fault, ...] = ()
+    warnings: tuple[Fault, ...] = ()
+    files: OutputCheck | None = None
+    has_output: bool = False
     counts: ConsumerCounts = field(default_factory=ConsumerCounts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        names = ("code", "where", "what", "remedy")
         return {
             "feed": self.feed,
             "consumer": self.consumer,
             "complete_until": format_time(self.complete_until),
             "age_seconds": self.age.total_seconds(),
             "is_fresh": self.is_fresh,
-            "reasons": [{name: fault.to_dict()[name] for name in names} for fault in self.reasons],
+            "reasons": [_named(fault) for fault in self.reasons],
+            "warnings": [_named(fault) for fault in self.warnings],
+            "files_checked_at": None if self.files is None else format_time(self.files.checked_at),
             "error": None,
         }
 
     def __str__(self) -> str:
         age = timedelta(seconds=round(self.age.total_seconds()))
-        until = f"complete until {format_time(self.complete_until)}, {age} ago"
-        if not self.is_fresh:
-            until = "\n  ".join([until, *map(str, self.reasons)])
+        by = "by its cursor " if self.has_output else ""
+        until = f"complete {by}until {format_time(self.complete_until)}, {age} ago"
+        until = "\n  ".join([until, *map(str, (*self.reasons, *self.warnings))])
         return f"feed {self.feed}, consumer {self.consumer}: {until}"
+
+
+def _named(fault: Fault) -> dict[str, str | None]:
+    return {name: fault.to_dict()[name] for name in ("code", "where", "what", "remedy")}
 
 
 @dataclass(frozen=True)
@@ -141,10 +158,13 @@ class Freshness:
 
     def with_conn_id(self, conn_id: str) -> Freshness:
         """Insert the connection into suggested commands."""
-        consumers = []
-        for one in self.consumers:
-            reasons = [replace(each, remedy=with_conn_id(each.remedy, conn_id)) for each in one.reasons]
-            consumers.append(replace(one, reasons=tuple(reasons)))
+
+        def named(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+            return tuple(replace(each, remedy=with_conn_id(each.remedy, conn_id)) for each in faults)
+
+        consumers = [
+            replace(one, reasons=named(one.reasons), warnings=named(one.warnings)) for one in self.consumers
+        ]
         return replace(self, consumers=tuple(consumers))
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -156,6 +176,8 @@ class Freshness:
                 **unread,
                 "is_fresh": False,
                 "reasons": [],
+                "warnings": [],
+                "files_checked_at": None,
                 "error": f"{type(error).__name__}: {error}",
             }
             for feed, error in self.errors.items()
@@ -199,7 +221,7 @@ def check_freshness(
                 raise _no_consumer(name, consumer, names)
             others |= set(names)
             chosen = state if consumer is None else _only(state, consumer)
-            (overview,) = source.overview([name])
+            overview = whole_overview(source, name)
             found += _freshness(source, variables, find_dag, chosen, overview, max_age, inspect)
             # Also of a feed that nobody reads: nobody drains it either.
             counts[name] = feed_counts(overview, state.now)
@@ -246,14 +268,31 @@ def _freshness(
     """Yield the freshness of each consumer of a state."""
     for consumer in _consumers(state):
         own = _only(state, consumer)
-        until = complete_until(source, own, overview.gaps or (), max_age, inspect)
+        verdict, until = judge_consumer(source, overview, consumer, own.rows, own.now)
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = (
             [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, until, max_age, inspect)
         )
-        counts = consumer_counts(own, overview)
-        yield ConsumerFreshness(state.feed, consumer, until, age, is_fresh, tuple(reasons), counts)
+        left_out = events_before(overview, consumer)
+        files = next((check for check in overview.checks if check.consumer == consumer), None)
+        counts = consumer_counts(own, overview, verdict, left_out)
+        unnoticed = beginning_fault(source, overview, consumer)
+        warnings = [] if unnoticed is None else [unnoticed]
+        if files is not None and files.missing:
+            warnings.append(checked_fault(files))
+        yield ConsumerFreshness(
+            state.feed,
+            consumer,
+            until,
+            age,
+            is_fresh,
+            tuple(reasons),
+            tuple(warnings),
+            files,
+            has_output=consumer not in state.consumers,
+            counts=counts,
+        )
 
 
 def _only(state: FeedState, consumer: str) -> FeedState:

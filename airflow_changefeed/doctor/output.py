@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType
 
+from airflow_changefeed.core.completeness import Evidence, MissingRange
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, StaleMark, counted
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import format_time, now
-from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.cursors import missing_window
+from airflow_changefeed.doctor.files import Units, missing_files, output_name
 from airflow_changefeed.exceptions import (
     ForeignOutputError,
     ManifestError,
@@ -26,7 +25,6 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.output.claims import check_same
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.output.ownership import check_not_restored
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
@@ -36,26 +34,28 @@ from airflow_changefeed.verify.report import RESTORE_ONLY, output_fault
 from airflow_changefeed.verify.verify import manifest_fault
 
 _UPLOAD_AGE = timedelta(days=1)
-# With the highest token of each unit.
-Units = Mapping[Shard, Mapping[ExportUnit, int]]
 
 
 def output_faults(
     store: ExportStore,
     database: str,
+    feed: Evidence,
     rows: Sequence[CursorRow],
     marks: Sequence[StaleMark],
-    holes: set[Gap],
-    purged: Mapping[Shard, Ulid] = MappingProxyType({}),
+    holes: Collection[MissingRange],
+    purged: Mapping[Shard, Ulid],
+    record: Callable[[str, Sequence[MissingRange]], object],
 ) -> list[Fault]:
     """
     Find missing and stale windows of an output, and missing or truncated files.
 
     :param database: identity of the feed's database; the export of another one is not checked.
-    :param rows: cursors of the consumer that exports to it; empty if it is not known.
+    :param feed: what is known of the feed.
+    :param rows: cursors of the feed's exports; those count whose consumer has written to the output.
     :param marks: stale marks of inserted history.
-    :param holes: gaps that are already reported.
+    :param holes: those that are already reported.
     :param purged: up to where each shard is purged.
+    :param record: takes each consumer that has written to the output, with what the output lacks of it.
     """
     try:
         export_there(store)
@@ -64,17 +64,15 @@ def output_faults(
         remedy = "Check the path, the options of its connection, and the name of the feed"
         return [Fault(FaultKind.EXPORT_MISSING, store.path, problem.message, remedy)]
     units = {shard: store.units(shard) for shard in store.shards()}
-    between = find_gaps(store, Interval(), {shard: list(own) for shard, own in units.items()})
-    gaps = dict.fromkeys(between, "later windows are complete")
-    for row in rows:
-        for gap in _lost(row, units.get(row.shard, ())):
-            gaps.setdefault(gap, f"consumer {row.consumer} has exported it: its manifest is gone")
-    where = _where(store)
+    where = output_name(store)
+    moved, missing = missing_files(store, units, rows, feed, record)
+    reported = {(hole.shard, hole.range) for hole in holes}
     return [
+        *moved,
         *(
-            missing_window(gap, where, _purged(purged, gap.shard), although=although)
-            for gap, although in gaps.items()
-            if gap not in holes
+            missing_window(one, where, _purged(purged, one.shard))
+            for one in missing
+            if (one.shard, one.range) not in reported
         ),
         *_stale(store, units, marks, where),
         *_files(store, units, purged),
@@ -88,7 +86,9 @@ def seal_faults(source: FeedReader, store: ExportStore) -> list[Fault]:
     try:
         check_not_restored(source, store, source.feed(store.feed).sealed_until)
     except SealLostError as problem:
-        return [Fault(FaultKind.SEAL_LOST, _where(store), problem.facts["what"], problem.facts["remedy"])]
+        return [
+            Fault(FaultKind.SEAL_LOST, output_name(store), problem.facts["what"], problem.facts["remedy"])
+        ]
     return []
 
 
@@ -134,15 +134,6 @@ def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
                 "was neither completed nor aborted",
                 ABORT_UPLOAD,
             )
-
-
-def _lost(row: CursorRow, units: Iterable[ExportUnit]) -> Iterator[Gap]:
-    """Find ranges that a consumer has completed but that are no longer in the output."""
-    done = Frontier.beginning(row.frontier.start).complete(*(unit.range for unit in units))
-    end = done.ahead[-1].upto if done.ahead else done.upto
-    for hole in (*done.missing(), UlidRange(end, Ulid.MAX)):
-        if hole.after < row.ulid:
-            yield Gap(row.shard, UlidRange(hole.after, min(hole.upto, row.ulid)))
 
 
 def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], where: str) -> Iterator[Fault]:

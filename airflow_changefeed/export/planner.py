@@ -6,6 +6,7 @@ output.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -27,7 +28,8 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan, PlannedUnit, Shape
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
+from airflow_changefeed.cursors.beginnings import backfill_command
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     MissingEventError,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 _MOST_PARTS = 10_000
 
@@ -120,8 +124,11 @@ def make_plan(
     ]
     if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
+    is_new = not store.files.exists(store.layout.claim)
     # The output first: a failed write must not leave a consumer that blocks purges.
     store.claim(database, request.options)
+    if is_new:
+        _warn_if_moved(source, store, request)
     if starts:
         source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
     return Plan(
@@ -152,6 +159,29 @@ def check_shape(source: FeedReader, feed: str, shape: Shape) -> pa.Schema:
     from airflow_changefeed.capture.shapes import shaped_schema
 
     return shaped_schema(source.schema(feed), shape, feed=feed)
+
+
+def _warn_if_moved(source: FeedSource, store: ExportStore, request: ExportRequest) -> None:
+    """Say that an output begins now, although its consumer has exported before."""
+    rows = [row for row in source.cursors(request.feed, request.consumer) if row.frontier.has_moved]
+    if not rows:
+        return
+    start, end = min(row.frontier.start for row in rows), min(row.ulid for row in rows)
+    again = (
+        "reset the cursor"
+        if request.windows is None
+        else backfill_command(request.run.partition("/")[0], start.next().time, end.next().time)
+    )
+    log.warning(
+        "The export of feed %s in %s begins with this run, but consumer %s has exported since %s: the "
+        "earlier output was moved away, or this is another path. Move its files back, or give the path that "
+        "has them; to have the earlier events here, export them again: %s",
+        request.feed,
+        store.path,
+        request.consumer,
+        format_time(start.next().time),
+        again,
+    )
 
 
 def _gaps(schema: pa.Schema) -> dict[str, tuple[tuple[datetime, datetime], ...]]:

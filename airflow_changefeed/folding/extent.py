@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
+from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
+from airflow_changefeed.output.coverage import Interval, find_missing
 from airflow_changefeed.output.store import ExportStore
 
 Units = Mapping[Shard, Sequence[ExportUnit]]
@@ -67,9 +68,9 @@ def check_complete(
     :param known: shards that were there before it: they cannot have come later, also if nothing of them is
         left.
     """
-    others = [gap for gap in find_gaps(store, Interval(start, end), units) if gap.shard not in known]
+    others = [gap for gap in find_missing(store, Interval(start, end), units) if gap.shard not in known]
     named = {shard: units.get(shard, ()) for shard in known}
-    gaps = others + (find_gaps(store, Interval(start, end, tuple(named)), named) if named else [])
+    gaps = others + (find_missing(store, Interval(start, end, tuple(named)), named) if named else [])
     if gaps:
         raise NotExportedError(
             f"feed {store.feed!r} in {store.path} cannot be folded at {format_time(end)}, because nothing is "
@@ -80,7 +81,7 @@ def check_complete(
         )
 
 
-def named_gaps(gaps: Sequence[Gap]) -> str:
+def named_gaps(gaps: Sequence[MissingRange]) -> str:
     """Name gaps for an error, the first ones only."""
     more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
     return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"

@@ -20,7 +20,7 @@ from airflow_changefeed.core.capture import (
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import EPOCH, format_known, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
 from airflow_changefeed.folding.bases import Base, find_bases
 from airflow_changefeed.folding.choice import BaseChoice
@@ -28,7 +28,7 @@ from airflow_changefeed.folding.columns import FoldedFiles, column_kinds, group_
 from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
 from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table
 from airflow_changefeed.folding.states import BaseFacts
-from airflow_changefeed.output.coverage import Interval, find_gaps
+from airflow_changefeed.output.coverage import Interval, find_missing
 from airflow_changefeed.output.read import (
     SHARD_COLUMN,
     UnitFile,
@@ -283,7 +283,7 @@ def _newest_file(store: ExportStore, since: datetime) -> UnitFile | None:
     """Return the newest of the shards' last files since a time; reads the manifests of idle units only."""
     found = []
     for shard in store.shards():
-        units = (unit for date in store.backwards(shard) for unit in reversed(date))
+        units = (unit for date in store.by_date(shard, newest_first=True) for unit in reversed(date))
         later = takewhile(lambda unit: unit.range.upto >= Ulid.floor(since), units)
         found.append(next(filter(None, (last_file(store, unit) for unit in later)), None))
     return max(filter(None, found), key=_age, default=None)
@@ -367,7 +367,7 @@ def _unknown(
         return ""
     if end <= begun:
         return f"the capture was only enabled at {format_time(begun)}"
-    gaps = find_gaps(store, Interval(begun, None), units)
+    gaps = find_missing(store, Interval(begun, None), units)
     if gaps:
         return (
             f"the capture was enabled at {format_time(begun)}, but nothing is complete in "

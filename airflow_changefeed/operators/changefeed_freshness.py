@@ -47,8 +47,8 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     that does not answer is transient. A feed that cannot be read does not hide the others.
 
     The result (XCom), also of a task that fails, is a list with ``{"feed", "consumer", "complete_until",
-    "age_seconds", "is_fresh", "reasons", "error"}`` for each consumer, and for each feed that could not be
-    read; a reason is ``{"code", "where", "what", "remedy"}``.
+    "age_seconds", "is_fresh", "reasons", "warnings", "files_checked_at", "error"}`` for each consumer, and
+    for each feed that could not be read; a reason or warning is ``{"code", "where", "what", "remedy"}``.
 
     :param max_age: how old a frontier may be, a ``timedelta`` or seconds: for an export longer than its
         schedule's interval and the time that a run takes.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
-from airflow_changefeed.core.unit import ExportUnit, overlapping
+from airflow_changefeed.core.window import ExportUnit, overlapping
 from airflow_changefeed.exceptions import ManifestError, TerminalError
 from airflow_changefeed.output.layout import parse_unit_key, unit_key
 from airflow_changefeed.output.store import ExportStore

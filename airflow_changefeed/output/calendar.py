@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
-from types import MappingProxyType
 
+from airflow_changefeed.core.completeness import Evidence, WindowState, judge, touched
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps
 from airflow_changefeed.output.store import ExportStore
 
 #: Cells that one calendar may have.
@@ -27,22 +24,6 @@ _THREADS = 8
 _UNIT_FOLDER = "changefeed_unit="
 
 Units = Mapping[Shard, Sequence[ExportUnit]]
-
-
-class CellState(str, Enum):
-    """
-    What is known of a time.
-
-    ``COMPLETE``: all shards are exported. ``EMPTY``: they are, and nothing happened. ``MISSING``: at least
-    one shard is not exported, or not all of it. ``BEFORE``: the consumer began later. ``OPEN``: it is not
-    over.
-    """
-
-    COMPLETE = "complete"
-    EMPTY = "empty"
-    MISSING = "missing"
-    BEFORE = "before"
-    OPEN = "open"
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Cell:
 
     start: datetime
     end: datetime
-    state: CellState
+    state: WindowState
     lacking: frozenset[Shard | None] = frozenset()
 
     @property
@@ -68,25 +49,14 @@ class Cell:
 
 
 def make_calendar(
-    store: ExportStore,
-    wanted: Window,
-    length: timedelta,
-    *,
-    shards: Sequence[Shard],
-    begin: datetime | None,
-    now: datetime,
-    begins: Mapping[Shard, Ulid] = MappingProxyType({}),
+    store: ExportStore, wanted: Window, length: timedelta, evidence: Evidence, *, now: datetime
 ) -> list[Cell]:
     """
     Say of each piece of a time whether it is exported.
 
     :param length: of a piece; the first one begins with the time.
-    :param shards: those to look at. One that is not among ``begins`` counts since its first unit, and without
-        any only where no other has one either.
-    :param begin: where the consumer's first window begins; None where it has not begun.
+    :param evidence: of the consumer; its shards are those that are looked at in the output.
     :param now: the database's clock.
-    :param begins: exclusive; where shards begin for the consumer, from where on they are missed, be it that
-        no unit of theirs was ever written.
     :raises InvalidArgumentError: more than ``MOST_CELLS`` pieces.
     """
     step = length // timedelta(milliseconds=1)
@@ -96,80 +66,24 @@ def make_calendar(
         raise InvalidArgumentError(
             f"{len(borders)} pieces of {length} are too many; the maximum is {MOST_CELLS}: choose less time"
         )
-    whole = Window(from_milliseconds(start), from_milliseconds(start + len(borders) * step))
-    units = _units(store, shards, whole.range)
-    grid = _Grid(start, step, len(borders))
-    missing: dict[int, set[Shard | None]] = defaultdict(set)
-    bare: set[int] = set()
-    for gap in find_gaps(store, Interval(whole.start, whole.end), units):
-        bare.update(grid.touched(gap.range))
-        if gap.shard not in begins:
-            for number in grid.touched(gap.range):
-                missing[number].add(gap.shard)
-    for gap in _missed(whole.range, units, begins):
-        for number in grid.touched(gap.range):
-            missing[number].add(gap.shard)
-    full = {number for range_ in _with_rows(store, units) for number in grid.touched(range_)}
-    return [
-        _cell(
-            (from_milliseconds(border), length),
-            frozenset(missing[number]),
-            is_bare=number in bare,
-            is_full=number in full,
-            begin=begin,
-            now=now,
-        )
-        for number, border in enumerate(borders)
-    ]
+    windows = [Window(from_milliseconds(border), from_milliseconds(border + step)) for border in borders]
+    whole = Window(windows[0].start, windows[-1].end).range
+    units = units_of(store, [one.shard for one in evidence.shards], whole)
+    shards = [replace(one, files=tuple(unit.range for unit in units[one.shard])) for one in evidence.shards]
+    verdict = judge(replace(evidence, shards=tuple(shards)), whole)
+    with_rows = touched(windows, [(None, range_) for range_ in _with_rows(store, units)])
+    judged = zip(windows, verdict.states(windows, now), verdict.lacking(windows), with_rows, strict=True)
+    return [_cell(window, state, lacking, has_rows=bool(rows)) for window, state, lacking, rows in judged]
 
 
-def _missed(wanted: UlidRange, units: Units, begins: Mapping[Shard, Ulid]) -> Iterator[Gap]:
-    """Return what is missing of the shards whose beginning is known."""
-    for shard, begin in begins.items():
-        if shard in units and begin < wanted.upto:
-            since = UlidRange(max(begin, wanted.after), wanted.upto)
-            yield from (Gap(shard, piece) for piece in uncovered(since, [u.range for u in units[shard]]))
+def _cell(window: Window, state: WindowState, lacking: frozenset[Shard | None], *, has_rows: bool) -> Cell:
+    if state is WindowState.COMPLETE and not has_rows:
+        state = WindowState.EMPTY
+    return Cell(window.start, window.end, state, lacking if state is WindowState.MISSING else frozenset())
 
 
-def _cell(
-    place: tuple[datetime, timedelta],
-    missing: frozenset[Shard | None],
-    *,
-    is_bare: bool,
-    is_full: bool,
-    begin: datetime | None,
-    now: datetime,
-) -> Cell:
-    start, end = place[0], place[0] + place[1]
-    state = CellState.COMPLETE if is_full else CellState.EMPTY
-    if is_bare and not missing and (begin is None or end <= begin):
-        state = CellState.BEFORE
-    elif missing:
-        state = CellState.MISSING
-        # Exported windows are shown even if they were not required.
-        if begin is None or end <= begin:
-            state = CellState.BEFORE
-        elif end > now:
-            state = CellState.OPEN
-    return Cell(start, end, state, missing if state is CellState.MISSING else frozenset())
-
-
-@dataclass(frozen=True)
-class _Grid:
-    start: int
-    step: int
-    count: int
-
-    def touched(self, range_: UlidRange) -> range:
-        """Return the numbers of the pieces that a range touches."""
-        if range_.is_empty:
-            return range(0)
-        first = (range_.after.next().ms - self.start) // self.step
-        last = (range_.upto.ms - self.start) // self.step
-        return range(max(first, 0), min(last + 1, self.count))
-
-
-def _units(store: ExportStore, shards: Sequence[Shard], wanted: UlidRange) -> dict[Shard, list[ExportUnit]]:
+def units_of(store: ExportStore, shards: Sequence[Shard], wanted: UlidRange) -> dict[Shard, list[ExportUnit]]:
+    """Return the units of shards that overlap a range."""
     with ThreadPoolExecutor(_THREADS) as threads:
         found = threads.map(lambda shard: list(store.overlapping(shard, wanted)), shards)
         return dict(zip(shards, found, strict=True))
@@ -191,7 +105,7 @@ def missing_ranges(cells: Iterable[Cell]) -> list[Window]:
     """Return the unbroken runs of missing cells."""
     found: list[Window] = []
     for cell in cells:
-        if cell.state is not CellState.MISSING:
+        if cell.state is not WindowState.MISSING:
             continue
         if found and found[-1].end == cell.start:
             found[-1] = Window(found[-1].start, cell.end)
@@ -203,13 +117,3 @@ def missing_ranges(cells: Iterable[Cell]) -> list[Window]:
 def length_of_units(units: Iterable[ExportUnit]) -> timedelta | None:
     """Return how long the shortest window among units is; None if there are none."""
     return min((unit.window.length for unit in units if unit.window is not None), default=None)
-
-
-def begin_of(starts: Iterable[Ulid]) -> datetime | None:
-    """
-    Return where a consumer's first window begins.
-
-    :param starts: of its frontiers, exclusive; none where it has not begun.
-    """
-    first = min(starts, default=None)
-    return None if first is None else first.next().time

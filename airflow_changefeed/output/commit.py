@@ -19,7 +19,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.times import now
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit, by_shard, overlapping
+from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError, SupersededError
 from airflow_changefeed.output.attempts import end, withdraw_overlapping
 from airflow_changefeed.output.claims import check_same

@@ -7,15 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from airflow_changefeed.core.completeness import Evidence, MissingRange, ShardProgress, judge
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.layout import ManifestName, parse_unit
 from airflow_changefeed.output.store import ExportStore
-
-_RANDOM = (1 << 80) - 1
 
 
 @dataclass(frozen=True)
@@ -87,40 +84,9 @@ def _shards(shards: object) -> tuple[tuple[Shard, ...] | None, list[str]]:
     return tuple(dict.fromkeys(found)), problems
 
 
-@dataclass(frozen=True)
-class Gap:
-    """
-    A range without a complete unit.
-
-    :param shard: None where no shard has any unit.
-    """
-
-    shard: Shard | None
-    range: UlidRange
-
-    @property
-    def unit(self) -> ExportUnit | None:
-        """The gap as the one unit that would fill it; None without a shard."""
-        return None if self.shard is None else _as_unit(self.shard, self.range)
-
-    def __str__(self) -> str:
-        if self.unit is not None:
-            return str(self.unit)
-        if self.range == Interval().range:
-            return "any shard"
-        return str(_as_unit(0, self.range)).replace("shard 0", "any shard", 1)
-
-
-def _as_unit(shard: Shard, range_: UlidRange) -> ExportUnit:
-    first, last = range_.after.next(), range_.upto.next() if range_.upto != Ulid.MAX else range_.upto
-    if int(first) & _RANDOM or int(last) & _RANDOM:
-        return ExportUnit(shard, range_)
-    return ExportUnit.of_window(shard, Window(first.time, last.time))
-
-
-def find_gaps(
+def find_missing(
     store: ExportStore, interval: Interval, units: Mapping[Shard, Sequence[ExportUnit]]
-) -> list[Gap]:
+) -> list[MissingRange]:
     """
     Return what complete units leave out of an interval, by shard and time.
 
@@ -129,23 +95,23 @@ def find_gaps(
 
     :param units: of each shard those that reach into the interval.
     """
-    wanted = interval.range
     everything = [unit.range for own in units.values() for unit in own]
-    gaps = []
+    missing: list[MissingRange] = []
     for shard, own in units.items():
+        wanted, files = _bounds(interval, own), [unit.range for unit in own]
         if not own and interval.shards is not None and not store.units(shard):
             # Without a unit there is no first or last one, where an open end could begin: a mistyped shard.
-            gaps.append(Gap(shard, wanted))
-            continue
-        for gap in uncovered(_bounds(interval, own), [unit.range for unit in own]):
-            came_later = interval.shards is None and gap.after == wanted.after
-            if came_later and not _began_before(store, shard, wanted.after):
-                gaps += [Gap(shard, piece) for piece in uncovered(gap, everything)]
-            else:
-                gaps.append(Gap(shard, gap))
+            wanted = interval.range
+        elif interval.shards is None and not any(
+            unit.range.after < wanted.after for unit in store.oldest(shard)
+        ):
+            first = min((each.after for each in files), default=wanted.upto)
+            files += [each for each in everything if each.after < first]
+        progress = ShardProgress(shard, wanted.after, files=tuple(files))
+        missing += judge(Evidence((progress,)), wanted).missing
     if not units and interval.start is not None and interval.end is not None:
-        gaps.append(Gap(None, wanted))
-    return gaps
+        missing.append(MissingRange(None, interval.range))
+    return missing
 
 
 def find_overlaps(units: Iterable[ExportUnit]) -> Iterator[tuple[ExportUnit, ExportUnit]]:
@@ -169,14 +135,3 @@ def _bounds(interval: Interval, units: Sequence[ExportUnit]) -> UlidRange:
         return UlidRange(wanted.after, wanted.after)
     after = wanted.after if interval.start is not None else min(unit.range.after for unit in units)
     return UlidRange(after, wanted.upto if interval.end is not None else max(u.range.upto for u in units))
-
-
-def _began_before(store: ExportStore, shard: Shard, position: Ulid) -> bool:
-    """Whether a shard has a unit that begins before a place; its dates sort as its units do."""
-    folder = store.layout.shard_manifests(shard)
-    for date in store.files.names(folder):
-        parsed = [ManifestName.parse(name) for name in store.files.names(f"{folder}/{date}")]
-        units = [unit for name in parsed if name and (unit := parse_unit(shard, name.unit))]
-        if units:
-            return any(unit.range.after < position for unit in units)
-    return False

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.storage.local import CONTROL
 

@@ -17,7 +17,7 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import (
@@ -118,11 +118,16 @@ class ManifestStore:
 
     def newest(self, shard: Shard) -> list[ExportUnit]:
         """Return a shard's committed units of the last date that has any, however many dates there are."""
-        return next(self.backwards(shard), [])
+        return next(self.by_date(shard, newest_first=True), [])
 
-    def backwards(self, shard: Shard) -> Iterator[list[ExportUnit]]:
-        """Yield a shard's committed units, newest date first; lists a date when it is asked for."""
-        for date in reversed(self.files.names(self.layout.shard_manifests(shard))):
+    def oldest(self, shard: Shard) -> list[ExportUnit]:
+        """Return a shard's committed units of the first date that has any."""
+        return next(self.by_date(shard), [])
+
+    def by_date(self, shard: Shard, *, newest_first: bool = False) -> Iterator[list[ExportUnit]]:
+        """Yield a shard's committed units date by date; lists a date when it is asked for."""
+        dates = self.files.names(self.layout.shard_manifests(shard))
+        for date in reversed(dates) if newest_first else dates:
             found: dict[ExportUnit, int] = {}
             if self._collect(shard, date, found):
                 yield list(_in_order(found))

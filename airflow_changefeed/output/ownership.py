@@ -11,7 +11,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     ForeignOutputError,
@@ -83,7 +83,9 @@ def _check_events(source: FeedReader, store: ExportStore, database: str) -> None
 
 def _newest(store: ExportStore, shard: Shard) -> Manifest | None:
     """Return the manifest of a shard's last unit with rows; reads no further back than that."""
-    manifests = (store.read(unit) for units in store.backwards(shard) for unit in reversed(units))
+    manifests = (
+        store.read(unit) for units in store.by_date(shard, newest_first=True) for unit in reversed(units)
+    )
     return next((manifest for manifest in manifests if manifest is not None and manifest.files), None)
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_overlaps
+from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps
 from airflow_changefeed.output.layout import unquote_feed
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
@@ -68,7 +69,7 @@ class Selection:
     shards: tuple[Shard, ...]
     files: tuple[UnitFile, ...]
     schema: pa.Schema
-    missing: tuple[Gap, ...]
+    missing: tuple[MissingRange, ...]
 
     @property
     def has_integer_shards(self) -> bool:
@@ -108,9 +109,9 @@ def select(
     export_there(store)
     chosen = interval.shards if interval.shards is not None else tuple(store.shards())
     units = {shard: list(store.units(shard, start, end)) for shard in chosen}
-    gaps = find_gaps(store, interval, units)
+    gaps = find_missing(store, interval, units)
     if not chosen and not gaps:
-        gaps = [Gap(None, interval.range)]
+        gaps = [MissingRange(None, interval.range)]
     _check_complete(store, gaps, incomplete)
     check_once(store, units)
     found = []
@@ -120,7 +121,7 @@ def select(
             found.append(one)
         else:
             # Withdrawn since we listed it.
-            gaps.append(Gap(unit.shard, unit.range))
+            gaps.append(MissingRange(unit.shard, unit.range))
             _check_complete(store, gaps, incomplete)
     files = tuple(file for _, own in found for file in own)
     schema = common_schema([manifest for manifest, _ in found], unify=unify_schemas)
@@ -148,7 +149,7 @@ def export_there(store: ExportStore) -> None:
     )
 
 
-def _check_complete(store: ExportStore, gaps: Sequence[Gap], incomplete: str) -> None:
+def _check_complete(store: ExportStore, gaps: Sequence[MissingRange], incomplete: str) -> None:
     if not gaps or incomplete == "read":
         return
     named = "; ".join(map(str, gaps[:_MOST_NAMED]))

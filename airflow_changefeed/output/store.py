@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import PARQUET, ExportOptions
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     OutputNotWritableError,

@@ -38,7 +38,7 @@ from airflow_changefeed.plugins.views.rows import Row, change_row, feed_row, sha
 from airflow_changefeed.plugins.views.strips import Exports, strip_of
 from airflow_changefeed.plugins.views.tables import Lake, Place, begun_of, places_of
 from airflow_changefeed.plugins.views.troubles import troubles_of
-from airflow_changefeed.plugins.views.windows import chart_of, window_of, windows_of
+from airflow_changefeed.plugins.views.windows import chart_of, check_of, window_of, windows_of
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of feeds and of shards in one response.
@@ -87,7 +87,7 @@ async def feeds(
     """Return a page of a connection's feeds, each with totals."""
 
     def question(source: FeedSource) -> Row:
-        allows, exports = _allows(user, source), _exports(user, uses, conn_id)
+        allows, exports = _allows(user, source), exports_of(user, uses, conn_id)
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
@@ -115,7 +115,7 @@ async def one_feed(
     """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
-        exports = _exports(user, uses, conn_id)
+        exports = exports_of(user, uses, conn_id)
         (found,) = source.overview([feed], first_shard=first, shards=count)
         now = source.now()
         return {
@@ -128,9 +128,10 @@ async def one_feed(
     return await ask_source(conn_id, question)
 
 
-def _exports(user: Any, uses: list[Use], conn_id: str) -> Exports:
+def exports_of(user: Any, uses: list[Use], conn_id: str) -> Exports:
+    """Return the exports of a connection that a user may see."""
     own = [use for use in uses if use.conn_id == conn_id]
-    return Exports(own, cache(lambda dag_id: may_see_runs(user, dag_id)))
+    return Exports(conn_id, own, cache(lambda dag_id: may_see_runs(user, dag_id)))
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
@@ -222,24 +223,32 @@ Exporting = Annotated[Use, Depends(exporting)]
 
 @router.get("/windows")
 async def windows(
-    user: GetUserDep, use: Exporting, end: datetime | None = None, at: datetime | None = None
+    user: GetUserDep, uses: Uses, use: Exporting, end: datetime | None = None, at: datetime | None = None
 ) -> Row:
     """Return the calendar of what a task exports."""
-    with_runs = may_see_runs(user, use.dag_id)
-    return await ask_source(use.conn_id, lambda source: windows_of(source, use, end, at, with_runs=with_runs))
+    exports = exports_of(user, uses, use.conn_id)
+    return await ask_source(use.conn_id, lambda source: windows_of(source, use, exports, end, at))
 
 
 @router.get("/window")
-async def window(user: GetUserDep, use: Exporting, at: datetime) -> Row:
+async def window(user: GetUserDep, uses: Uses, use: Exporting, at: datetime) -> Row:
     """Return one window of what a task exports, with its manifests."""
-    with_runs = may_see_runs(user, use.dag_id)
-    return await ask_source(use.conn_id, lambda source: window_of(source, use, at, with_runs=with_runs))
+    exports = exports_of(user, uses, use.conn_id)
+    return await ask_source(use.conn_id, lambda source: window_of(source, use, exports, at))
 
 
 @router.get("/chart")
-async def chart(use: Exporting, start: datetime, end: datetime) -> Row:
+async def chart(user: GetUserDep, uses: Uses, use: Exporting, start: datetime, end: datetime) -> Row:
     """Return rows and lag of the windows in a time."""
-    return await ask_source(use.conn_id, lambda source: chart_of(source, use, start, end))
+    exports = exports_of(user, uses, use.conn_id)
+    return await ask_source(use.conn_id, lambda source: chart_of(source, use, exports, start, end))
+
+
+@router.get("/check_files")
+async def check_files(user: GetUserDep, uses: Uses, use: Exporting) -> Row:
+    """Look at the names of all files of what a task exports, and note what was missing."""
+    exports = exports_of(user, uses, use.conn_id)
+    return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=user.get_name()))
 
 
 @router.get("/backfill")

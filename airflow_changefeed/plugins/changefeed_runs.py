@@ -26,7 +26,7 @@ from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_
 _MOST_RUNS = 2_000
 _LAST_YEAR = 9000
 #: Maximum length of a backfill.
-_LONGEST = timedelta(days=366)
+LONGEST = timedelta(days=366)
 # How far before a time its partition may begin; the first sufficient margin is used.
 _MARGINS = tuple(timedelta(days=days) for days in (2, 62, 800))
 #: Runs to trigger at once.
@@ -191,8 +191,8 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime, unit: timedelta 
     check_time("start", start)
     check_time("end", end)
     window = Window(start, end)
-    if window.length > _LONGEST:
-        raise InvalidWindowError(f"{window} is too long; choose at most {_LONGEST.days} days")
+    if window.length > LONGEST:
+        raise InvalidWindowError(f"{window} is too long; choose at most {LONGEST.days} days")
     dag = _dag(dag_id)
     if _is_partitioned(dag):
         dates = [_wall(dag, date) for date, _ in _partitions(dag, window)]

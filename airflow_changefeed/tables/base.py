@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.storage.files import Files
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from airflow_changefeed.core.feed import counted, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.unit import ExportUnit, by_shard, overlapping
+from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import ManifestError, SupersededError, TableConflictError, TableError
 from airflow_changefeed.output.coverage import find_overlaps
 from airflow_changefeed.output.layout import parse_unit

@@ -30,6 +30,7 @@ from airflow_changefeed.hooks.changefeed_arguments import (
 from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, run_name, run_window
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
 from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.core.fault import Fault
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.manifest import Manifest
     from airflow_changefeed.core.plan import ExportOptions, Plan
@@ -250,6 +252,7 @@ def conclude(
     plan: Plan,
     result: ExportResult,
     *,
+    conn_id: str,
     table: LakeTable | None,
     earlier: Sequence[Manifest] = (),
     leases: HeldLeases | None = None,
@@ -258,11 +261,13 @@ def conclude(
     Do what follows the commit: commit to the table, move the cursors, publish the Variable, forget the
     attempts, emit the event.
 
+    :param conn_id: Airflow connection of the feed's database.
     :param table: that has the files of the export, besides the manifests.
     :param earlier: batches that earlier tries have committed and moved their cursors behind.
     :param leases: of a batch.
     :return: the task's result.
     """
+    from airflow_changefeed.core.fault import with_conn_id
     from airflow_changefeed.cursors import cursors
     from airflow_changefeed.export.completed import completed_export
     from airflow_changefeed.export.result import attempts_of, summary, waiting
@@ -281,6 +286,8 @@ def conclude(
     forget(store, {plan.attempt, *attempts_of(result)})
     for line in waiting(rows):
         task.log.warning(line)
+    for fault in _missing(source, store, plan):
+        task.log.warning(with_conn_id(str(fault), conn_id))
     completed = completed_export(plan, store, result, earlier)
     emit(context, task.outlets, completed)
     emit_windows(context, task, plan, completed)
@@ -288,6 +295,33 @@ def conclude(
     task.keep_lineage(lambda: _lineage(source, store, plan, result, rows))
     shards = {manifest.unit.shard for manifest in earlier}.union(done)
     return summary(plan, store, result, {row.shard: row for row in rows if row.shard in shards})
+
+
+def _missing(source: FeedSource, store: ExportStore, plan: Plan) -> list[Fault]:
+    """Return events before the consumer's beginning, and windows that the last look at the files missed."""
+    from airflow_changefeed.core.fault import not_checked
+    from airflow_changefeed.cursors.beginnings import events_before
+    from airflow_changefeed.doctor.files import check_files, checked_fault
+    from airflow_changefeed.doctor.frontiers import whole_overview
+    from airflow_changefeed.exceptions import ChangefeedError
+
+    if not plan.windows:
+        return []
+    faults = []
+    try:
+        overview = whole_overview(source, plan.feed)
+        left_out = events_before(overview, plan.consumer, plan.windows[0].length)
+        if left_out is not None:
+            faults.append(left_out.fault(plan.run.partition("/")[0]))
+        check = next((one for one in overview.checks if one.consumer == plan.consumer), None)
+        if check is not None and check.missing:
+            # This run may have exported what was missing.
+            check = check_files(source, store, plan.consumer, without_secrets(store.path), by=plan.run)
+            faults += [checked_fault(check)] if check.missing else []
+    except ChangefeedError as problem:
+        # The export is complete, whatever could not be found out.
+        faults.append(not_checked(f"feed {plan.feed}", str(problem), "Run doctor"))
+    return faults
 
 
 def _lineage(

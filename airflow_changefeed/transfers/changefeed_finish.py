@@ -101,7 +101,17 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         self._check_whole(store, plan)
         table = lake_table(store, plan.options, options, self.catalog_conn_id)
         with metrics.counting_superseded(plan.feed, plan.consumer):
-            done = conclude(self, context, source, variables, store, plan, result, table=table)
+            done = conclude(
+                self,
+                context,
+                source,
+                variables,
+                store,
+                plan,
+                result,
+                conn_id=self.changefeed_conn_id,
+                table=table,
+            )
         mark_finished(store, plan.attempt)
         return done
 

@@ -160,6 +160,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
                 store,
                 plan,
                 result,
+                conn_id=self.changefeed_conn_id,
                 table=lake_table(store, plan.options, run.connection.storage_options, self.catalog_conn_id),
                 earlier=earlier,
                 leases=leases,

@@ -10,7 +10,7 @@ from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ManifestError,
     OutputNotWritableError,

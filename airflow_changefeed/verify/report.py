@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Severity
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError
 
 _AGAIN = "xport the unit again: clear its window's task or backfill it, or set the cursor to before its batch"

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ManifestError,
     OutputNotWritableError,
     TransientError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.output.coverage import Gap, Interval, find_gaps, find_overlaps
+from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.publish import differences
@@ -155,7 +156,7 @@ def inspect(
     }
     # If there is data without a manifest, the manifest is missing, not the window.
     there = {shard: [*own, *(unit for unit, _ in unnamed[shard])] for shard, own in units.items()}
-    gaps = find_gaps(store, interval, there)
+    gaps = find_missing(store, interval, there)
     for shard, own in units.items():
         report.faults += [_missing(gap) for gap in gaps if gap.shard == shard]
         report.faults += _overlaps(list(own))
@@ -170,7 +171,7 @@ def inspect(
     return report
 
 
-def _missing(gap: Gap) -> Fault:
+def _missing(gap: MissingRange) -> Fault:
     remedy = f"{EXPORT_AGAIN}. If events of it were purged, no run can: leave it, readers find the gap"
     return Fault(FaultKind.WINDOW_MISSING, str(gap), "nothing is complete there", remedy, gap.unit)
 

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.arrow import byte_strings

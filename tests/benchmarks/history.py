@@ -11,9 +11,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 
+from airflow_changefeed.core.completeness import Evidence, ShardProgress
 from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import attempts_of
@@ -92,5 +92,6 @@ def _export(flights: Flights, store: ExportStore, window: Window) -> float:
 
 def _calendar(store: ExportStore, wanted: Window) -> float:
     began = time.perf_counter()
-    make_calendar(store, wanted, HOUR, shards=range(SHARDS), begin=START, now=wanted.end)
+    evidence = Evidence(tuple(ShardProgress(shard, wanted.range.after) for shard in range(SHARDS)))
+    make_calendar(store, wanted, HOUR, evidence, now=wanted.end)
     return time.perf_counter() - began

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.cli.command import Row, ulid_values
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import COUNTED
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_changefeed.core.consumer import ConsumerPosition
+    from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, OutputCheck
     from airflow_changefeed.core.cursor import CursorChange, CursorRow
     from airflow_changefeed.core.ulid import Ulid, UlidRange
     from airflow_changefeed.cursors.moves import PlannedMove
     from airflow_changefeed.cursors.variable_state import VariableState
+    from airflow_changefeed.sources.base import FeedSource
 
 _SHOWN = ("shard", "cursor", "cursor_time", "resource_version", "behind", "missing", "lease", "variable")
 
@@ -141,3 +143,31 @@ def short_change(row: Row) -> Row:
     """Return the values of a change that fit a screen."""
     names = ("number", "shard", "at", "by", "before_time", "after_time", "resource_version", "why")
     return {name.replace("_", " "): row[name] for name in names}
+
+
+def export_notes(source: FeedSource, overview: FeedOverview, consumer: str) -> Iterator[str]:
+    """
+    Yield what the cursors of an export do not show, a line each.
+
+    :param overview: of its feed, with all shards.
+    """
+    from airflow_changefeed.doctor.files import checked_fault
+    from airflow_changefeed.doctor.frontiers import beginning_fault
+
+    feed = overview.info.name
+    left_out = beginning_fault(source, overview, consumer)
+    if left_out is not None:
+        yield str(left_out)
+    check = next((one for one in overview.checks if one.consumer == consumer), None)
+    if check is not None and check.missing:
+        yield str(checked_fault(check))
+    else:
+        yield f"Feed {feed}, consumer {consumer}: complete by the cursor; {files_text(check)}"
+
+
+def files_text(check: OutputCheck | None) -> str:
+    """Return when the files of an output were last looked at, where nothing was missing."""
+    if check is None:
+        look = shell("doctor", "--feed", "...", "--path", "...")
+        return f"the files of its output were not checked yet: {look}"
+    return f"files last checked at {format_time(check.checked_at)}"

@@ -20,6 +20,7 @@ from airflow_changefeed.cli.commands.cursor_rows import (
     beginning_row,
     change_row,
     cursor_row,
+    export_notes,
     move_row,
     short_beginning,
     short_change,
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.cursors.variable_state import VariableState
     from airflow_changefeed.sources.base import FeedSource
 
-#: Number of shards in a page of the overview.
-_PAGE = 1_000
-
 
 @command
 def show_cursors(args: Namespace) -> None:
@@ -52,6 +50,7 @@ def show_cursors(args: Namespace) -> None:
     from airflow_changefeed.cursors.move_plan import known_rows
     from airflow_changefeed.cursors.moves import is_of_events
     from airflow_changefeed.cursors.variable_state import variable_state
+    from airflow_changefeed.doctor.frontiers import whole_overview
 
     with open_feeds(args.conn_id) as source:
         state = None
@@ -64,10 +63,13 @@ def show_cursors(args: Namespace) -> None:
             if state is not None and state.problem is not None:
                 echo(f"{state.kind.value}: {state.problem}")
         rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
-        positions = _positions(source, args.name, args.feed)
-        behind = {shard: position.behind for shard, position in positions.items()}
+        overview = whole_overview(source, args.feed)
+        behind = {one.row.shard: one.behind for one in overview.positions(args.name)}
         show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
         echo(_summary(rows, state))
+        if state is not None:
+            for line in export_notes(source, overview, args.name):
+                echo(line)
 
 
 def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequence[CursorRow]:
@@ -79,23 +81,6 @@ def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequen
             shards=unknown,
         )
     return [row for row in rows if not shards or row.shard in shards]
-
-
-def _positions(source: FeedSource, consumer: str, feed: str) -> dict[Shard, ConsumerPosition]:
-    """Return a consumer's position in each shard that the feed has."""
-    found: dict[Shard, ConsumerPosition] = {}
-    first = 0
-    while True:
-        (overview,) = source.overview([feed], first_shard=first, shards=_PAGE)
-        found |= {
-            shard.shard: one
-            for shard in overview.shards
-            for one in shard.consumers
-            if one.row.consumer == consumer
-        }
-        first += _PAGE
-        if first >= overview.shard_count:
-            return found
 
 
 def _summary(rows: Sequence[CursorRow], state: VariableState | None) -> str:
@@ -203,14 +188,15 @@ def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
 def accept_beginning(args: Namespace) -> None:
     """Accept what an export does not have, after confirmation."""
     from airflow_changefeed.cursors import moves
+    from airflow_changefeed.doctor.frontiers import whole_overview
 
     with open_feeds(args.conn_id) as source:
         implied = moves.implied_beginnings(source, args.name, args.feed)
-        positions = _positions(source, args.name, args.feed)
+        known = whole_overview(source, args.feed).positions(args.name)
+        positions = {one.row.shard: one for one in known}
         # A shard that the feed does not have has no events either.
-        found = [
-            replace(positions.get(row.shard, ConsumerPosition(row, 0, 0, None)), row=row) for row in implied
-        ]
+        none = ConsumerPosition(implied[0], behind=0, next_event=None, before=0, before_from=None)
+        found = [replace(positions.get(row.shard, none), row=row) for row in implied]
         versions = {row.shard: row.resource_version for row in implied}
         if args.resource_version:
             versions = named_versions(args.resource_version, list(versions))

@@ -17,6 +17,7 @@ from airflow_changefeed.cli.command import (
     ulid_values,
     use_stored_connections,
 )
+from airflow_changefeed.cli.commands.cursor_rows import export_notes, files_text
 from airflow_changefeed.core.cursor import lost_remedy, lost_text
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
@@ -28,6 +29,7 @@ from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
 
     from airflow_changefeed.core.cursor import CursorRow
     from airflow_changefeed.core.feed import FeedInfo
@@ -71,10 +73,12 @@ def status(args: Namespace) -> None:
         raise InvalidArgumentError("--consumer needs --max-age, which says how old its frontier may be")
     with open_feeds(args.conn_id) as source:
         infos = [source.feed(args.feed)] if args.feed else source.feeds()
-        rows, problems = [], []
+        rows, problems, notes = [], [], []
         for info in infos:
             try:
-                rows += feed_rows(source, info)
+                found = feed_rows(source, info)
+                notes += _notes(source, info, found)
+                rows += found
             except ChangefeedError as error:
                 problems.append(error)
         show(rows, args.output, _short)
@@ -82,6 +86,8 @@ def status(args: Namespace) -> None:
         for row in rows:
             if row["is_lost"]:
                 echo(_lost(source, row))
+        for note in notes:
+            echo(note)
         if not infos and source.version() is None:
             echo(
                 "Changefeed is not installed here, or this login has no permission to see it. To install it: "
@@ -93,6 +99,18 @@ def status(args: Namespace) -> None:
             raise SystemExit(FAILED)
 
 
+def _notes(source: FeedSource, info: FeedInfo, rows: Sequence[Row]) -> list[str]:
+    """Return what the cursors of a feed's exports do not show."""
+    from airflow_changefeed.doctor.frontiers import whole_overview
+
+    if all(row["consumer"] is None for row in rows):
+        return []
+    overview = whole_overview(source, info.name)
+    of_events = {of.spec.consumer for of in overview.consumers}
+    exports = sorted({row["consumer"] for row in rows} - {None, *of_events})
+    return [line for name in exports for line in export_notes(source, overview, name)]
+
+
 def _freshness(args: Namespace) -> None:
     """Show how old consumers' frontiers are; those that are older than allowed are an exit status."""
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -101,8 +119,11 @@ def _freshness(args: Namespace) -> None:
     found = ChangefeedHook(args.conn_id).freshness(args.max_age, feed=args.feed, consumer=args.consumer)
     show([one.to_dict() for one in found.consumers], args.output, _short_freshness)
     echo(f"{args.conn_id}: {found.summary}")
-    output = shell("doctor", "--feed", "...", "--consumer", "...", "--path", "...")
-    echo(f"Not checked: whether outputs have what the cursors say: {output}")
+    for one in found.consumers:
+        for fault in one.warnings:
+            echo(str(fault))
+        if one.has_output and not (one.files and one.files.missing):
+            echo(f"Feed {one.feed}, consumer {one.consumer}: complete by the cursor; {files_text(one.files)}")
     for feed, error in found.errors.items():
         echo(f"feed {feed}: {type(error).__name__}: {error}")
     if found.late:

@@ -29,6 +29,18 @@ export function refreshDialog(view, capture, key) {
     seen: things(capture.drift.length, "difference"), reload: () => view.reload(key) });
 }
 
+/** Accept that an export does not have what lies before its beginning. */
+export function acceptDialog(view, consumer, key) {
+  const note = textInput({ required: true });
+  actionDialog(`Accept the beginning of ${consumer.consumer}`, "Accept the beginning", [
+    h("p", {}, `${consumer.before.what}.`),
+    h("p", {}, "Nobody is warned of them any more, and purges no longer keep them for this export. They can still be exported by a backfill."),
+    field("Why they are not needed", note, "Kept in the history of the cursors."),
+  ], () => post("accept_beginning", view.names({ consumer: consumer.consumer }), {
+    note: note.value, resource_version: consumer.resource_version }), {
+    seen: "a beginning that was not accepted", reload: () => view.reload(key) });
+}
+
 /** Retry or drop a dead letter. */
 export function deadLetterDialog(view, consumer, letter, to, key) {
   const isDrop = to === "drop";

@@ -5,7 +5,7 @@ import { chartView } from "./chart.js";
 import { backfillDialog } from "./dialogs.js";
 import { button, clock, h, number, problem, redraw, span, things } from "./parts.js";
 import { get } from "./server.js";
-import { shownState, STATES, windowDialog } from "./window.js";
+import { STATES, windowDialog } from "./window.js";
 
 const DAY = 86_400_000; // milliseconds
 const MARKS = { complete: "", empty: "○", missing: "×", running: "…", before: "", open: "" };
@@ -25,7 +25,7 @@ export async function windowsView(use, element, { end, at } = {}) {
     const found = await get("windows", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, end, at });
     if (element.dataset.turn !== turn) return;
     const again = (place) => windowsView(use, element, place);
-    redraw(element, controls(found, again, { end, at }), grid(found, use, at), legend(found), chartView(use, found),
+    redraw(element, found.begins_later ? problem(`The output ${found.begins_later}.`) : null, controls(found, again, { end, at }), grid(found, use, at), legend(found), chartView(use, found),
       missing(use, found, () => again({ end, at })));
   } catch (error) {
     if (element.dataset.turn !== turn) return;
@@ -90,7 +90,7 @@ function step(event, columns) {
 }
 
 function square(cell, use, { marked, first }) {
-  const state = shownState(cell);
+  const { state } = cell;
   const again = cell.running && state !== "running" ? ", running again" : "";
   const shards = cell.missing ? ` in ${things(cell.missing, "shard")}` : "";
   const words = `${clock(cell.start)}: ${STATES[state]}${state === "missing" ? shards : ""}${again}`;
@@ -110,7 +110,8 @@ function legend(found) {
 }
 
 function missing(use, found, done) {
-  if (!found.missing.length) return h("p", { class: "good" }, "No windows are missing.");
+  if (!found.missing.length) return h("p", { class: "good" },
+    `No windows are missing from ${clock(found.start)} to ${clock(found.end)} UTC.`);
   return h("div", {},
     h("h5", {}, "Missing"),
     h("ul", { class: "missing-ranges" }, found.missing.map((range) => h("li", {},

@@ -3,10 +3,10 @@
 
 import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions.js";
 import { closeWindows, windowsView } from "./calendar.js";
-import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
-import { age, strip } from "./strip.js";
+import { historyDialog, moveDialog, open, revokeDialog } from "./dialogs.js";
+import { age, files, leftOut, strip } from "./strip.js";
 import { tablesView } from "./tables.js";
-import { captureFacts, deadLettersProblem, gapsProblem, lostProblem, openGaps } from "./troubles.js";
+import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, openGaps } from "./troubles.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
 import { get } from "./server.js";
 
@@ -40,7 +40,7 @@ function summed(feed) {
       ["Resource version", number(feed.resource_version)],
     ]),
     h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", {},
-      h("strong", {}, consumer.consumer), strip(consumer), h("span", {}, age(consumer)),
+      h("strong", {}, consumer.consumer), strip(consumer), h("span", {}, age(consumer)), files(consumer), leftOut(consumer),
       h("span", {}, behind(consumer), isPart ? rest : null),
       consumer.lost ? h("span", { class: "late" }, `lost in ${things(consumer.lost, "shard")}`) : null,
       consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null))),
@@ -117,7 +117,7 @@ class FeedView {
         h("h4", {}, consumer.consumer),
         h("span", { class: "tag" }, consumer.is_of_events ? "consumer" : "export"),
         h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
-        calendars.map(([use, calendar]) => windowsButton(use, calendar, calendars)),
+        calendars.map(([use, calendar]) => [windowsButton(use, calendar, calendars), filesButton(this, use)]),
         pauseButtons(this, uses),
         consumer.is_of_events && consumer.may_change ? button("Drop", () => dropConsumerDialog(this, consumer), {
           "aria-label": `Drop ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null,
@@ -125,6 +125,7 @@ class FeedView {
       waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
       lostProblem(cursors),
+      beginningProblem(this, consumer, calendars.map(([use]) => use)),
       deadLettersProblem(consumer, this),
       calendars.map(([, calendar]) => calendar),
       table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
@@ -172,6 +173,17 @@ function lease(cursor) {
   if (!cursor.lease_holder) return h("span", { class: "none" }, "free");
   return h("span", { class: "moved" }, cursor.lease_holder,
     h("span", { class: "note" }, cursor.lease_is_held ? "until " : "expired ", when(cursor.lease_expires)));
+}
+
+/** Look at the names of all files of an output; the list of feeds then says what was missing. */
+function filesButton(view, use) {
+  const key = `check files ${use.dag_id} ${use.task_id}`;
+  return button("Check files", async () => {
+    try {
+      await get("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id });
+      await view.reload(key);
+    } catch (error) { open("Check files", problem(error.message)); }
+  }, { "aria-label": `Check the files of ${use.dag_id}, ${use.task_id}`, "data-key": key });
 }
 
 function windowsButton(use, element, all) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A consumer at one look: its last windows in the calendar's colours, and the age of its frontier.
 
-import { clock, h, number, span } from "./parts.js";
+import { clock, h, number, span, things } from "./parts.js";
 import { STATES } from "./window.js";
 
 const ORDER = ["complete", "missing", "running", "before", "open"];
@@ -25,6 +25,24 @@ export function strip(consumer) {
 export function age(consumer) {
   if (consumer.complete_until === null) return h("span", { class: "late" }, "nothing is complete yet");
   const colour = consumer.is_late === null ? null : consumer.is_late ? "late" : "good";
-  const words = consumer.age_seconds < 1 ? "complete until now" : `complete until ${span(consumer.age_seconds)} ago`;
+  // Its cursor says so; only a look at the files says what is there.
+  const by = consumer.is_of_events ? "complete" : "complete by the cursor";
+  const words = consumer.age_seconds < 1 ? `${by} until now` : `${by} until ${span(consumer.age_seconds)} ago`;
   return h("time", { class: colour, datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` }, words);
+}
+
+/** What the last look at the files of an export's output found. */
+export function files(consumer) {
+  if (consumer.is_of_events) return null;
+  if (consumer.files === null) return h("span", { class: "note" }, "files not checked yet");
+  const { checked_at, missing, first } = consumer.files;
+  const words = `files last checked at ${clock(checked_at)} UTC`;
+  return missing
+    ? h("span", { class: "late" }, `${words}: ${things(missing, "range")} of windows missing, the first from ${clock(first)} on`)
+    : h("span", { class: "note" }, words);
+}
+
+/** The events before the beginning of an export that nobody has chosen; null if there are none. */
+export function leftOut(consumer) {
+  return consumer.before === null ? null : h("span", { class: "late" }, consumer.before.what);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What somebody must resolve: gaps of a capture, lost consumers, and dead letters.
 
-import { deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
+import { acceptDialog, deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
+import { backfillDialog } from "./dialogs.js";
 import { button, h, number, position, problem, table, things, when } from "./parts.js";
 
 /** How many of many lost shards are named. */
@@ -57,6 +58,18 @@ export function lostProblem(cursors) {
     `The consumer is lost in ${things(lost.length, "shard")}: events that it has not read were purged.`,
     lost.slice(0, SHOWN).map((cursor) => h("p", {}, `Shard ${cursor.shard}: ${cursor.remedy}`)),
     more({ count: lost.length, first: lost.slice(0, SHOWN) }));
+}
+
+/** Events before the beginning of an export that nobody has chosen; null if there are none. */
+export function beginningProblem(view, consumer, uses) {
+  if (consumer.before === null) return null;
+  const range = { start: consumer.before.start, end: consumer.before.end };
+  const key = `accept beginning ${consumer.consumer}`;
+  return problem(consumer.before.what + ".", h("p", {}, consumer.before.remedy),
+    uses.filter((use) => use.may_backfill).map((use) => button(`Backfill by ${use.dag_id}`,
+      () => backfillDialog(use, range, use.unit_seconds ?? consumer.strip?.unit_seconds, () => view.reload()),
+      { "data-key": `backfill beginning ${use.dag_id} ${use.task_id}` })),
+    consumer.may_change ? button("Accept the beginning", () => acceptDialog(view, consumer, key), { "data-key": key }) : null);
 }
 
 /** A consumer's open dead letters; null if there are none. */

@@ -10,9 +10,6 @@ export const STATES = {
   before: "before the consumer began", open: "not finished yet",
 };
 
-/** The state to show: a run that is under way hides that something is missing. */
-export const shownState = (cell) => (cell.running && !["complete", "empty"].includes(cell.state) ? "running" : cell.state);
-
 /** The address of a window: the page opens it. */
 export const windowUrl = (use, at) => `?${new URLSearchParams({
   conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, at, show: "window" })}`;
@@ -50,7 +47,7 @@ function neighbours(found, show) {
 }
 
 function content(found) {
-  const state = shownState(found);
+  const { state } = found;
   const manifests = found.shards.flatMap((shard) => shard.manifests.map((manifest) => [shard, manifest]));
   return [
     facts([

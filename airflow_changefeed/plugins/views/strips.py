@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
 
-from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerPosition, FeedOverview, ShardOverview
+from airflow_changefeed.core.completeness import Evidence, Verdict, WindowState, judge, of_overview
+from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
+from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import EPOCH, format_known, format_time
-from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import Window, is_border
+from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
-from airflow_changefeed.output.calendar import CellState
-from airflow_changefeed.plugins.changefeed_runs import interval_of, running
+from airflow_changefeed.plugins.changefeed_runs import LONGEST, interval_of, running
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
 
@@ -33,10 +34,12 @@ class Exports:
     """
     The exports of a connection's feeds.
 
+    :param conn_id: of the connection.
     :param uses: tasks that the user may see.
     :param sees_runs: takes a DAG's id; whether the user may see its runs.
     """
 
+    conn_id: str
     uses: Sequence[Use]
     sees_runs: Callable[[str], bool]
     _intervals: dict[str, timedelta | None] = field(default_factory=dict)
@@ -64,38 +67,6 @@ class Exports:
         return self._runs[dag_id, window]
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """
-    What a consumer has completed of a shard.
-
-    :param start: exclusive; where it begins.
-    :param until: exclusive end of what is complete without a gap; None if nothing is.
-    :param ahead: complete ranges after a gap.
-    """
-
-    start: Ulid
-    until: datetime | None
-    ahead: tuple[UlidRange, ...] = ()
-
-    @cached_property
-    def upto(self) -> Ulid:
-        """Inclusive end of what is complete without a gap."""
-        return self.start if self.until is None else max(Ulid.floor(self.until).previous(), self.start)
-
-    def before(self, gap: datetime) -> _Reach:
-        """Return what of this counts while a gap of the capture is open: nothing after its begin."""
-        end = Ulid.floor(gap).previous()
-        ahead = tuple(UlidRange(one.after, min(one.upto, end)) for one in self.ahead if one.after < end)
-        return _Reach(self.start, None if self.until is None else min(self.until, gap), ahead)
-
-    def lacks(self, wanted: UlidRange) -> bool:
-        """Whether a part of a range, after the start, is not complete."""
-        if wanted.upto <= self.upto:
-            return False
-        return bool(uncovered(UlidRange(max(self.upto, wanted.after), wanted.upto), self.ahead))
-
-
 def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime) -> Row:
     """
     Return a consumer's last windows, and until when it has completed the shards of the overview.
@@ -107,17 +78,11 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     :param now: the database's clock.
     """
     feed = found.info.name
-    reaches = _reaches(found, consumer, now)
-    # Where its windows begin, and where it stopped, whatever a gap makes of them.
-    latest = max((one.until for one in reaches if one.until is not None), default=now)
-    gap = min((one.begin for one in found.gaps or ()), default=None)
-    if gap is not None:
-        reaches = [one.before(gap) for one in reaches]
-    times = [one.until for one in reaches]
-    until = None if None in times else min((time for time in times if time is not None), default=None)
+    evidence = of_overview(found, consumer, now)
+    verdict = judge(evidence)
     strip: Row | None = None
     try:
-        strip = _strip(exports.of(feed, consumer), reaches, latest, until, exports, now)
+        strip = _strip(exports.of(feed, consumer), evidence, verdict, exports, now)
     except Exception as error:
         # Timetables are users' code. One that fails must not take the other consumers from the page.
         log.warning(
@@ -127,40 +92,61 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
             type(error).__name__,
             without_secrets(str(error)),
         )
+    until = verdict.complete_until
     return {
         "complete_until": format_known(until),
         "age_seconds": None if until is None else max((now - until).total_seconds(), 0.0),
-        "is_late": _is_late(until, gap, strip),
+        "is_late": _is_late(evidence, verdict, strip),
         "strip": strip,
+        "before": _before_row(found, consumer, exports, strip),
+        "files": _files_row(next((one for one in found.checks if one.consumer == consumer), None)),
     }
 
 
-def _is_late(until: datetime | None, gap: datetime | None, strip: Row | None) -> bool | None:
-    if until is None or gap is not None:
+def _before_row(found: FeedOverview, consumer: str, exports: Exports, strip: Row | None) -> Row | None:
+    """Return the events before an export's beginning; None if there are none."""
+    use = next(iter(exports.of(found.info.name, consumer)), None)
+    length = None if use is None or strip is None else timedelta(seconds=strip["unit_seconds"])
+    left_out = events_before(found, consumer, length)
+    if left_out is None:
+        return None
+    return {
+        "what": left_out.what,
+        "remedy": with_conn_id(left_out.remedy(None if use is None else use.dag_id), exports.conn_id),
+        # The newest first: only what reaches the beginning moves it.
+        "start": format_time(max(left_out.since, left_out.until - LONGEST)),
+        "end": format_time(left_out.until),
+    }
+
+
+def _files_row(check: OutputCheck | None) -> Row | None:
+    """Return what the newest look at the files of an output found; None if nobody has looked."""
+    if check is None:
+        return None
+    return {
+        "checked_at": format_time(check.checked_at),
+        "missing": check.missing,
+        "first": format_known(check.first),
+    }
+
+
+def _is_late(evidence: Evidence, verdict: Verdict, strip: Row | None) -> bool | None:
+    if verdict.complete_until is None or evidence.gap is not None:
         return True
     if strip is None:
         return None
-    return strip["is_missing_before"] or CellState.MISSING.value in strip["states"]
+    return strip["is_missing_before"] or WindowState.MISSING.value in strip["states"]
 
 
-def _strip(
-    uses: list[Use],
-    reaches: list[_Reach],
-    latest: datetime,
-    until: datetime | None,
-    exports: Exports,
-    now: datetime,
-) -> Row:
-    """
-    Return the last windows.
-
-    :param latest: the frontier of the shard that is farthest.
-    :param until: the frontier of all shards.
-    """
+def _strip(uses: list[Use], evidence: Evidence, verdict: Verdict, exports: Exports, now: datetime) -> Row:
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
+    # Where its windows begin, and where it stopped, whatever a gap makes of them.
+    done = [piece.upto for shard in evidence.shards for piece in shard.by_cursor]
+    last_done = max(done, default=Ulid.MIN)
+    latest = now if last_done == Ulid.MIN else last_done.next().time
     is_long_ago = now - latest > max(_LONG_AGO, unit * WINDOWS)
     # Windows of an export begin where its frontier is: days of another zone, or weeks, not at those of 1970.
-    border = latest if uses and any(one.until is not None for one in reaches) else EPOCH
+    border = latest if uses and is_border(last_done) else EPOCH
     last = latest + unit * _AFTER if is_long_ago else now
     end = border + ((last - border) // unit + 1) * unit
     # No window begins before 1970.
@@ -168,67 +154,11 @@ def _strip(
     windows = [Window(end - unit * (number + 1), end - unit * number) for number in reversed(range(count))]
     whole = Window(windows[0].start, end)
     runs = [run for dag_id in {use.dag_id for use in uses} for run in exports.runs(dag_id, whole)]
-    states = [_state(window, reaches, runs, now) for window in windows]
+    states = judge(replace(evidence, runs=tuple(runs)), whole.range).states(windows, now)
+    until = verdict.complete_until
     return {
         "start": format_time(whole.start),
         "unit_seconds": unit.total_seconds(),
-        "states": [state.value if state is not None else "running" for state in states],
+        "states": [state.value for state in states],
         "is_missing_before": until is not None and until < whole.start,
     }
-
-
-def _state(
-    window: Window, reaches: list[_Reach], runs: list[tuple[datetime, datetime]], now: datetime
-) -> CellState | None:
-    """Return the state of a window; None if it runs."""
-    wanted = window.range
-    if all(wanted.upto <= reach.start for reach in reaches):
-        return CellState.BEFORE
-    if not any(reach.lacks(wanted) for reach in reaches):
-        return CellState.COMPLETE
-    if any(start < window.end and end > window.start for start, end in runs):
-        return None
-    return CellState.OPEN if window.end > now else CellState.MISSING
-
-
-def _reaches(found: FeedOverview, consumer: str, now: datetime) -> list[_Reach]:
-    settings = next((info for info in found.consumers if info.spec.consumer == consumer), None)
-    reaches = []
-    for shard in found.shards:
-        position = next((one for one in shard.consumers if one.row.consumer == consumer), None)
-        if position is not None:
-            reaches.append(_reach(shard, position, settings, now))
-        elif settings is not None:
-            # It has yet to read the shards in which it has no cursor.
-            has_events = shard.waiting or shard.status.head is not None
-            reaches.append(_Reach(settings.begin, None if has_events else now))
-    if settings is not None and found.shard_count == 0 and found.info.columns:
-        # There was never an event; without columns the event table is gone, and nothing is known.
-        reaches.append(_Reach(settings.begin, now))
-    return reaches
-
-
-def _reach(
-    shard: ShardOverview, position: ConsumerPosition, settings: ConsumerInfo | None, now: datetime
-) -> _Reach:
-    row = position.row
-    cursor, frontier = row.ulid, row.frontier
-    if settings is None and cursor < Ulid.MAX and cursor.next() == Ulid.floor_milliseconds(cursor.next().ms):
-        # The end of a window.
-        return _Reach(frontier.start, _known(cursor.next().time), frontier.ahead)
-    if settings is not None and row.ack < cursor:
-        # An open dead letter holds it.
-        return _Reach(frontier.start, _known(row.ack.time))
-    if row.is_lost(shard.status.purged_upto):
-        return _Reach(frontier.start, _known(cursor.time), frontier.ahead)
-    if position.behind or shard.waiting:
-        head = shard.status.head
-        # The only event that it has not read is the last one; what waits in the outbox comes after it.
-        known = head.time if position.behind == 1 and head is not None else cursor.time
-        return _Reach(frontier.start, _known(known), frontier.ahead)
-    return _Reach(frontier.start, now)
-
-
-def _known(time: datetime) -> datetime | None:
-    """Return a time; None for the start of a feed."""
-    return None if time <= EPOCH + timedelta(milliseconds=1) else time

@@ -5,33 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
 from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.completeness import ShardProgress, WindowState, of_feed, of_row
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import ExportUnit, Window
+from airflow_changefeed.doctor.files import begins_later, check_files
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output.calendar import (
     Cell,
-    CellState,
-    begin_of,
     length_of_units,
     make_calendar,
     missing_ranges,
+    units_of,
 )
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, running, scheduled_window
+from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, scheduled_window
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
+from airflow_changefeed.plugins.views.strips import Exports
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of shards in a calendar, and of files listed for a unit.
@@ -56,6 +58,7 @@ class Export:
 
     source: FeedSource
     use: Use
+    exports: Exports
 
     @cached_property
     def store(self) -> ExportStore:
@@ -106,21 +109,31 @@ class Export:
         """The database's clock."""
         return self.source.now()
 
+    @property
+    def sees_runs(self) -> bool:
+        """Whether the user may see the runs of its DAG."""
+        return self.exports.sees_runs(self.use.dag_id)
+
+    def runs(self, wanted: Window) -> list[tuple[datetime, datetime]]:
+        """Return the intervals of runs under way, of all DAGs that export it for the consumer."""
+        path = str(self.use.path).rstrip("/")
+        uses = self.exports.of(str(self.use.feed), str(self.use.consumer))
+        dag_ids = {use.dag_id for use in uses if str(use.path).rstrip("/") == path}
+        return [run for dag_id in sorted(dag_ids) for run in self.exports.runs(dag_id, wanted)]
+
     def cells(self, wanted: Window, length: timedelta) -> list[Cell]:
         """Return the calendar of a time, in cells of a length."""
-        return make_calendar(
-            self.store,
-            wanted,
-            length,
-            shards=self.shards,
-            begin=begin_of(row.frontier.start for row in self.rows),
-            now=self.now,
-            begins={row.shard: row.frontier.start for row in self.rows},
-        )
+        (found,) = self.source.overview([str(self.use.feed)], shards=0)
+        rows = {row.shard: of_row(row) for row in self.rows}
+        # In a shard without a cursor the consumer has not begun.
+        shards = tuple(rows.get(shard, ShardProgress(shard, Ulid.MAX)) for shard in self.shards)
+        evidence = replace(of_feed(found), shards=shards, runs=tuple(self.runs(wanted)))
+        return make_calendar(self.store, wanted, length, evidence, now=self.now)
 
     def to_dict(self) -> Row:
         """Return what every answer about it has."""
         return {
+            "sees_runs": self.sees_runs,
             "dag_id": self.use.dag_id,
             "task_id": self.use.task_id,
             "feed": self.use.feed,
@@ -132,7 +145,7 @@ class Export:
 
 
 def windows_of(
-    source: FeedSource, use: Use, end: datetime | None, at: datetime | None, *, with_runs: bool
+    source: FeedSource, use: Use, exports: Exports, end: datetime | None, at: datetime | None
 ) -> Row:
     """
     Return the calendar of a task.
@@ -140,9 +153,8 @@ def windows_of(
     :param end: exclusive end of the calendar, rounded up to a whole day; None for today, or for the day that
         the consumer has reached.
     :param at: a time that the calendar contains, whatever ``end`` says; None for any.
-    :param with_runs: whether the user may see the DAG's runs.
     """
-    export = Export(source, use)
+    export = Export(source, use, exports)
     length = _cell_length(export.unit)
     cursors = [row.ulid.time for row in export.rows]
     exported = [one.range.upto.time for one in export.newest[-1:]]
@@ -151,30 +163,30 @@ def windows_of(
         check_time("at", at)
         if not wanted.start <= at < wanted.end:
             wanted = _span(at + _MOMENT, length)
-    cells = export.cells(wanted, length)
-    runs = running(use.dag_id, wanted) if with_runs else []
+    cells, runs = export.cells(wanted, length), export.runs(wanted)
+    # One shard is enough: outputs are moved as a whole.
+    later = begins_later(export.store, export.rows[0]) if export.rows else None
     return {
         **export.to_dict(),
         "cell_seconds": length.total_seconds(),
         "shards_shown": len(export.shards),
         "start": format_time(wanted.start),
         "end": format_time(wanted.end),
-        "sees_runs": with_runs,
         "cells": [_cell_row(cell, runs) for cell in cells],
         "missing": [_range_row(one) for one in missing_ranges(cells)],
+        "begins_later": later and without_secrets(f"{later.what}. {later.remedy}"),
     }
 
 
-def window_of(source: FeedSource, use: Use, at: datetime, *, with_runs: bool) -> Row:
+def window_of(source: FeedSource, use: Use, exports: Exports, at: datetime) -> Row:
     """
     Return a window of a task, and what its manifests say.
 
     :param at: a time in the window.
-    :param with_runs: whether the user may see the DAG's runs.
     :raises ManifestError: a manifest is damaged; terminal.
     """
     check_time("at", at)
-    export = Export(source, use)
+    export = Export(source, use, exports)
     at = floor_to_millisecond(at)
     units = _units_at(export, Window(at, at + _MOMENT))
     window = _window_at(export, units, at)
@@ -183,12 +195,10 @@ def window_of(source: FeedSource, use: Use, at: datetime, *, with_runs: bool) ->
     with ThreadPoolExecutor(_THREADS) as threads:
         read = threads.map(export.store.read, [unit for own in units.values() for unit in own])
         manifests = {manifest.unit: manifest for manifest in read if manifest is not None}
-    runs = running(use.dag_id, window) if with_runs else []
     return {
         **export.to_dict(),
-        **_cell_row(cell, runs),
+        **_cell_row(cell, export.runs(window)),
         "end": format_time(window.end),
-        "sees_runs": with_runs,
         "rows": sum(manifest.rows for manifest in manifests.values()),
         "size": sum(manifest.size for manifest in manifests.values()),
         "shards": [
@@ -198,7 +208,7 @@ def window_of(source: FeedSource, use: Use, at: datetime, *, with_runs: bool) ->
                     cell, shard, [manifests[unit] for unit in own if unit in manifests]
                 ).value,
                 "manifests": [
-                    _manifest_row(export.store, manifests[unit], with_runs=with_runs)
+                    _manifest_row(export.store, manifests[unit], with_runs=export.sees_runs)
                     for unit in own
                     if unit in manifests
                 ],
@@ -208,7 +218,7 @@ def window_of(source: FeedSource, use: Use, at: datetime, *, with_runs: bool) ->
     }
 
 
-def chart_of(source: FeedSource, use: Use, start: datetime, end: datetime) -> Row:
+def chart_of(source: FeedSource, use: Use, exports: Exports, start: datetime, end: datetime) -> Row:
     """
     Return rows and lag of a task's windows, by the cells of its calendar; opens their manifests.
 
@@ -221,7 +231,7 @@ def chart_of(source: FeedSource, use: Use, start: datetime, end: datetime) -> Ro
     """
     check_time("start", start)
     check_time("end", end)
-    window, export = Window(start, end), Export(source, use)
+    window, export = Window(start, end), Export(source, use, exports)
     length = _cell_length(export.unit)
     count = -(-window.length // length)
     if count > MOST_CELLS:
@@ -255,13 +265,23 @@ def chart_of(source: FeedSource, use: Use, start: datetime, end: datetime) -> Ro
     }
 
 
+def check_of(source: FeedSource, use: Use, exports: Exports, *, by: str) -> Row:
+    """
+    Look at the names of all manifests of a task's output, and note what is missing.
+
+    :param by: name of the user.
+    """
+    export = Export(source, use, exports)
+    path = without_secrets(str(use.path))
+    check = check_files(source, export.store, str(use.consumer), path, by=by)
+    return {"checked_at": format_time(check.checked_at), "missing": check.missing}
+
+
 def _units_at(
     export: Export, window: Window, shards: Sequence[Shard] | None = None
 ) -> dict[Shard, list[ExportUnit]]:
     chosen = export.shards if shards is None else shards
-    with ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(lambda shard: list(export.store.overlapping(shard, window.range)), chosen)
-        return dict(zip(chosen, found, strict=True))
+    return units_of(export.store, chosen, window.range)
 
 
 def _window_at(export: Export, units: dict[Shard, list[ExportUnit]], at: datetime) -> Window:
@@ -273,12 +293,12 @@ def _window_at(export: Export, units: dict[Shard, list[ExportUnit]], at: datetim
     return scheduled or Window.containing(at, export.unit)
 
 
-def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> CellState:
-    if cell.state is CellState.MISSING and {shard, None} & cell.lacking:
-        return CellState.MISSING
+def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> WindowState:
+    if cell.state is WindowState.MISSING and shard in cell.lacking:
+        return WindowState.MISSING
     if not manifests:
-        return CellState.OPEN if cell.state is CellState.OPEN else CellState.BEFORE
-    return CellState.COMPLETE if any(one.files for one in manifests) else CellState.EMPTY
+        return WindowState.OPEN if cell.state is WindowState.OPEN else WindowState.BEFORE
+    return WindowState.COMPLETE if any(one.files for one in manifests) else WindowState.EMPTY
 
 
 def _manifest_row(store: ExportStore, manifest: Manifest, *, with_runs: bool) -> Row:

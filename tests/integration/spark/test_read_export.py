@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.schemas import schema_text

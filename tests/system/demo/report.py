@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify

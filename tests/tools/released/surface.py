@@ -27,8 +27,7 @@ from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.core import cursor
 from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport
 from airflow_changefeed.get_provider_info import get_provider_info
 from airflow_changefeed.output.layout import Layout

@@ -20,7 +20,7 @@ from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.cli.command import FAILED
 from airflow_changefeed.cli.command import command as as_command
 from airflow_changefeed.cli.console import main, parser
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from tests.minors import since

@@ -20,8 +20,7 @@ from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output.store import ExportStore

@@ -95,7 +95,7 @@ def test_a_consumer_without_a_cursor_has_read_nothing(shop: Shop) -> None:
 
 
 def test_rows_that_wait_in_the_outbox_for_long_make_a_consumer_late(shop: Shop) -> None:
-    """Their time is not known, so it is complete until its cursor; rows that have just come do not count."""
+    """They get a time at or after the hint of the first one; rows that have just come do not make it late."""
     shop.consumer()
     shop.write(1, 9 * HOUR)
     run_consumer(shop.source, "billing", FEED, lambda event, connection: None, at_head=True)
@@ -103,7 +103,7 @@ def test_rows_that_wait_in_the_outbox_for_long_make_a_consumer_late(shop: Shop) 
     assert shop.only().is_fresh
     shop.sql(f'update "changefeed.outbox:{FEED}" set time_hint = time_hint - 10800000')
     found = shop.only()
-    assert found.age >= 9 * HOUR
+    assert 3 * HOUR <= found.age < 9 * HOUR
     assert [fault.kind.code for fault in found.reasons] == ["outbox-not-drained"]
 
 

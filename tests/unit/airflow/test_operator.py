@@ -16,8 +16,7 @@ import pytest
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import planner

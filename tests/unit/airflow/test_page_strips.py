@@ -148,7 +148,9 @@ def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> No
     source.begin_consumer("long", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
     strip = shown("long")["strip"]
     assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
-    assert strip["states"] == ["missing"] * ((source.now() - EPOCH) // days) + ["open"]
+    # Before the first event there is nothing to export.
+    empty, all_windows = (START - EPOCH) // days, (source.now() - EPOCH) // days
+    assert strip["states"] == ["complete"] * empty + ["missing"] * (all_windows - empty) + ["open"]
 
 
 def test_windows_begin_where_those_of_the_export_do(
@@ -260,12 +262,15 @@ def test_an_export_that_stopped_long_ago_is_shown_where_it_stopped(source: Sqlit
     assert found["age_seconds"] > 365 * 24 * 3600
 
 
-def test_an_export_that_has_completed_nothing_has_no_age(source: SqliteFeedSource, now: datetime) -> None:
-    """It began at the start of the feed."""
+def test_an_export_that_has_completed_nothing_is_complete_until_the_first_event(
+    source: SqliteFeedSource,
+) -> None:
+    """It began at the start of the feed, and freshness says the same."""
     source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
     found = shown()
-    assert (found["complete_until"], found["age_seconds"]) == (None, None)
-    assert set(found["strip"]["states"]) == {"missing", "open"}
+    assert (found["complete_until"], found["is_late"]) == (format_time(START), True)
+    assert found["age_seconds"] > 365 * 24 * 3600
+    assert found["strip"]["states"][-1] == "missing"
 
 
 def test_a_consumer_that_has_read_all_is_complete_until_now(source: SqliteFeedSource) -> None:

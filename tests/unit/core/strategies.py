@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import EPOCH, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 
 #: Milliseconds from 1970 to the last one of the year 9999.
 LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=timezone.utc) - EPOCH) // timedelta(

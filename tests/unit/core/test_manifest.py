@@ -14,7 +14,7 @@ from airflow_changefeed.core import documents
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from tests.unit.core.strategies import texts, times, ulids, units
 

@@ -11,8 +11,7 @@ from hypothesis import assume, given
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from tests.unit.core.strategies import ranges, shards, units, windows
 

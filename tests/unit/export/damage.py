@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core import documents
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore

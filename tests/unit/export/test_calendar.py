@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.core.completeness import Evidence, ShardProgress, WindowState
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.calendar import Cell, CellState, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.output.calendar import Cell, length_of_units, make_calendar, missing_ranges
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -46,12 +47,14 @@ def cells(
     last: int = 6,
     *,
     length: timedelta = HOUR,
-    begin: datetime | None = START,
+    begins: tuple[datetime | None, datetime | None] = (START, START),
     now: datetime = START + 100 * HOUR,
 ) -> list[Cell]:
-    """Return the cells of some hours."""
+    """Return the cells of some hours, of a consumer that began in two shards, or in one of them not yet."""
+    starts = [Ulid.MAX if begin is None else Ulid.floor(begin).previous() for begin in begins]
+    evidence = Evidence(tuple(ShardProgress(shard, start) for shard, start in enumerate(starts)))
     wanted = Window(START + first * HOUR, START + last * HOUR)
-    return make_calendar(store, wanted, length, shards=[0, 1], begin=begin, now=now)
+    return make_calendar(store, wanted, length, evidence, now=now)
 
 
 def test_hours_are_complete_empty_or_missing(flights: Flights, store: ExportStore) -> None:
@@ -78,9 +81,9 @@ def test_an_hour_that_one_shard_lacks_is_missing(flights: Flights, store: Export
 def test_before_the_beginning_and_after_now_nothing_is_missing(flights: Flights, store: ExportStore) -> None:
     """What is exported is shown as such there, too."""
     flights.export(store, hours(1, 3))
-    found = states(store, begin=START + 1 * HOUR, now=START + 4.5 * HOUR)
+    found = states(store, begins=(START + 1 * HOUR, START + 1 * HOUR), now=START + 4.5 * HOUR)
     assert found == ["before", "complete", "empty", "missing", "open", "open"]
-    assert states(store, begin=None)[:4] == ["before", "complete", "empty", "before"]
+    assert states(store, begins=(None, None))[:4] == ["before", "complete", "empty", "before"]
 
 
 def test_a_shard_that_was_never_exported_is_missing_since_it_began(
@@ -89,11 +92,7 @@ def test_a_shard_that_was_never_exported_is_missing_since_it_began(
     """Its consumer has a cursor for it, although no unit of it was ever written; before, it lacks nothing."""
     plan = flights.plan(store, hours(0, 4), shards=[0])
     flights.run(store, plan)
-    begins = {0: Ulid.floor(START).previous(), 1: Ulid.floor(START + 2 * HOUR).previous()}
-    wanted = Window(START - HOUR, START + 5 * HOUR)
-    found = make_calendar(
-        store, wanted, HOUR, shards=[0, 1], begin=START, now=START + 9 * HOUR, begins=begins
-    )
+    found = cells(store, -1, 5, begins=(START, START + 2 * HOUR), now=START + 9 * HOUR)
     assert [(cell.state.value, cell.missing) for cell in found] == [
         ("before", 0),
         ("complete", 0),
@@ -154,4 +153,5 @@ def test_centuries_by_hours_are_refused(store: ExportStore) -> None:
 
 def test_states_are_words(store: ExportStore) -> None:
     """The page, and whoever reads its answers, knows them by these."""
-    assert [state.value for state in CellState] == ["complete", "empty", "missing", "before", "open"]
+    words = ["complete", "empty", "missing", "running", "before", "open"]
+    assert [state.value for state in WindowState] == words

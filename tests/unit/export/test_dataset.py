@@ -16,18 +16,17 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     InvalidArgumentError,
     ManifestError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.output.coverage import Gap
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
@@ -216,7 +215,7 @@ def test_a_shard_that_nobody_exported_is_missing(store: ExportStore) -> None:
     with pytest.raises(ManifestError, match="shard 7") as caught:
         read(store, START, START + HOUR, [7])
     (gap,) = caught.value.facts["missing"]
-    assert gap == Gap(7, hours(0, 1)[0].range)
+    assert gap == MissingRange(7, hours(0, 1)[0].range)
 
 
 @pytest.mark.parametrize("interval", [(), (START,), (None, START + HOUR)], ids=["open", "no end", "no start"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit, quote_feed, unquote_feed
 from tests.unit.export.flights import hours
 

@@ -13,7 +13,7 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,

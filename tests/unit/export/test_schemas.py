@@ -11,7 +11,7 @@ import pytest
 
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.schemas import common_schema, schema_text, wider_type
 from tests.unit.export.flights import FEED, START, hours

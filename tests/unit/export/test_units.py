@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.manifests import span
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import LocalFiles

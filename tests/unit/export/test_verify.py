@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.commit import commit_empty

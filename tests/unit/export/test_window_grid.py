@@ -12,8 +12,9 @@ from hypothesis import strategies as some
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.window import is_border
 from airflow_changefeed.cursors.moves import move_to, plan_moves
-from airflow_changefeed.cursors.window_grid import WindowGrid, grid_of, is_time
+from airflow_changefeed.cursors.window_grid import WindowGrid, grid_of
 from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import CONSUMER, FEED, START, Variables, advance, begin, end_of, hour, places
@@ -40,7 +41,7 @@ def test_a_window_is_found_for_each_place(origin: int, length: int, number: int)
     assert begin_ <= after <= next_
     assert begin_ == Ulid.MIN or (begin_.next().ms - origin) % length == 0
     if begin_ != Ulid.MIN:
-        assert is_time(begin_)
+        assert is_border(begin_)
         assert grid.is_begin(begin_)
         assert next_ in (begin_, Ulid.floor_milliseconds(begin_.next().ms + length).previous())
 

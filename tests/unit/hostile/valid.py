@@ -21,8 +21,7 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport, CompletedWindow
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
 from tests.unit.core.strategies import frontiers, ranges, shards, texts, times, ulids, units, windows

@@ -21,7 +21,7 @@ import pytest
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text

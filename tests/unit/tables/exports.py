@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.unit import ExportUnit
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD

@@ -121,6 +121,7 @@ def _overview(
         position = ConsumerPosition(
             cursor_row(feed.name, row),
             int(row["behind"]),
+            as_ulid(row["next_event"]),
             int(row["before_rows"]),
             as_ulid(row["before_from"]),
         )

@@ -177,20 +177,22 @@ def _positions(
     """Return the positions of all consumers in the shards of a page, and how many events are around them."""
     columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
+    beyond = f"from {tables.feed} as e where {_of(tables, shard)} and e.{tables.ulid} > c.ulid"
     rows = connection.execute(
-        f"select {columns}, (select count(*) from (select 1 from {tables.feed} as e "
-        f"where {_of(tables, shard)} and e.{tables.ulid} > c.ulid limit ?3)) "
+        f"select {columns}, (select count(*) from (select 1 {beyond} limit ?3)), "
+        f"(select e.{tables.ulid} {beyond} order by 1 limit 1) "
         'from "changefeed.consumer" as c '
         "where c.feed = ?2 and c.shard in (select value from json_each(?1)) order by c.consumer",
         (json.dumps([shard_text(status.shard) for status in shards]), tables.info.name, COUNTED),
     ).fetchall()
     purged = {status.shard: status.purged_upto for status in shards}
     found: dict[Shard, list[ConsumerPosition]] = {}
-    for *values, behind in rows:
+    for *values, behind, following in rows:
         row = read_row(*values)
+        next_event = None if following is None else Ulid.of_bytes(following)
         pieces = row.before_beginning(purged[row.shard])
         before = count_pieces(connection, tables, row.shard, pieces, COUNTED)
-        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind, *before))
+        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind, next_event, *before))
     return found
 
 

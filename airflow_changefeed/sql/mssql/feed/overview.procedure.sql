@@ -4,8 +4,9 @@
 -- result: feed, shard_count (total); one row.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000),
 --     waiting_since (time_hint of the first of them; null without any).
--- result: as list_cursors, and behind (events in the feed beyond the cursor, at most 10000), before_rows (events in the feed before an
---     implied beginning that no backfill has completed, at most 10000), before_from (the first of them); of the shards above, in their order.
+-- result: as list_cursors, and behind (events in the feed beyond the cursor, at most 10000), next_event (the first of them), before_rows
+--     (events in the feed before an implied beginning that no backfill has completed, at most 10000), before_from (the first of them); of the
+--     shards above, in their order.
 -- result: as list_consumers.
 -- result: consumer, path, checked_at, checked_by, missing, first_missing: what the newest looks at the outputs of exports found.
 -- errors: 77108 arguments
@@ -96,7 +97,7 @@ begin
         where s.purged_upto >= b.upto_ulid;
         select
             c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.before, c.began, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.fencing_token, c.lease_holder, c.lease_expires, b.behind, r.before_rows, e.ulid as before_from
+            c.fencing_token, c.lease_holder, c.lease_expires, b.behind, a.ulid as next_event, r.before_rows, e.ulid as before_from
         from #shards as k
         inner join <<schema>>.[consumers] as c on c.feed_id = <<feed_id>> and c.shard = k.shard
         cross apply (
@@ -106,6 +107,11 @@ begin
                 where f.shard_id = k.shard_id and f.ulid > c.ulid
             ) as r
         ) as b
+        outer apply (
+            select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
+            where f.shard_id = k.shard_id and f.ulid > c.ulid
+            order by f.ulid
+        ) as a
         cross apply (
             select count(*) as before_rows from (
                 select top (10000) n.one

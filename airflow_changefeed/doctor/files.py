@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which windows an output lacks, by the names of its manifests and the cursors of who exports to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_changefeed.core.completeness import Evidence, MissingRange, Why, judge, of_feed, of_row
+from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.fault import Fault, FaultKind, shell
+from airflow_changefeed.core.feed import Shard, counted
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.window import ExportUnit
+from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
+from airflow_changefeed.output.coverage import Interval, find_missing
+from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.verify.orphans import orphans
+
+#: Of each shard, with the highest token of each unit.
+Units = Mapping[Shard, Mapping[ExportUnit, int]]
+
+
+def output_name(store: ExportStore) -> str:
+    """Return an output's name for people."""
+    return f"export of feed {store.feed} in {store.path}"
+
+
+def check_files(source: FeedSource, store: ExportStore, consumer: str, path: str, *, by: str) -> OutputCheck:
+    """
+    Look which windows of a consumer the output lacks, by the names of its manifests, and record it.
+
+    :param path: of the output, without secrets.
+    :param by: the run, person or program that looks.
+    :raises FeedNotFoundError: the database has no such feed; terminal.
+    """
+    (found,) = source.overview([store.feed], shards=0)
+    began = source.now()
+    rows = source.cursors(store.feed, consumer)
+    units = {shard: store.units(shard) for shard in store.shards()}
+    check = output_check(store.feed, consumer, path, began, by, lacking(units, rows, of_feed(found)))
+    source.record_check(check)
+    return check
+
+
+def output_check(
+    feed: str, consumer: str, path: str, began: datetime, by: str, missing: Sequence[MissingRange]
+) -> OutputCheck:
+    """Return what a look at an output's files found, to be recorded."""
+    first = min((one.range.after.next().time for one in missing), default=None)
+    return OutputCheck(consumer, feed, path, began, by, len(missing), first)
+
+
+def checked_fault(check: OutputCheck) -> Fault:
+    """Return the fault of windows that were missing when somebody looked at an output's files."""
+    first = "" if check.first is None else f", the first one from {format_time(check.first)} on"
+    look = shell("doctor", "--feed", check.feed, "--consumer", check.consumer, "--path", check.path)
+    return Fault(
+        FaultKind.WINDOW_MISSING,
+        f"feed {check.feed}, consumer {check.consumer}",
+        f"its export in {check.path} lacked {counted(check.missing, 'range')} of windows when its files were "
+        f"last checked, at {format_time(check.checked_at)}{first}",
+        f"Export the missing windows again; to see them, and to check the files again: {look}",
+    )
+
+
+def lacking(units: Units, rows: Sequence[CursorRow], feed: Evidence) -> list[MissingRange]:
+    """
+    Return what an output lacks of a consumer since its beginning: between units, and behind the cursors.
+
+    :param rows: cursors of the consumer.
+    :param feed: what is known of the feed.
+    """
+    missing: list[MissingRange] = []
+    for row in rows:
+        progress = replace(of_row(row), files=tuple(unit.range for unit in units.get(row.shard, ())))
+        last = max(each.upto for each in (*progress.by_cursor, *(progress.files or ())))
+        if last > progress.begin:
+            evidence = replace(feed, shards=(progress,))
+            missing += judge(evidence, UlidRange(progress.begin, last)).missing
+    return missing
+
+
+def missing_files(
+    store: ExportStore,
+    units: Units,
+    rows: Sequence[CursorRow],
+    feed: Evidence,
+    record: Callable[[str, Sequence[MissingRange]], object],
+) -> tuple[list[Fault], list[MissingRange]]:
+    """
+    Find what should be in an output and is not.
+
+    :param rows: cursors of the feed's exports; those count whose consumer has written to the output.
+    :param feed: what is known of the feed.
+    :param record: takes each of these consumers with what the output lacks of it.
+    :return: a fault if the output begins later than its consumer, and the ranges that are missing besides.
+    """
+    consumers = exporters(store, units)
+    starts = {row.shard: row.frontier.start for row in rows if row.consumer in consumers}
+    found: list[MissingRange] = []
+    for consumer in sorted(consumers):
+        own = lacking(units, [row for row in rows if row.consumer == consumer], feed)
+        record(consumer, own)
+        found += own
+    # Between units from before the beginning, too, and in shards without a cursor.
+    for one in find_missing(store, Interval(), {shard: list(each) for shard, each in units.items()}):
+        end = Ulid.MAX if one.shard is None else starts.get(one.shard, Ulid.MAX)
+        if one.range.after < end:
+            found.append(replace(one, range=UlidRange(one.range.after, min(one.range.upto, end))))
+    moved = [
+        one
+        for one in found
+        if one.shard is not None
+        and one.why is Why.FILES_GONE
+        and all(unit.range.after >= one.range.upto for unit in units.get(one.shard, ()))
+        # Where data files are left, only the manifest is gone.
+        and not orphans(store, one.shard, one.range, units.get(one.shard, ()))
+    ]
+    if not moved:
+        return [], found
+    start, end = min(one.range.after for one in moved), min(one.range.upto for one in moved)
+    fault = _begins_later(store, ", ".join(sorted(consumers)), start, end)
+    return [fault], [one for one in found if one not in moved]
+
+
+def begins_later(store: ExportStore, row: CursorRow) -> Fault | None:
+    """
+    Return a fault if an output begins later than its consumer in a shard; lists the first date alone.
+
+    :param row: cursor of the consumer that exports to it.
+    """
+    start, oldest = row.frontier.start, store.oldest(row.shard)
+    end = min((unit.range.after for unit in oldest), default=row.ulid)
+    if end <= start or row.ulid <= start:
+        return None
+    return _begins_later(store, row.consumer, start, min(end, row.ulid))
+
+
+def _begins_later(store: ExportStore, consumer: str, start: Ulid, end: Ulid) -> Fault:
+    begin, until = format_time(start.next().time), format_time(end.next().time)
+    return Fault(
+        FaultKind.OUTPUT_BEGINS_LATER,
+        output_name(store),
+        f"it has nothing before {until}, but consumer {consumer} has exported windows from {begin} on: the "
+        "earlier output was moved away, or this is another path",
+        "Move its files back, or give the path that has them; to have the earlier windows here, export them "
+        f"again: backfill from {begin} to {until}",
+    )
+
+
+def exporters(store: ExportStore, units: Units) -> set[str]:
+    """Return the consumers that have written the newest unit of each shard; opens these manifests."""
+    newest = [max(own, key=lambda unit: unit.range) for own in units.values() if own]
+    found = set()
+    for unit in newest:
+        try:
+            manifest = store.read(unit)
+        except (ManifestError, UnsupportedVersionError):
+            # Reported with the files.
+            continue
+        if manifest is not None:
+            found.add(manifest.consumer)
+    return found
