@@ -362,7 +362,8 @@ def changefeed_error(error: BaseException | str) -> ChangefeedError | None:
     """
     if isinstance(error, ChangefeedError):
         return error
-    for name, message in reversed(_NAMED.findall(str(error))):
+    text = error if isinstance(error, str) else described(error)
+    for name, message in reversed(_NAMED.findall(text)):
         kind = globals().get(name)
         if isinstance(kind, type) and issubclass(kind, ChangefeedError):
             return kind(message.strip())
@@ -371,11 +372,35 @@ def changefeed_error(error: BaseException | str) -> ChangefeedError | None:
 
 def own_error(error: BaseException | str) -> ChangefeedError:
     """Return our error in what another process handed on; any other (a bug, memory) counts as transient."""
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {str(error) or repr(error)}"
-    return changefeed_error(error) or TransientError(text)
+    return changefeed_error(error) or TransientError(error if isinstance(error, str) else described(error))
+
+
+def described(error: BaseException, longest: int | None = None) -> str:
+    """
+    Return an error's class and message as text that can be stored, even if its ``__str__`` fails.
+
+    :param longest: as for :func:`storable`.
+    """
+    try:
+        message = str(error) or repr(error)
+    except Exception as problem:
+        message = f"its message cannot be shown: __str__ or __repr__ raised {type(problem).__name__}"
+    return storable(f"{type(error).__name__}: {message}", longest)
+
+
+def storable(text: str, longest: int | None = None) -> str:
+    """
+    Return a text as every database and document can store it.
+
+    Half a surrogate pair, as in a file's name that is not UTF-8, and NUL become escapes.
+
+    :param longest: UTF-16 code units, which SQL Server counts; the rest is cut, and no character is halved.
+    """
+    text = text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+    return text if longest is None else text.encode("utf-16-le")[: 2 * longest].decode("utf-16-le", "ignore")
 
 
 def error_text(error: BaseException) -> str:
     """Return a line from which :func:`changefeed_error` makes the error again, as a traceback ends."""
     found = own_error(error)
-    return f"{__name__}.{type(found).__name__}: {' '.join(found.message.splitlines())}"
+    return storable(f"{__name__}.{type(found).__name__}: {' '.join(found.message.splitlines())}")

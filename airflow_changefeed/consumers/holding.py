@@ -16,7 +16,7 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import LeaseHeldError
+from airflow_changefeed.exceptions import LeaseHeldError, storable
 from airflow_changefeed.sources.base_leases import Grant
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def new_holder(by: str = "") -> str:
     :param by: who consumes; it stands before the name.
     """
     name = f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
-    return f"{by[:LONGEST_RUN]}@{name}" if by else name
+    return f"{storable(by, LONGEST_RUN)}@{name}" if by else name
 
 
 @dataclass(frozen=True)

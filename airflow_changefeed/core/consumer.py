@@ -23,8 +23,9 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
 
 MAX_ATTEMPTS = 1_000_000
-#: Characters of a reason or note that are kept; the rest is cut.
+#: UTF-16 code units of a reason or note that are kept, and of who did something; the rest is cut.
 MAX_REASON = 2_000
+MAX_BY = 256
 #: Characters that the name of a lease's holder has of the run that consumes; behind them is the process.
 LONGEST_RUN = 150
 #: Maximum number of events or rows that an overview counts; more are shown as "or more".

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import ChangefeedError, LeaseHeldError
+from airflow_changefeed.exceptions import ChangefeedError, LeaseHeldError, storable
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_leases import Grant, LeaseStore
 
@@ -43,7 +43,7 @@ class HeldLeases:
         self._consumer = consumer
         self._feed = feed
         # Unique to this call: a holder can acquire its own lease again, but two processes must not share one.
-        self._holder = f"{by[:100]}#{uuid.uuid4().hex}"
+        self._holder = f"{storable(by, 100)}#{uuid.uuid4().hex}"
         self._is_over = threading.Event()
         self.tokens: Mapping[Shard, int] = self._acquire(shards).tokens
         self._thread = threading.Thread(target=self._renew, name="changefeed-lease", daemon=True)

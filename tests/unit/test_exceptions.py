@@ -11,7 +11,14 @@ import pytest
 
 from airflow_changefeed import exceptions
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TerminalError, TransientError
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    InvalidArgumentError,
+    TerminalError,
+    TransientError,
+    error_text,
+    own_error,
+)
 
 _STEP = 4  # characters by which the drawing goes in for each level
 
@@ -75,6 +82,29 @@ def test_every_error_is_caught_by_the_base_and_explained(cls: type[ChangefeedErr
     with pytest.raises(ChangefeedError):
         raise cls("x")
     assert cls.__doc__
+
+
+class Mute(Exception):
+    """An error whose message cannot be made."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError("no caf\udce9.txt"), r"OSError: no caf\udce9.txt"),
+        (ValueError("a\0b"), r"ValueError: a\x00b"),
+        (Mute(), "Mute: its message cannot be shown: __str__ or __repr__ raised ZeroDivisionError"),
+    ],
+)
+def test_any_error_is_handed_on_as_text_that_can_be_written(error: Exception, message: str) -> None:
+    """To another process, and into its result, from which it is read again."""
+    assert own_error(error).message == message
+    line = error_text(error)
+    assert line.encode().decode() == line
+    assert own_error(line).message == message
 
 
 def test_wrong_arguments_are_value_errors_too() -> None:

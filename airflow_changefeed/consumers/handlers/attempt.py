@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from traceback import format_exception
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.consumers.handlers.failures import Attempts, reason
+from airflow_changefeed.consumers.handlers.failures import Attempts
 from airflow_changefeed.consumers.handlers.functions import Handler, limited
-from airflow_changefeed.core.consumer import OnPoison, Outcome
+from airflow_changefeed.core.consumer import MAX_REASON, OnPoison, Outcome
 from airflow_changefeed.core.fault import park_command, shell
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.exceptions import (
@@ -27,6 +29,8 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     StaleVersionError,
     WorkTransactionError,
+    described,
+    storable,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +89,16 @@ class Backoff:
         return whole * (1 - self.jitter() / 2)
 
 
+def _is_failure(error: BaseException) -> bool:
+    """
+    Whether a handler failed; what else it raises asks the process to end: an interrupt, an exit, a timeout.
+
+    No ``Exception``, but failures all the same: a cancelled call of asyncio, and a panic of a Rust library.
+    """
+    is_panic = (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException")
+    return is_panic or isinstance(error, (Exception, asyncio.CancelledError))
+
+
 class HandlerAttempt:
     """
     Attempts at events, one after another.
@@ -110,7 +124,7 @@ class HandlerAttempt:
         self._backoff = backoff
         self._singles = 0
         #: The handler's exception, unwrapped.
-        self._raised: Exception | None = None
+        self._raised: BaseException | None = None
         #: The last error whose traceback was logged.
         self._traced: str | None = None
         self.timeout: float | None = None
@@ -139,7 +153,12 @@ class HandlerAttempt:
             raise
         except (StaleVersionError, ConsumerUseError):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                log.warning(
+                    "%s: the run ends at event %s: %s", self._who(events), events[0].id, described(error)
+                )
+                raise
             if not self._is_to_blame(error):
                 return self._pass_over(events, error)
             return self._failed(events, started_at, token, error)
@@ -157,12 +176,16 @@ class HandlerAttempt:
             try:
                 with limited(self.timeout):
                     self._function(given, connection)
-            except Exception as error:
+            except BaseException as error:
                 self._raised = error
                 raise
             self._consumer.next(len(events))
 
-    def _is_to_blame(self, error: Exception) -> bool:
+    def _who(self, events: list[FeedEvent]) -> str:
+        spec = self._consumer.info.spec
+        return f"consumer {spec.consumer}, feed {spec.feed}, shard {shard_text(events[0].shard)}"
+
+    def _is_to_blame(self, error: BaseException) -> bool:
         """
         Whether the handler's work failed, rather than our own code around it.
 
@@ -173,7 +196,7 @@ class HandlerAttempt:
             return not isinstance(error, ChangefeedError)
         return error is self._raised or not isinstance(error, SourceUnavailableError)
 
-    def _pass_over(self, events: list[FeedEvent], error: Exception) -> float:
+    def _pass_over(self, events: list[FeedEvent], error: BaseException) -> float:
         """Raise errors that cannot be handled here; a dead letter may be resolved while it waits its turn."""
         if isinstance(error, DeadLetterError) and events[0].dead_letter is not None:
             log.warning("%s; continuing with the next event", error)
@@ -185,26 +208,27 @@ class HandlerAttempt:
         self._done.lost += 1
         self._singles = 0
         attempt = self._attempts.attempt(events, started_at)
-        attempt = replace(attempt, outcome=Outcome.LOST, error=reason(error))
+        attempt = replace(attempt, outcome=Outcome.LOST, error=described(error, MAX_REASON))
         self._consumer.log(events[0].shard, attempt, token)
         self._attempts.forget(events[0].shard)
 
-    def _failed(self, events: list[FeedEvent], started_at: datetime, token: int, error: Exception) -> float:
+    def _failed(
+        self, events: list[FeedEvent], started_at: datetime, token: int, error: BaseException
+    ) -> float:
         attempt = self._attempts.attempt(events, started_at, error)
         # If the database is unreachable the log cannot be written, and the attempt does not count.
         self._consumer.log(events[0].shard, attempt, token)
         self._attempts.failed(events)
         self._done.failures += 1
+        # One traceback per error: a hundred of the same would hide everything else. As text: Airflow's log
+        # loses a record whose exception has half a surrogate pair.
         log.warning(
-            "consumer %s, feed %s, shard %s: attempt %d at event %s failed: %s",
-            self._consumer.info.spec.consumer,
-            self._consumer.info.spec.feed,
-            shard_text(events[0].shard),
+            "%s: attempt %d at event %s failed: %s%s",
+            self._who(events),
             attempt.number,
             events[0].id,
             attempt.error,
-            # Log one traceback per error: a hundred of the same would hide everything else.
-            exc_info=error if attempt.error != self._traced else None,
+            storable("".join(["\n", *format_exception(error)])) if attempt.error != self._traced else "",
         )
         self._traced = attempt.error
         if len(events) > 1 and not self._batch.transaction:
@@ -216,14 +240,15 @@ class HandlerAttempt:
             return self._poisoned(events, attempt.number, error)
         return self._backoff.seconds(attempt.number)
 
-    def _poisoned(self, events: list[FeedEvent], attempts: int, error: Exception) -> float:
+    def _poisoned(self, events: list[FeedEvent], attempts: int, error: BaseException) -> float:
         dead_letter, spec = events[0].dead_letter, self._consumer.info.spec
+        reason = described(error, MAX_REASON)
         if dead_letter is None and self.on_poison is OnPoison.STOP:
             listed = shell("dead-letters list", "--consumer", spec.consumer, "--feed", spec.feed)
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
                 f"{shard_text(events[0].shard)} failed {counted(attempts, 'time')}, last with "
-                f"{reason(error)}. Nothing was committed. Fix the cause and run the consumer again; it "
+                f"{reason}. Nothing was committed. Fix the cause and run the consumer again; it "
                 "starts with this event. To set this one event aside: "
                 f"{park_command(spec.consumer, spec.feed)}; parked events are listed by {listed}",
                 consumer=spec.consumer,
@@ -237,7 +262,7 @@ class HandlerAttempt:
         if [event.id for event in got] != [event.id for event in events]:
             # The lease was lost; its new holder continues.
             return 0.0
-        self._consumer.park(reason(error), attempts)
+        self._consumer.park(reason, attempts)
         self._attempts.done(events)
         self._singles = max(0, self._singles - len(events))
         self._done.parked += len(events)

@@ -12,6 +12,7 @@ from airflow_changefeed.core.consumer import MAX_REASON, Attempt, Outcome
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import described
 
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
@@ -79,10 +80,5 @@ class Attempts:
             number=self.number(events),
             started_at=started_at,
             outcome=Outcome.CONSUMED if error is None else Outcome.FAILED,
-            error=None if error is None else reason(error),
+            error=None if error is None else described(error, MAX_REASON),
         )
-
-
-def reason(error: BaseException) -> str:
-    """Return an error's message for the log."""
-    return f"{type(error).__name__}: {error}"[:MAX_REASON]

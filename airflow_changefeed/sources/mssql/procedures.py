@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from airflow_changefeed.exceptions import storable
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import FEED, INSTALL
 
+#: Parameters for texts of people, handlers and drivers, which may hold what no database stores.
+_FREE_TEXTS = ("by", "error", "holder", "note", "reason", "why")
 _PARAMETER = re.compile(r"@(\w+) (<<shard_type>>|\w+(?:\(\w+\))?)")
 
 
@@ -45,6 +48,8 @@ def call(
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     types = parameter_types(procedure.partition(":")[0])
+    for name in given.keys() & _FREE_TEXTS:
+        given[name] = storable(given[name], int(types[name].removeprefix("nvarchar(").rstrip(")")))
     declared = ", ".join(f"@{name} {types[name]} = ?" for name in given)
     named = ", ".join(f"@{name} = @{name}" for name in given)
     declare = f"declare {declared}; " if given else ""

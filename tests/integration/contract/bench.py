@@ -18,6 +18,8 @@ from tests.integration.contract.engines import Engine, Key, Table, Writer
 HOUR = timedelta(hours=1)
 #: A time long past, for hints.
 PAST = datetime(2013, 1, 1, tzinfo=timezone.utc)
+#: A text with half a surrogate pair, as a file's name that is not UTF-8 has, and NUL; and what is kept of it.
+ODD, KEPT = "caf\udce9\x00.txt", "caf\\udce9\\x00.txt"
 #: A source that gives up soon: somebody is known to hold the lock, so waiting longer would show nothing.
 IMPATIENT = 0.2
 

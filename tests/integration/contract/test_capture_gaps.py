@@ -13,7 +13,7 @@ from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CaptureGapError, LockTimeoutError, StaleVersionError
 from tests.clocks import after_now
-from tests.integration.contract.bench import IMPATIENT
+from tests.integration.contract.bench import IMPATIENT, KEPT, ODD
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine
 from tests.integration.contract.oracles import fold
@@ -95,9 +95,10 @@ def test_a_gap_that_is_resolved_without_a_resync_leaves_the_events_alone(engine:
     with pytest.raises(CaptureGapError):
         bench.source.seal(bench.name, after_now(bench.source))
     bench.enable(NAME, guard_table=False)
-    bench.source.resolve_capture(bench.name, note="by hand", by="test")
+    bench.source.resolve_capture(bench.name, note=ODD, by=ODD)
     bench.source.seal(bench.name, after_now(bench.source))
     assert bench.events() == before
+    assert {(gap.note, gap.resolved_by) for gap in bench.source.capture_gaps(bench.name)} == {(KEPT, KEPT)}
 
 
 def test_a_capture_whose_changes_are_all_seen_has_no_gap(engine: Engine) -> None:

@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.sources.base_cursors import CursorMove
-from tests.integration.contract.bench import HOUR, PAST, Bench
+from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench
 
 ME = "export"
 
@@ -180,6 +180,17 @@ def test_of_each_shard_the_newest_changes_are_kept(ready: Bench) -> None:
         f"move {number}" for number in range(KEPT_CHANGES + 2, 2, -1)
     ]
     assert changes[0].why == "x" * 2_000
+
+
+def test_who_moved_it_and_why_are_kept_whatever_they_are_called(ready: Bench) -> None:
+    """What no database takes is written as an escape."""
+    _move(ready, _hour(1), by=ODD, why=ODD)
+    (newest, *_) = ready.source.history(ready.feed, ME)
+    assert (newest.by, newest.why, _row(ready).moved_by) == (KEPT, KEPT, KEPT)
+    ready.source.begin_consumer("other", ready.feed, {0: _hour(1)}, by=ODD, why=ODD)
+    ready.source.begin_consumer("other", ready.feed, {0: _hour(0)}, by=ODD, why=ODD)
+    changes = ready.source.history(ready.feed, "other")
+    assert [(one.by, one.why) for one in changes] == [(KEPT, KEPT)] * 2
 
 
 def test_a_dropped_consumer_leaves_no_history(ready: Bench) -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_changefeed.core.consumer import (
+    MAX_BY,
     MAX_REASON,
+    ConsumerSpec,
     Consumption,
     DeadLetter,
     DeadLetterState,
@@ -16,8 +18,10 @@ from airflow_changefeed.core.consumer import (
     Parked,
 )
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError, FeedNotFoundError, StaleVersionError
 from airflow_changefeed.sources.base_consumers import ConsumerSession
+from tests.integration.contract.bench import KEPT, ODD
 from tests.integration.contract.consumers import FIRST, ME, SECOND, Stand, refused
 
 
@@ -241,6 +245,38 @@ def test_every_attempt_is_logged(stand: Stand) -> None:
     assert stand.source.invocations(stand.feed, "another") == []
     with pytest.raises(FeedNotFoundError):
         stand.source.invocations("no.feed", ME)
+
+
+def test_a_text_that_no_database_takes_is_kept_in_a_readable_form(stand: Stand) -> None:
+    """Half a surrogate pair and NUL are written as escapes: in errors, reasons, notes and names."""
+    row = stand.request(FIRST).rows[0]
+    failed = stand.attempt(0, outcome=Outcome.FAILED, error=ODD)
+    with stand.session() as session:
+        session.log([stand.step(row, 0, attempt=failed)], holder=ODD)
+        (logged,) = stand.source.invocations(stand.feed, ME)
+        assert (logged.attempt.error, logged.holder) == (KEPT, KEPT)
+        parked = Parked(stand.ulid(0), 3, ODD)
+        row = stand.take(session, stand.step(row, 0, attempt=replace(failed, number=2), parked=parked))
+    assert stand.source.invocations(stand.feed, ME)[0].attempt.error == KEPT
+    (letter,) = stand.source.dead_letters()
+    assert letter.reason == KEPT
+    stand.source.resolve_dead_letter(letter.number, DeadLetterState.RETRY, by=ODD)
+    assert stand.source.park_again(letter.number, parked).reason == KEPT
+    dropped = stand.source.resolve_dead_letter(letter.number, DeadLetterState.DROPPED, by=ODD, note=ODD)
+    assert (dropped.resolved_by, dropped.note) == (KEPT, KEPT)
+    made = stand.source.create_consumer(ConsumerSpec("odd", stand.feed), begin=Ulid.MIN, starts={}, by=ODD)
+    assert made.created_by == KEPT
+
+
+def test_a_long_text_is_cut_between_characters(stand: Stand) -> None:
+    """Servers count halves of surrogate pairs, of which an emoji has two."""
+    row = stand.request(FIRST).rows[0]
+    failed = stand.attempt(0, outcome=Outcome.FAILED, error="x" + "\U0001f600" * MAX_REASON)
+    with stand.session() as session:
+        session.log([stand.step(row, 0, attempt=failed)], holder="y" + "\U0001f600" * MAX_BY)
+    (logged,) = stand.source.invocations(stand.feed, ME)
+    assert logged.attempt.error == "x" + "\U0001f600" * (MAX_REASON // 2 - 1)
+    assert logged.holder == "y" + "\U0001f600" * (MAX_BY // 2 - 1)
 
 
 def test_nothing_is_logged_of_a_consumer_that_was_dropped(stand: Stand) -> None:

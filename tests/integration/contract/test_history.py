@@ -11,7 +11,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import HistoryError
-from tests.integration.contract.bench import HOUR, PAST, Bench
+from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench
 
 
 def _sealed(bench: Bench) -> list[Ulid]:
@@ -74,8 +74,8 @@ def test_the_mark_covers_what_was_inserted(bench: Bench) -> None:
     assert [window.range.overlaps(mark.range) for window in windows] == [False, True, True, False]
     assert (mark.shard, mark.reason) == (0, "late file")
     assert before <= mark.at <= bench.source.now()
-    second = bench.source.insert_history(bench.feed, 0, [(PAST, keys[2])], reason="another")
-    assert second.number > mark.number
+    second = bench.source.insert_history(bench.feed, 0, [(PAST, keys[2])], reason=ODD)
+    assert (second.number > mark.number, second.reason) == (True, KEPT)
     assert bench.source.stale_marks(bench.feed) == [mark, second]
 
 

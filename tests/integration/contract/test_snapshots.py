@@ -19,6 +19,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_ranges
 from tests.clocks import after_now
+from tests.integration.contract.bench import KEPT, ODD
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, set_up_author
 from tests.integration.contract.engines import Engine, Table
 
@@ -187,7 +188,7 @@ def _begin(bench: CaptureBench, token: str, seconds: float = DAY, path: str = "/
     begin = after_now(bench.source)
     bench.source.seal(CAPTURE, begin)
     return bench.source.begin_snapshot(
-        CAPTURE, AUTHOR.name, token=token, path=path, begin=begin, by="test", seconds=seconds
+        CAPTURE, AUTHOR.name, token=token, path=path, begin=begin, by=ODD, seconds=seconds
     )
 
 
@@ -201,7 +202,7 @@ def test_the_first_of_two_snapshots_counts(engine: Engine) -> None:
         AUTHOR.name,
         "01A",
         "/lake/é",
-        "test",
+        KEPT,
     )
     assert first.expires_at - bench.source.now() > timedelta(hours=23)
     assert _begin(bench, "01B") == first

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from airflow_changefeed.sources import mssql
-from airflow_changefeed.sources.mssql.procedures import parameter_types
+from airflow_changefeed.sources.mssql.procedures import call, parameter_types
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import FEED
 
@@ -86,6 +86,13 @@ def test_every_procedure_that_is_called_has_a_file_with_every_argument_that_is_g
     assert len(calls) >= 35
     for procedure, given in calls:
         assert given <= parameter_types(procedure).keys(), procedure
+
+
+def test_a_text_of_a_person_or_a_handler_is_one_that_a_server_takes() -> None:
+    """Escaped where it is half a character or NUL, and cut between characters."""
+    given = {"number": 1, "state": "done", "by": "anna\0" + "\U0001f600" * 200, "note": "caf\udce9.txt"}
+    _, values = call("changefeed", "resolve_dead_letter", given)
+    assert values == (1, "done", r"anna\x00" + "\U0001f600" * 124, r"caf\udce9.txt")
 
 
 def test_a_procedure_of_several_kinds_has_the_same_parameters_in_each() -> None:

@@ -35,7 +35,8 @@ def insert(file: CaptureFile, number: int, column: str, value: str) -> None:
 
 def repair(source: SqliteFeedSource, way: RepairWay, value: str | None = None, **more: object) -> list[str]:
     """Repair; return what took the values' places."""
-    done = source.repair_capture(NAME, way, value, note="seen", by="anna", **more)  # type: ignore[arg-type]
+    given: dict[str, object] = {"note": "seen", "by": "anna", **more}
+    done = source.repair_capture(NAME, way, value, **given)  # type: ignore[arg-type]
     return [one.after for one in done]
 
 
@@ -106,12 +107,14 @@ def test_a_repair_is_remembered_and_bumps_the_version(file: CaptureFile) -> None
     insert(file, 2, "day", "2025")
     source = file.source
     version = source.capture(NAME).resource_version
-    assert repair(source, RepairWay.CAST, event=1, resource_version=version) == ["'2024'"]
+    words = {"note": "from caf\udce9.txt", "by": "anna\0"}
+    assert repair(source, RepairWay.CAST, event=1, resource_version=version, **words) == ["'2024'"]
     with pytest.raises(StaleVersionError):
         repair(source, RepairWay.CAST, resource_version=version)
     (done,) = source.capture_repairs(NAME)
     assert (done.event, done.table, done.image, done.column) == (1, "flight", "new", "day")
-    assert (done.before, done.after, done.repaired_by, done.note) == ("2024", "'2024'", "anna", "seen")
+    assert (done.before, done.after) == ("2024", "'2024'")
+    assert (done.repaired_by, done.note) == (r"anna\x00", r"from caf\udce9.txt")
     assert [one.event for one in source.unexportable_values(NAME)] == [2]
     source.drop_feed(NAME)
     file.enable("flight")
@@ -145,6 +148,7 @@ def test_trying_changes_nothing(file: CaptureFile) -> None:
         ("seats", "'many'", RepairWay.VALUE, str(2**63), "is not a 64-bit integer"),
         ("price", "'free'", RepairWay.VALUE, "nan", "'nan' is not a finite number"),
         ("raw", "'ab'", RepairWay.VALUE, "0g", "'0g' is not bytes in hexadecimal digits"),
+        ("day", "2024", RepairWay.VALUE, "\udce9", "is not a text: it has half a character"),
         ("day", "2024", RepairWay.PRESENT, None, "the table's row holds integer, which"),
     ],
 )

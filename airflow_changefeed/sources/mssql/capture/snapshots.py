@@ -33,7 +33,6 @@ Answer = TypeVar("Answer")
 
 #: Characters that the database keeps.
 _LENGTHS = {"token": 64, "mark": 100, "path": 4000, "where": 4000}
-_LONGEST_NAME = 256
 #: Is there as long as the session is: a driver may replace a broken one without a word.
 _WITNESS = "#changefeed_marking"
 
@@ -98,7 +97,7 @@ class MssqlSnapshots:
                 "path": path,
                 "begin": without_zone(begin),
                 # Names of DAGs, runs and tasks may be long together.
-                "by": by[:_LONGEST_NAME],
+                "by": by,
                 "seconds": float(seconds),
                 "where": where,
             },

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.consumer import (
-    MAX_REASON,
     Attempt,
     DeadLetter,
     DeadLetterState,
@@ -50,13 +49,12 @@ class MssqlDeadLetters:
         resource_version: int | None = None,
     ) -> DeadLetter:
         """See the protocol."""
-        cut = None if note is None else note[:MAX_REASON]
-        arguments = {"state": state.value, "by": by, "note": cut, "resource_version": resource_version}
+        arguments = {"state": state.value, "by": by, "note": note, "resource_version": resource_version}
         return self._resolve("resolve_dead_letter", number, arguments)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
         """See the protocol."""
-        arguments = {"attempts": parked.attempts, "reason": parked.reason[:MAX_REASON]}
+        arguments = {"attempts": parked.attempts, "reason": parked.reason}
         return self._resolve("park_again", number, arguments)
 
     def _resolve(self, procedure: str, number: int, arguments: Record) -> DeadLetter:
@@ -106,17 +104,13 @@ def attempt_arguments(attempt: Attempt) -> Record:
         "attempt": attempt.number,
         "started_at": without_zone(attempt.started_at),
         "outcome": attempt.outcome.value,
-        "error": None if attempt.error is None else attempt.error[:MAX_REASON],
+        "error": attempt.error,
     }
 
 
 def parked_arguments(parked: Parked) -> Record:
     """Return a parked event as arguments of ``consume_events``."""
-    return {
-        "parked_ulid": parked.ulid.bytes,
-        "attempts": parked.attempts,
-        "reason": parked.reason[:MAX_REASON],
-    }
+    return {"parked_ulid": parked.ulid.bytes, "attempts": parked.attempts, "reason": parked.reason}
 
 
 def _dead_letter(row: Mapping[str, Any]) -> DeadLetter:

@@ -18,9 +18,10 @@ from airflow_changefeed.core.capture import (
     RepairWay,
     UnexportableValue,
 )
+from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
 from airflow_changefeed.core.feed import FeedKind, FeedStorage
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, storable
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture, unrecorded_fields
 from airflow_changefeed.sources.sqlite.capture.gaps import (
     DISABLED,
@@ -237,7 +238,7 @@ class SqliteCapture:
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         """See the protocol."""
-        _check_note(f"resolving capture {name!r}", note, by)
+        note, by = _checked_note(f"resolving capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
             unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
@@ -316,7 +317,7 @@ class SqliteCapture:
     ) -> list[CaptureRepair]:
         """See the protocol."""
         replacement = Replacement(RepairWay(way), value)
-        _check_note(f"repairing capture {name!r}", note, by)
+        note, by = _checked_note(f"repairing capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             connection.execute("savepoint before_repair")
             install(connection, ("repair.table",))
@@ -378,13 +379,14 @@ class SqliteCapture:
         )
 
 
-def _check_note(subject: str, note: str, by: str) -> None:
+def _checked_note(subject: str, note: str, by: str) -> tuple[str, str]:
     problems = [
         f"{what} is missing: {why}"
         for what, value, why in (("note", note, "say what was done"), ("by", by, "say who does it"))
         if not value.strip()
     ]
     InvalidArgumentError.collect(subject, problems)
+    return storable(note, MAX_REASON), storable(by, MAX_BY)
 
 
 def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:

@@ -246,11 +246,14 @@ def _given(storage: Storage, text: str) -> Any:
             if not isfinite(real):
                 raise ValueError
             return real
+        if storage is Storage.TEXT:
+            text.encode()
         return bytes.fromhex(text) if storage is Storage.BLOB else text
     except ValueError:
         kinds = {
             Storage.INTEGER: "a 64-bit integer",
             Storage.REAL: "a finite number",
+            Storage.TEXT: "a text: it has half a character (a lone surrogate)",
             Storage.BLOB: "bytes in hexadecimal digits",
         }
         raise InvalidArgumentError(f"{text!r} is not {kinds[storage]}") from None

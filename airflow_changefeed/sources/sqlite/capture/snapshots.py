@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.consumer import MAX_BY
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.exceptions import SnapshotError
+from airflow_changefeed.exceptions import SnapshotError, storable
 from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
 from airflow_changefeed.sources.sqlite.capture.registry import load_capture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
@@ -170,7 +171,7 @@ def add_claim(connection: sqlite3.Connection, claim: SnapshotClaim) -> None:
             claim.token,
             claim.path,
             to_milliseconds(claim.begin),
-            claim.by,
+            storable(claim.by, MAX_BY),
             to_milliseconds(claim.expires_at),
             claim.where,
         ),

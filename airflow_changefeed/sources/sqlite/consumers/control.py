@@ -6,11 +6,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
+from airflow_changefeed.core.consumer import MAX_BY, ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.feed import Shard, check_shard
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError
+from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError, storable
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
@@ -74,7 +74,7 @@ class SqliteConsumers(SqliteCursors):
                     spec.to_json(),
                     begin.bytes,
                     self.database.now_ms(),
-                    by,
+                    storable(by, MAX_BY),
                     first_version(connection, feed, consumer),
                 ),
             )

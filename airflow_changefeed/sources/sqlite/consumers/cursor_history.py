@@ -12,6 +12,7 @@ from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import storable
 from airflow_changefeed.sources.sqlite.feed.names import present
 from airflow_changefeed.sources.sqlite.install.setup import install
 
@@ -46,7 +47,7 @@ def remember(
                 row.resource_version,
                 to_milliseconds(row.moved_at),
                 row.moved_by,
-                why and why[:MAX_REASON],
+                why and storable(why, MAX_REASON),
             ),
         )
         connection.execute(

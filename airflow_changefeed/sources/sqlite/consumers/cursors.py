@@ -12,13 +12,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.consumer import MAX_BY, OutputCheck
 from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
+from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError, storable
 from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_history import changes_of, remember
@@ -110,7 +110,7 @@ class SqliteCursors:
                 began.value,
                 after.bytes,
                 self.database.now_ms(),
-                by,
+                storable(by, MAX_BY),
                 first_version(connection, feed, consumer),
             ),
         )
@@ -138,7 +138,7 @@ class SqliteCursors:
                 began.value,
                 ack.bytes,
                 self.database.now_ms(),
-                by,
+                storable(by, MAX_BY),
                 row.feed,
                 row.consumer,
                 shard_text(row.shard),

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.consumer import (
+    MAX_BY,
     MAX_REASON,
     Attempt,
     DeadLetter,
@@ -20,7 +21,7 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import DeadLetterError
+from airflow_changefeed.exceptions import DeadLetterError, storable
 from airflow_changefeed.sources.base_versions import check_version
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import has_column, load_feed, present
@@ -98,7 +99,7 @@ class SqliteDeadLetters:
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
                 "reason = ?, resource_version = resource_version + 1 where number = ?",
-                (parked.attempts, parked.reason[:MAX_REASON], number),
+                (parked.attempts, storable(parked.reason, MAX_REASON), number),
             )
             return _load(connection, number)
 
@@ -153,7 +154,7 @@ def park(
             shard_text(shard),
             parked.ulid.bytes,
             parked.attempts,
-            parked.reason[:MAX_REASON],
+            storable(parked.reason, MAX_REASON),
             now_ms,
             by,
         ),
@@ -174,7 +175,7 @@ def resolve(
     connection.execute(
         'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
         "resource_version = resource_version + 1 where number = ?",
-        (state.value, now_ms, by, note and note[:MAX_REASON], dead_letter.number),
+        (state.value, now_ms, storable(by, MAX_BY), note and storable(note, MAX_REASON), dead_letter.number),
     )
     where = "feed = ? and consumer = ? and shard = ?"
     key = (dead_letter.feed, dead_letter.consumer, shard_text(dead_letter.shard))
@@ -242,8 +243,8 @@ def log_attempt(
             to_milliseconds(attempt.started_at),
             ended_ms,
             attempt.outcome.value,
-            attempt.error and attempt.error[:MAX_REASON],
-            holder,
+            attempt.error and storable(attempt.error, MAX_REASON),
+            storable(holder, MAX_BY),
             token,
         ),
     )

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow_changefeed.core.consumer import MAX_REASON
 from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, random_80_bits
-from airflow_changefeed.exceptions import HistoryError
+from airflow_changefeed.exceptions import HistoryError, storable
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds, stale_mark
@@ -50,7 +51,7 @@ class SqliteHistory:
             min(given).previous().bytes,
             max(given).bytes,
             self.database.now_ms(),
-            reason,
+            storable(reason, MAX_REASON),
         )
         row = connection.execute(
             'insert into "changefeed.stale" (feed, shard, after_ulid, upto_ulid, at_ms, reason) '
