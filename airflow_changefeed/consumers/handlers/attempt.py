@@ -15,7 +15,7 @@ from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.handlers.failures import Attempts
 from airflow_changefeed.consumers.handlers.functions import Handler, limited
-from airflow_changefeed.core.consumer import MAX_REASON, OnPoison, Outcome
+from airflow_changefeed.core.consumer import MAX_REASON, Attempt, OnPoison, Outcome
 from airflow_changefeed.core.fault import park_command, shell
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.exceptions import (
@@ -34,8 +34,6 @@ from airflow_changefeed.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow_changefeed.consumers.consumer import Consumer
 
 log = logging.getLogger(__name__)
@@ -99,6 +97,10 @@ def _is_failure(error: BaseException) -> bool:
     return is_panic or isinstance(error, (Exception, asyncio.CancelledError))
 
 
+def _ended(attempt: Attempt, outcome: Outcome, error: BaseException) -> Attempt:
+    return replace(attempt, outcome=outcome, error=described(error, MAX_REASON))
+
+
 class HandlerAttempt:
     """
     Attempts at events, one after another.
@@ -140,15 +142,18 @@ class HandlerAttempt:
 
         :return: seconds to wait before the next attempt.
         """
-        started_at = self._attempts.now()
         shard, token = events[0].shard, self._consumer.token(events[0].shard)
+        attempt = self._attempts.next(events, token)
         try:
-            self._handle(events, started_at)
+            self._handle(events, attempt)
         except LeaseLostError as error:
-            self._lost(events, started_at, token, error)
+            log.warning("%s", error)
+            self._done.lost += 1
+            self._singles = 0
+            self._consumer.log(shard, _ended(attempt, Outcome.LOST, error), token)
             return 0.0
         except (WorkTransactionError, HandlerError) as error:
-            self._consumer.log(shard, self._attempts.attempt(events, started_at, error), token)
+            self._consumer.log(shard, _ended(attempt, Outcome.FAILED, error), token)
             self._done.failures += 1
             raise
         except (StaleVersionError, ConsumerUseError):
@@ -161,16 +166,15 @@ class HandlerAttempt:
                 raise
             if not self._is_to_blame(error):
                 return self._pass_over(events, error)
-            return self._failed(events, started_at, token, error)
+            return self._failed(events, attempt, token, error)
         self._done.events += len(events)
         self._done.transactions += 1
-        self._attempts.done(events)
+        self._attempts.done(shard, token, attempt)
         self._singles = max(0, self._singles - len(events))
         return 0.0
 
-    def _handle(self, events: list[FeedEvent], started_at: datetime) -> None:
+    def _handle(self, events: list[FeedEvent], attempt: Attempt) -> None:
         given = events[0] if self._batch is ONE else events
-        attempt = self._attempts.attempt(events, started_at)
         self._raised = None
         with self._consumer.transaction(attempt=attempt) as connection:
             try:
@@ -203,22 +207,11 @@ class HandlerAttempt:
             return 0.0
         raise error
 
-    def _lost(self, events: list[FeedEvent], started_at: datetime, token: int, error: LeaseLostError) -> None:
-        log.warning("%s", error)
-        self._done.lost += 1
-        self._singles = 0
-        attempt = self._attempts.attempt(events, started_at)
-        attempt = replace(attempt, outcome=Outcome.LOST, error=described(error, MAX_REASON))
-        self._consumer.log(events[0].shard, attempt, token)
-        self._attempts.forget(events[0].shard)
-
-    def _failed(
-        self, events: list[FeedEvent], started_at: datetime, token: int, error: BaseException
-    ) -> float:
-        attempt = self._attempts.attempt(events, started_at, error)
+    def _failed(self, events: list[FeedEvent], attempt: Attempt, token: int, error: BaseException) -> float:
+        attempt = _ended(attempt, Outcome.FAILED, error)
         # If the database is unreachable the log cannot be written, and the attempt does not count.
         self._consumer.log(events[0].shard, attempt, token)
-        self._attempts.failed(events)
+        self._attempts.failed(events[0].shard, token, attempt)
         self._done.failures += 1
         # One traceback per error: a hundred of the same would hide everything else. As text: Airflow's log
         # loses a record whose exception has half a surrogate pair.
@@ -237,33 +230,32 @@ class HandlerAttempt:
             return 0.0
         limit = self._consumer.info.spec.max_attempts
         if events[0].dead_letter is not None or (limit is not None and attempt.number >= limit):
-            return self._poisoned(events, attempt.number, error)
+            return self._poisoned(events, attempt, token, error)
         return self._backoff.seconds(attempt.number)
 
-    def _poisoned(self, events: list[FeedEvent], attempts: int, error: BaseException) -> float:
+    def _poisoned(self, events: list[FeedEvent], attempt: Attempt, token: int, error: BaseException) -> float:
         dead_letter, spec = events[0].dead_letter, self._consumer.info.spec
-        reason = described(error, MAX_REASON)
         if dead_letter is None and self.on_poison is OnPoison.STOP:
             listed = shell("dead-letters list", "--consumer", spec.consumer, "--feed", spec.feed)
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
-                f"{shard_text(events[0].shard)} failed {counted(attempts, 'time')}, last with "
-                f"{reason}. Nothing was committed. Fix the cause and run the consumer again; it "
+                f"{shard_text(events[0].shard)} failed {counted(attempt.number, 'time')}, last with "
+                f"{attempt.error}. Nothing was committed. Fix the cause and run the consumer again; it "
                 "starts with this event. To set this one event aside: "
                 f"{park_command(spec.consumer, spec.feed)}; parked events are listed by {listed}",
                 consumer=spec.consumer,
                 feed=spec.feed,
                 shard=events[0].shard,
                 ulid=events[0].id,
-                attempts=attempts,
+                attempts=attempt.number,
             ) from error
         # Except for transactions, this is a single event: a failed batch was split before.
         got = self._consumer.get_batch(self._batch if self._batch.transaction else ONE, 0.0)
         if [event.id for event in got] != [event.id for event in events]:
             # The lease was lost; its new holder continues.
             return 0.0
-        self._consumer.park(reason, attempts)
-        self._attempts.done(events)
+        self._consumer.park(attempt.error or "", attempt.number)
+        self._attempts.done(events[0].shard, token, attempt)
         self._singles = max(0, self._singles - len(events))
         self._done.parked += len(events)
         return 0.0

@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.core.consumer import MAX_REASON, Attempt, Outcome
+from airflow_changefeed.core.consumer import Attempt, Outcome
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import described
 
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
@@ -33,7 +32,8 @@ class Attempts:
         self._feed = feed
         self._consumer = consumer
         self._clock = clock
-        self._failed: dict[Shard, dict[Ulid, int]] = {}
+        #: With the fencing token of the lease under which they were counted.
+        self._failed: dict[Shard, tuple[int, dict[Ulid, int]]] = {}
         # By the database's clock, without a query per event.
         self._begun, self._begun_at = clock(), source.now()
 
@@ -41,12 +41,31 @@ class Attempts:
         """Return the estimated current time of the database."""
         return floor_to_millisecond(self._begun_at + timedelta(seconds=self._clock() - self._begun))
 
-    def number(self, events: Sequence[FeedEvent]) -> int:
-        """Return the number of the next attempt, from 1."""
+    def next(self, events: Sequence[FeedEvent], token: int) -> Attempt:
+        """
+        Return the log entry of the next attempt at events, as it is if the attempt succeeds.
+
+        :param token: fencing token of the lease under which it is made.
+        """
         first = events[0]
-        if first.shard not in self._failed:
-            self._failed[first.shard] = self._load(first.shard)
-        return self._failed[first.shard].get(first.id, 0) + 1
+        number = self._counts(first.shard, token).get(first.id, 0) + 1
+        return Attempt(first.id, events[-1].id, len(events), number, self.now())
+
+    def failed(self, shard: Shard, token: int, attempt: Attempt) -> None:
+        """Count a failed attempt once it is in the log."""
+        self._counts(shard, token)[attempt.first] = attempt.number
+
+    def done(self, shard: Shard, token: int, attempt: Attempt) -> None:
+        """Forget the failures of events that are now consumed."""
+        self._counts(shard, token).pop(attempt.first, None)
+
+    def _counts(self, shard: Shard, token: int) -> dict[Ulid, int]:
+        """Return the failures of each event; under a new lease from the log, as others may have tried."""
+        known, counts = self._failed.get(shard, (None, {}))
+        if known != token:
+            counts = self._load(shard)
+            self._failed[shard] = (token, counts)
+        return counts
 
     def _load(self, shard: Shard) -> dict[Ulid, int]:
         found: dict[Ulid, int] = {}
@@ -55,30 +74,3 @@ class Attempts:
             if attempt.outcome is Outcome.FAILED:
                 found[attempt.first] = max(found.get(attempt.first, 0), attempt.number)
         return found
-
-    def forget(self, shard: Shard) -> None:
-        """Recount from the log: another consumer may have tried meanwhile."""
-        self._failed.pop(shard, None)
-
-    def failed(self, events: Sequence[FeedEvent]) -> None:
-        """Count a failed attempt once it is in the log."""
-        number = self.number(events)
-        self._failed[events[0].shard][events[0].id] = number
-
-    def done(self, events: Sequence[FeedEvent]) -> None:
-        """Forget earlier failures of events that are now consumed."""
-        self._failed.get(events[0].shard, {}).pop(events[0].id, None)
-
-    def attempt(
-        self, events: Sequence[FeedEvent], started_at: datetime, error: BaseException | None = None
-    ) -> Attempt:
-        """Return the log entry of an attempt; with an error, a failed one."""
-        return Attempt(
-            first=events[0].id,
-            last=events[-1].id,
-            events=len(events),
-            number=self.number(events),
-            started_at=started_at,
-            outcome=Outcome.CONSUMED if error is None else Outcome.FAILED,
-            error=None if error is None else described(error, MAX_REASON),
-        )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -281,6 +282,66 @@ def test_a_lost_lease_counts_as_no_failure(shop: Shop) -> None:
     assert handler.calls == ["a", "a", "b"]
     assert shop.said() == ["a", "b"]
     assert [outcome for outcome, *_ in log_of(shop)] == [Outcome.LOST, Outcome.CONSUMED, Outcome.CONSUMED]
+
+
+class Overslept:
+    """The outermost edge: a machine that sleeps before its second transaction, while another one works."""
+
+    def __init__(self, shop: Shop, meanwhile: Callable[[], object]) -> None:
+        self.shop, self.meanwhile = shop, meanwhile
+        self.transactions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.shop.source, name)
+
+    def open_session(self, *arguments: Any) -> Any:
+        """Open a session whose transactions begin as late."""
+        session = self.shop.source.open_session(*arguments)
+        begin = session.transaction
+
+        def late() -> Any:
+            self.transactions += 1
+            if self.transactions == 2:
+                self.meanwhile()
+            return begin()
+
+        session.transaction = late  # type: ignore[method-assign]
+        return session
+
+
+@pytest.mark.parametrize("lost", ["while it waits", "while it works"])
+def test_failures_are_counted_over_all_that_held_the_shard(shop: Shop, lost: str) -> None:
+    """One that gets its shard back does not try an event more often than the settings allow."""
+    shop.create(max_attempts=3, on_poison=OnPoison.PARK)
+    shop.insert("a", "b")
+
+    def another() -> None:
+        shop.clock.meanwhile = lambda number: None
+        shop.clock.advance(60.0)
+        stop = threading.Event()
+
+        def fails(event: Any, connection: Any) -> None:
+            stop.set()
+            raise ValueError("cannot either")
+
+        assert run(shop, fails, stop=stop).failures == 1
+
+    source: Any = Overslept(shop, another if lost == "while it works" else lambda: None)
+    if lost == "while it waits":
+        shop.clock.meanwhile = lambda number: another()
+
+    def handler(event: Any, connection: Any) -> None:
+        connection.execute(SAY, (str(event.id), event.new["data"]))
+        is_late = lost == "while it works" and source.transactions == 2
+        if event.new["data"] == "a" and not is_late:
+            raise ValueError("cannot do a")
+
+    done = run_consumer(source, NAME, CAPTURE, handler, at_head=True, register_timeout=0.0, pace=shop.pace())
+    assert (done.events, done.parked, shop.said()) == (1, 1, ["b"])
+    failed = [number for outcome, number, _ in log_of(shop) if outcome is Outcome.FAILED]
+    assert failed == [1, 2, 3]
+    assert shop.source.dead_letters(CAPTURE)[0].attempts == 3
+    assert done.lost == (1 if lost == "while it works" else 0)
 
 
 def test_the_log_is_purged_by_age(shop: Shop) -> None:
