@@ -8,15 +8,20 @@ make the work and the consumption atomic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.events.unreadable import UnreadableEvent, first_unreadable
+from airflow_changefeed.consumers.handlers.failures import Attempts, ended
 from airflow_changefeed.consumers.receiving import Receiver
-from airflow_changefeed.core.consumer import Attempt, Parked
+from airflow_changefeed.core.consumer import Attempt, OnPoison, Outcome, Parked
 from airflow_changefeed.core.feed import Shard, counted
 from airflow_changefeed.exceptions import (
+    ChangefeedError,
     ConsumerUseError,
     DeadLetterError,
     LeaseLostError,
@@ -47,6 +52,83 @@ class Consumer(Receiver):
     :raises InvalidArgumentError: names every problem; terminal.
     :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
     """
+
+    def get(self) -> FeedEvent:
+        """
+        Return the next event, waiting for it.
+
+        It stays the same event until it is consumed or passed to :meth:`next`; after a rollback it is
+        delivered again.
+
+        :raises ConsumerUseError: a transaction is open on a database with a single writer, so no event
+            can arrive until it ends; terminal.
+        """
+        got = self.get_batch(ONE)
+        if not got:
+            raise ConsumerUseError(
+                "no event can arrive while this transaction is open, because the database has a single "
+                "writer; get the events before using the connection, or use poll"
+            )
+        return got[0]
+
+    def poll(self, timeout: float = 0.0) -> FeedEvent | None:
+        """
+        Return the next event like :meth:`get`, or None after the timeout.
+
+        :param timeout: seconds; 0 checks once.
+        """
+        got = self.get_batch(ONE, timeout)
+        return got[0] if got else None
+
+    def get_batch(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
+        """
+        Return the next batch of events of one shard.
+
+        One :meth:`consume` or :meth:`next` consumes them all; until then they are delivered again.
+
+        An event that cannot be read counts as a failed attempt each time its turn comes. After the consumer's
+        ``max_attempts`` it is parked, if the settings say so; else the error is raised once no other shard
+        has events.
+
+        :param timeout: seconds to wait for the first event; None waits forever.
+        :return: empty after the timeout.
+        :raises ColumnTypeError: an event cannot be read; names it; terminal.
+        :raises MissingEventError: the row of an event was deleted; names it; terminal.
+        """
+        begun = self.pace.clock()
+        while True:
+            left = None if timeout is None else max(0.0, timeout - (self.pace.clock() - begun))
+            got = self.receive(batch, left)
+            unreadable = first_unreadable(got)
+            if unreadable is None:
+                return got
+            if not self._is_idle:
+                # The events before it are consumed first.
+                if timeout is not None and self._work.shards:
+                    self._got = []
+                    return []
+                raise unreadable.error
+            self._settle(got, unreadable.error)
+
+    def _settle(self, got: list[FeedEvent], error: ChangefeedError) -> None:
+        """Count an attempt at events of which one cannot be read; park them, or stop at them."""
+        shard, token, spec = got[0].shard, self._got_under, self.info.spec
+        if self._attempts is None:
+            self._attempts = Attempts(self._source, spec.feed, spec.consumer, self.pace.clock)
+        attempt = ended(self._attempts.next(got, token), Outcome.FAILED, error)
+        self.log(shard, attempt, token)
+        self._attempts.failed(shard, token, attempt)
+        is_last = spec.max_attempts is not None and attempt.number >= spec.max_attempts
+        if got[0].dead_letter is None and not (is_last and spec.on_poison is OnPoison.PARK):
+            self.rest(shard, math.inf, error)
+            return
+        was_open = self._work.is_open
+        if was_open:
+            self._work.roll_back()
+        with suppress(LeaseLostError):  # its new holder parks it
+            self.park(attempt.error or "", attempt.number)
+        if was_open:
+            self._work.begin()
 
     def __iter__(self) -> Iterator[FeedEvent]:
         while True:
@@ -204,8 +286,12 @@ class Consumer(Receiver):
         """
         self._need_registered()
         if not self._got:
-            # Once the transaction has begun in the database, not every engine can still order events.
-            self._intake.first(may_drain=self._may_drain())
+            # Once the transaction has begun in the database, not every engine can still order events, and an
+            # attempt at one that cannot be read could not be logged.
+            first = self._first(1)
+            if isinstance(first, UnreadableEvent) and not self._is_lost:
+                self.poll()
+                self._got = []
         with self._transaction(attempt):
             yield self.connection
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.dead_letters import purged_error
-from airflow_changefeed.consumers.events.event import FeedEvent, events_of
+from airflow_changefeed.consumers.events.event import FeedEvent, events_of, pages
+from airflow_changefeed.consumers.events.unreadable import UNREADABLE, UnreadableEvent, unreadable_event
 from airflow_changefeed.consumers.holding import Holding, Wanted, holders
 from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader, pages
+from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -107,8 +108,8 @@ class Intake:
         return self._wanted.shards
 
     def read_upto(self) -> dict[Shard, Ulid]:
-        """Return each shard's read position; shards of others count as read, new ones are omitted."""
-        own = {shard: reader.after for shard, reader in self._readers.items()}
+        """Return each shard's read position; others', and those that rest, count as read; new ones do not."""
+        own = {shard: reader.after for shard, reader in self._awake().items()}
         return {**dict.fromkeys(self._known, Ulid.MAX), **own}
 
     def _update_shards(self) -> None:
@@ -123,21 +124,55 @@ class Intake:
         if missing:
             grant = self.holding.request(missing)
             granted, self._free_in = grant.rows, grant.free_in
-            for shard, row in granted.items():
-                self._readers[shard] = ShardReader(
-                    self._source,
-                    self._wanted.consumer,
-                    self._wanted.feed,
-                    shard,
-                    self._columns,
-                    row.ulid,
-                    self._pace.page_size,
-                )
-                self._readers[shard].below = self.below
+            for shard in granted:
+                self._begin(shard)
             if granted:
                 self._may_be_lost = True
                 self._load_dead_letters()
         return bool(self.holding.rows)
+
+    def _begin(self, shard: Shard) -> ShardReader:
+        """Read a held shard from its cursor on."""
+        reader = self._readers[shard] = ShardReader(
+            self._source,
+            self._wanted.consumer,
+            self._wanted.feed,
+            shard,
+            self._columns,
+            self.holding.rows[shard].ulid,
+            self._pace.page_size,
+        )
+        reader.below = self.below
+        return reader
+
+    def rest(self, shard: Shard, seconds: float, stopped_by: ChangefeedError | None = None) -> None:
+        """
+        Leave a shard alone whose next event cannot be read, then read it again from its cursor.
+
+        :param stopped_by: what :meth:`check_stopped` raises.
+        """
+        reader = self._begin(shard)
+        reader.rests_until, reader.stopped_by = self._pace.clock() + seconds, stopped_by
+
+    def check_stopped(self) -> None:
+        """Raise why a shard was stopped; its next event is tried again afterwards."""
+        for reader in self._readers.values():
+            error, reader.stopped_by = reader.stopped_by, None
+            if error is not None:
+                reader.rests_until = -math.inf
+                raise error
+
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds until the first shard that rests is tried again; infinity if none rests."""
+        now = self._pace.clock()
+        left = [reader.rests_until - now for reader in self._readers.values()]
+        return min((seconds for seconds in left if seconds > 0), default=math.inf)
+
+    def _awake(self) -> dict[Shard, ShardReader]:
+        """Return the readers of shards that do not rest."""
+        now = self._pace.clock()
+        return {shard: reader for shard, reader in self._readers.items() if reader.rests_until <= now}
 
     def tend(self, busy: Collection[Shard]) -> None:
         """
@@ -190,12 +225,15 @@ class Intake:
 
     def _events_of(self, letter: DeadLetter) -> list[FeedEvent]:
         """Read the event of a dead letter."""
-        range_ = UlidRange(letter.ulid.previous(), letter.ulid)
+        range_, columns = UlidRange(letter.ulid.previous(), letter.ulid), self._columns
         try:
-            found = pages(self._source, letter.feed, letter.shard, range_, self._columns, 1, letter.number)
+            found = pages(self._source, letter.feed, letter.shard, range_, columns, 1, letter.number)
             return [event for page in found for event in events_of(page)]
         except PurgedError:
             raise purged_error(letter) from None
+        except UNREADABLE as error:
+            place = (letter.feed, letter.shard, columns, letter.ulid)
+            return [unreadable_event(self._source, *place, error, letter.number)]
 
     def put_back(self, dead_letters: Sequence[FeedEvent]) -> None:
         """Put back unconsumed dead letters of held shards, unless they were read again."""
@@ -236,17 +274,21 @@ class Intake:
     def _read_ahead(self) -> FeedEvent | None:
         if self.dead_letters:
             return self.dead_letters[0]
+        unreadable: FeedEvent | None = None
         for shard in self._in_turn():
             event = self._readers[shard].first()
-            if event is not None:
+            if isinstance(event, UnreadableEvent):
+                # Its turn comes after the events that were read of other shards.
+                unreadable = unreadable or event
+            elif event is not None:
                 self._turn = shard
                 return event
-        return None
+        return unreadable
 
     def _in_turn(self) -> list[Shard]:
-        """Return the shards, starting with the one whose turn it is."""
-        shards = list(self._readers)
-        begin = shards.index(self._turn) if self._turn in self._readers else 0
+        """Return the shards that do not rest, starting with the one whose turn it is."""
+        shards = list(self._awake())
+        begin = shards.index(self._turn) if self._turn in shards else 0
         return shards[begin:] + shards[:begin]
 
     def _poll(self, may_drain: bool, events: int) -> bool:
@@ -261,7 +303,7 @@ class Intake:
             self._known = found.shards
             self.ask()
         is_any = False
-        for shard, reader in list(self._readers.items()):
+        for shard, reader in self._awake().items():
             new_events = found.new_events.get(shard)
             if new_events is None:
                 continue

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.events.event import FeedEvent, events_of
+from airflow_changefeed.consumers.events.event import FeedEvent, events_of, pages
+from airflow_changefeed.consumers.events.unreadable import UNREADABLE, UnreadableEvent, unreadable_event
 from airflow_changefeed.core.cursor import lost_error
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import PurgedError
+from airflow_changefeed.exceptions import ChangefeedError, PurgedError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.events.page import EventColumns, EventPage
+    from airflow_changefeed.consumers.events.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
 
 
@@ -52,6 +53,10 @@ class ShardReader:
         self.head: Ulid | None = None
         #: Exclusive; where reading ends. None for no limit.
         self.below: Ulid | None = None
+        #: By the pace's clock; until then its events are left alone, as the first cannot be read.
+        self.rests_until = -math.inf
+        #: Why the consumer stops at the first event, once no other shard has events.
+        self.stopped_by: ChangefeedError | None = None
         self._ahead: deque[FeedEvent] = deque()
         self._taken: list[FeedEvent] = []
 
@@ -124,21 +129,54 @@ class ShardReader:
     def _read(self, range_: UlidRange, size: int) -> bool:
         """Read at most one page of a range."""
         before, limit = len(self._ahead), len(self._ahead) + size
+        try:
+            self._read_pages(range_, size, limit)
+        except UNREADABLE:
+            self._read_to_unreadable(range_.upto, size)
+        return len(self._ahead) > before
+
+    def _read_pages(self, range_: UlidRange, size: int, limit: int) -> None:
         for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
             self._ahead.extend(events_of(page))
             self._after = page.last
             # A stream read to its end returns its connection for reuse.
             if len(self._ahead) >= limit and self._after < range_.upto:
                 break
-        return len(self._ahead) > before
+
+    def _read_to_unreadable(self, upto: Ulid, size: int) -> None:
+        """Read on by halves up to the event that cannot be read, and put it in its place."""
+        page = self._source.read_feed(self._feed, self.shard, self._after, size)
+        ulids = [event.ulid for event in page if event.ulid <= upto]
+        while ulids:
+            half = ulids[: max(1, len(ulids) // 2)]
+            try:
+                self._read_pages(UlidRange(self._after, half[-1]), size, len(self._ahead) + size)
+            except UNREADABLE as error:
+                if len(half) == 1:
+                    self._ahead.append(
+                        unreadable_event(self._source, self._feed, self.shard, self._columns, half[0], error)
+                    )
+                    self._after = half[0]
+                    return
+                ulids = half
+            else:
+                if self._after < half[0]:
+                    return
+            ulids = [ulid for ulid in ulids if ulid > self._after]
 
     def first(self) -> FeedEvent | None:
         """Return the next event without taking it."""
         return self._ahead[0] if self._ahead else None
 
     def some(self, events: int) -> list[FeedEvent]:
-        """Return up to this many of the events already read, without taking them."""
-        return list(islice(self._ahead, events))
+        """
+        Return up to this many of the events already read, without taking them.
+
+        An event that cannot be read is returned alone.
+        """
+        found = list(islice(self._ahead, events))
+        places = [place for place, event in enumerate(found) if isinstance(event, UnreadableEvent)]
+        return found[: max(1, places[0])] if places else found
 
     def transaction(self, *, may_drain: bool = True) -> list[FeedEvent]:
         """Return the next events of one transaction, reading on until another transaction or the head."""
@@ -152,10 +190,10 @@ class ShardReader:
         while True:
             for event in islice(self._ahead, found, None):
                 if event.transaction != tid:
-                    return self.some(found)
+                    return list(islice(self._ahead, found))
                 found += 1
             if not self.fill(may_drain=may_drain):
-                return self.some(found)
+                return list(islice(self._ahead, found))
 
     def take(self, events: int) -> None:
         """Take the next events, until their transaction commits or rolls back."""
@@ -170,24 +208,3 @@ class ShardReader:
         """Put the taken events back: they come next again, with the same ids."""
         self._ahead.extendleft(reversed(self._taken))
         self._taken.clear()
-
-
-def pages(
-    source: FeedSource,
-    feed: str,
-    shard: Shard,
-    range_: UlidRange,
-    columns: EventColumns,
-    page_size: int,
-    dead_letter: int | None = None,
-) -> Iterator[EventPage]:
-    """
-    Read the events of a range.
-
-    :param dead_letter: number of the dead letter that the range holds.
-    """
-    from airflow_changefeed.consumers.events.page import EventPage
-
-    for batch in source.stream(feed, shard, range_, batch_rows=page_size):
-        if batch.num_rows:
-            yield EventPage(feed, shard, columns, batch, dead_letter=dead_letter)

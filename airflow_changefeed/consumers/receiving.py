@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_changefeed.consumers.events.batch import ONE, Batch
+from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.events.unreadable import UnreadableEvent
 from airflow_changefeed.consumers.holding import Wanted
 from airflow_changefeed.consumers.intake import Intake
 from airflow_changefeed.consumers.options import check_options, open_columns
@@ -17,11 +18,13 @@ from airflow_changefeed.consumers.work import Work
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerUseError, LeaseLostError, StaleVersionError
+from airflow_changefeed.exceptions import ChangefeedError, ConsumerUseError, LeaseLostError, StaleVersionError
 from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from airflow_changefeed.consumers.handlers.failures import Attempts
 
 Answer = TypeVar("Answer")
 
@@ -74,6 +77,8 @@ class Receiver:
         self._dead_letters_taken: list[FeedEvent] = []
         self._is_lost = False
         self._is_registered = False
+        #: Of events that cannot be read, made with the first one.
+        self._attempts: Attempts | None = None
 
     def end_below(self, below: Ulid) -> None:
         """
@@ -138,64 +143,60 @@ class Receiver:
         self.leave()
         self.register()
 
-    def get(self) -> FeedEvent:
+    def receive(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
         """
-        Return the next event, waiting for it.
-
-        It stays the same event until it is consumed or passed to :meth:`next`; after a rollback it is
-        delivered again.
-
-        :raises ConsumerUseError: a transaction is open on a database with a single writer, so no event
-            can arrive until it ends; terminal.
-        """
-        while True:
-            event = self.poll(60.0)
-            if event is not None:
-                return event
-            if not self._may_drain():
-                raise ConsumerUseError(
-                    "no event can arrive while this transaction is open, because the database has a single "
-                    "writer; get the events before using the connection, or use poll"
-                )
-
-    def poll(self, timeout: float = 0.0) -> FeedEvent | None:
-        """
-        Return the next event like :meth:`get`, or None after the timeout.
-
-        :param timeout: seconds; 0 checks once.
-        """
-        got = self.get_batch(ONE, timeout)
-        return got[0] if got else None
-
-    def get_batch(self, batch: Batch, timeout: float | None = None) -> list[FeedEvent]:
-        """
-        Return the next batch of events of one shard.
-
-        One :meth:`consume` or :meth:`next` consumes them all; until then they are delivered again.
+        Return the next batch of events of one shard, even if one of them cannot be read.
 
         :param timeout: seconds to wait for the first event; None waits forever.
         :return: empty after the timeout.
+        :raises ChangefeedError: as :meth:`rest` was told to.
         """
         self._need_registered()
         self.check_batch(batch)
         begun, events = self.pace.clock(), 1 if batch.transaction else batch.events
         while True:
             left = None if timeout is None else timeout - (self.pace.clock() - begun)
-            first = self._wait_for(
-                lambda: self._intake.first(may_drain=self._may_drain(), events=events), left
-            )
+            first = self._wait_for(lambda: self._first(events), left)
             if first is None:
                 self._got = []
                 return []
             self._is_lost = False
             # Kept while waiting for more.
             self._got, self._got_under = [first], self._intake.holding.rows[first.shard].fencing_token
-            got = [first] if first.dead_letter is not None else self._collect(first.shard, batch)
+            is_alone = first.dead_letter is not None or (
+                isinstance(first, UnreadableEvent) and not batch.transaction
+            )
+            got = [first] if is_alone else self._collect(first.shard, batch)
             if self._got:
                 self._got = got
                 return list(got)
             # Its shard was lost before the event was returned; others may have events.
             self._is_lost = False
+
+    def _first(self, events: int) -> FeedEvent | None:
+        first = self._intake.first(may_drain=self._may_drain(), events=events)
+        if first is None and self._is_idle:
+            self._intake.check_stopped()
+        return first
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no transaction has work or marked events, so that an attempt can be logged by itself."""
+        return not (self._work.has_begun or self._work.shards)
+
+    def rest(self, shard: Shard, seconds: float, stopped_by: ChangefeedError | None = None) -> None:
+        """
+        Leave a shard alone whose next event cannot be read.
+
+        :param stopped_by: raised once no other shard has events.
+        """
+        self._got = []
+        self._intake.rest(shard, seconds, stopped_by)
+
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds until the first shard that rests is tried again; infinity if none rests."""
+        return self._intake.rest_seconds
 
     def _wait_for(self, poll: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
         """Check until there are events or the timeout passes."""

@@ -8,7 +8,7 @@ A source implements all of them; a user depends only on what it needs. The contr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -227,6 +227,7 @@ class FeedReader(Protocol):
         *,
         batch_rows: int = 65_536,
         on_missing: str = "fail",
+        columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """
         Stream the events of a range, joined with their rows, as Arrow batches of :meth:`schema`.
@@ -235,6 +236,8 @@ class FeedReader(Protocol):
         :param batch_rows: rows of a batch, at most.
         :param on_missing: ``fail``, or ``keys_only`` to return only the keys of an event whose row was
             deleted.
+        :param columns: of the event table, or of a capture's rows, that are read; the others are null. None
+            for all.
         :raises PurgedError: part of the range was purged before or while it was read; terminal.
         :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``; terminal.
         :raises ColumnTypeError: a value cannot be exported unchanged; names the column; terminal.

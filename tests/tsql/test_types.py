@@ -38,15 +38,17 @@ EVENT_TABLE = Text(
 SCHEMAS = [Text(f"{name}.schema.sql", f"create schema [{name}]") for name in ("s", "changefeed")]
 
 
-def _query(kind: FeedKind) -> RangeQuery:
+def _query(kind: FeedKind, only: tuple[str, ...] | None) -> RangeQuery:
     names = {"ulid_column": "ULID", "shard_column": "shard"} if kind is FeedKind.SERIALIZED else {}
-    return RangeQuery(make_feed(kind, columns=COLUMNS, **names), 0, UlidRange(Ulid.MIN, Ulid.MAX), "fail")
+    feed = make_feed(kind, columns=COLUMNS, **names)
+    return RangeQuery(feed, 0, UlidRange(Ulid.MIN, Ulid.MAX), "fail", only)
 
 
+@pytest.mark.parametrize("only", [None, ("k",)], ids=["all", "key"])
 @pytest.mark.parametrize("kind", list(FeedKind))
-def test_all_types_can_be_selected(check: Check, kind: FeedKind) -> None:
-    """By the stream, by the question for lengths, and by that for texts."""
-    query = _query(kind)
+def test_all_types_can_be_selected(check: Check, kind: FeedKind, only: tuple[str, ...] | None) -> None:
+    """By the stream, by the question for lengths, and by that for texts; or nulls of all these types."""
+    query = _query(kind, only)
     text = next(number for number, column in enumerate(query.columns) if column.part.is_text)
     for sql in (query.sql, query.sizes_sql, query.differing_sql(text, {Ulid.MIN: "a", Ulid.MAX: "b"})[0]):
         batch = f"create procedure s.tested (@p varbinary(100)) as begin\n{sql.replace('?', '@p')}\nend"

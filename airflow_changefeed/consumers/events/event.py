@@ -9,12 +9,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from airflow_changefeed.consumers.events.page import EventPage
+    from airflow_changefeed.consumers.events.page import EventColumns, EventPage
+    from airflow_changefeed.sources.base import FeedSource
 
 #: Type of a plain feed's events; captures have several types.
 PLAIN_TYPE = "add"
@@ -205,3 +206,30 @@ def events_of(page: EventPage) -> Iterator[FeedEvent]:
     """Return the events of a page that its consumer takes, in order."""
     wanted = page.wanted()
     return map(FeedEvent, repeat(page, len(wanted)), wanted)
+
+
+def pages(
+    source: FeedSource,
+    feed: str,
+    shard: Shard,
+    range_: UlidRange,
+    columns: EventColumns,
+    page_size: int,
+    dead_letter: int | None = None,
+    *,
+    only: Collection[str] | None = None,
+) -> Iterator[EventPage]:
+    """
+    Read the events of a range.
+
+    :param dead_letter: number of the dead letter that the range holds.
+    :param only: columns of a row that are read, the others are null; then also where the row was deleted.
+    """
+    from airflow_changefeed.consumers.events.page import EventPage
+
+    on_missing = "fail" if only is None else "keys_only"
+    for batch in source.stream(
+        feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only
+    ):
+        if batch.num_rows:
+            yield EventPage(feed, shard, columns, batch, dead_letter=dead_letter)

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta, timezone
 from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.arrow import ulid_values
+from airflow_changefeed.sources.arrow import ulid_texts, ulid_times, ulid_values
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.sources.captured import shape_of
 
@@ -158,6 +159,17 @@ class EventPage:
             columns = [python_values(self.batch.column(name)) for name in names]
             self._rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         return self._rows
+
+
+def unknown_page(
+    feed: str, shard: Shard, columns: EventColumns, schema: pa.Schema, ulid: Ulid, dead_letter: int | None
+) -> EventPage:
+    """Return an event of which nothing is known but its place."""
+    raw = np.frombuffer(ulid.bytes, dtype=np.uint8).reshape(1, 16)
+    known = {ULID_COLUMN: ulid_texts(raw), TIME_COLUMN: ulid_times(raw)}
+    arrays = [known.get(field.name, pa.nulls(1, field.type)) for field in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return EventPage(feed, shard, columns, batch, dead_letter=dead_letter)
 
 
 def python_values(column: pa.Array) -> list[Any]:

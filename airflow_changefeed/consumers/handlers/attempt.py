@@ -7,15 +7,16 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from traceback import format_exception
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.consumers.handlers.failures import Attempts
+from airflow_changefeed.consumers.events.unreadable import first_unreadable
+from airflow_changefeed.consumers.handlers.failures import Attempts, ended
 from airflow_changefeed.consumers.handlers.functions import Handler, limited
-from airflow_changefeed.core.consumer import MAX_REASON, Attempt, OnPoison, Outcome
+from airflow_changefeed.core.consumer import Attempt, OnPoison, Outcome
 from airflow_changefeed.core.fault import park_command, shell
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.exceptions import (
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.consumer import Consumer
 
 log = logging.getLogger(__name__)
+
+#: Least seconds after which a shard is tried again that would stop the run, if others still have events.
+_STOPPED = 1.0
 
 
 @dataclass
@@ -97,10 +101,6 @@ def _is_failure(error: BaseException) -> bool:
     return is_panic or isinstance(error, (Exception, asyncio.CancelledError))
 
 
-def _ended(attempt: Attempt, outcome: Outcome, error: BaseException) -> Attempt:
-    return replace(attempt, outcome=outcome, error=described(error, MAX_REASON))
-
-
 class HandlerAttempt:
     """
     Attempts at events, one after another.
@@ -150,10 +150,10 @@ class HandlerAttempt:
             log.warning("%s", error)
             self._done.lost += 1
             self._singles = 0
-            self._consumer.log(shard, _ended(attempt, Outcome.LOST, error), token)
+            self._consumer.log(shard, ended(attempt, Outcome.LOST, error), token)
             return 0.0
         except (WorkTransactionError, HandlerError) as error:
-            self._consumer.log(shard, _ended(attempt, Outcome.FAILED, error), token)
+            self._consumer.log(shard, ended(attempt, Outcome.FAILED, error), token)
             self._done.failures += 1
             raise
         except (StaleVersionError, ConsumerUseError):
@@ -166,7 +166,14 @@ class HandlerAttempt:
                 raise
             if not self._is_to_blame(error):
                 return self._pass_over(events, error)
-            return self._failed(events, attempt, token, error)
+            if first_unreadable(events) is None:
+                return self._failed(events, attempt, token, error)
+            # Other shards go on meanwhile, and before the run stops.
+            try:
+                self._consumer.rest(shard, self._failed(events, attempt, token, error))
+            except PoisonError as poison:
+                self._consumer.rest(shard, max(self._backoff.longest, _STOPPED), poison)
+            return 0.0
         self._done.events += len(events)
         self._done.transactions += 1
         self._attempts.done(shard, token, attempt)
@@ -174,6 +181,9 @@ class HandlerAttempt:
         return 0.0
 
     def _handle(self, events: list[FeedEvent], attempt: Attempt) -> None:
+        if (unreadable := first_unreadable(events)) is not None:
+            self._raised = unreadable.error
+            raise unreadable.error
         given = events[0] if self._batch is ONE else events
         self._raised = None
         with self._consumer.transaction(attempt=attempt) as connection:
@@ -208,7 +218,7 @@ class HandlerAttempt:
         raise error
 
     def _failed(self, events: list[FeedEvent], attempt: Attempt, token: int, error: BaseException) -> float:
-        attempt = _ended(attempt, Outcome.FAILED, error)
+        attempt = ended(attempt, Outcome.FAILED, error)
         # If the database is unreachable the log cannot be written, and the attempt does not count.
         self._consumer.log(events[0].shard, attempt, token)
         self._attempts.failed(events[0].shard, token, attempt)
@@ -249,11 +259,12 @@ class HandlerAttempt:
                 ulid=events[0].id,
                 attempts=attempt.number,
             ) from error
-        # Except for transactions, this is a single event: a failed batch was split before.
-        got = self._consumer.get_batch(self._batch if self._batch.transaction else ONE, 0.0)
-        if [event.id for event in got] != [event.id for event in events]:
-            # The lease was lost; its new holder continues.
-            return 0.0
+        if first_unreadable(events) is None:
+            # Except for transactions, this is a single event: a failed batch was split before.
+            got = self._consumer.receive(self._batch if self._batch.transaction else ONE, 0.0)
+            if [event.id for event in got] != [event.id for event in events]:
+                # The lease was lost; its new holder continues.
+                return 0.0
         self._consumer.park(attempt.error or "", attempt.number)
         self._attempts.done(events[0].shard, token, attempt)
         self._singles = max(0, self._singles - len(events))

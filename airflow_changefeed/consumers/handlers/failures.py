@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.core.consumer import Attempt, Outcome
+from airflow_changefeed.core.consumer import MAX_REASON, Attempt, Outcome
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import described
 
 if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
@@ -74,3 +76,8 @@ class Attempts:
             if attempt.outcome is Outcome.FAILED:
                 found[attempt.first] = max(found.get(attempt.first, 0), attempt.number)
         return found
+
+
+def ended(attempt: Attempt, outcome: Outcome, error: BaseException) -> Attempt:
+    """Return the log entry of an attempt that did not succeed."""
+    return replace(attempt, outcome=outcome, error=described(error, MAX_REASON))

@@ -8,6 +8,7 @@ The handler's writes through the given connection and the consumption are one tr
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -164,9 +165,12 @@ class _Loop:
             if left is not None and left <= 0:
                 break
             try:
-                events = self._next(0.0 if at_head else _SLICE, left)
+                rests = self._consumer.rest_seconds
+                # What rests is still to come.
+                may_end = at_head and rests == math.inf
+                events = self._next(0.0 if may_end else min(rests, _SLICE), left)
                 if not events:
-                    if at_head:
+                    if may_end:
                         break
                     outages = 0
                     continue
@@ -188,7 +192,7 @@ class _Loop:
     def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
         self._purge_log()
         batch = self.handler_attempt.next_batch()
-        events = self._consumer.get_batch(batch, timeout)
+        events = self._consumer.receive(batch, timeout)
         if left is not None and not batch.transaction:
             return events[:left]
         return events

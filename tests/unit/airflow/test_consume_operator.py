@@ -133,6 +133,24 @@ def test_a_dead_letter_in_the_window_fails_the_run_until_it_is_resolved(source: 
     assert operator.execute(context(**WINDOW))["events"] == 0
 
 
+def test_an_event_that_cannot_be_read_is_a_dead_letter_of_the_window(source: SqliteFeedSource) -> None:
+    """The others are consumed; a task that is cleared delivers it once its row is there again."""
+    with closing(sqlite3.connect(source.describe()["path"])) as connection:
+        connection.execute(f'delete from "{FEED}" where id = 2')
+        connection.commit()
+        operator = consume(until="window_end")
+        with pytest.raises(AirflowFailException, match="because of 1 dead letter"):
+            operator.execute(context(**WINDOW))
+        assert sorted(worked(source)) == [0, 1, 3, 4, 5]
+        (letter,) = source.dead_letters(FEED)
+        assert letter.reason.startswith("MissingEventError: event")
+        connection.execute(f'insert into "{FEED}" values (2)')
+        connection.commit()
+    source.resolve_dead_letter(letter.number, DeadLetterState.RETRY, by="tests")
+    assert operator.execute(context(**WINDOW))["events"] == 1
+    assert worked(source)[-1] == 2
+
+
 def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFeedSource) -> None:
     """This task has what it holds itself; the error is transient."""
     source.acquire_leases(NAME, FEED, [1], holder="another", seconds=600)

@@ -111,6 +111,9 @@ def test_the_reference_names_every_call() -> None:
         "acknowledge",
         "check_batch",
         "log",
+        "receive",
+        "rest",
+        "rest_seconds",
         "token",
     }
     assert [name for name in sorted(calls) if not re.search(rf"`{name}\b", text)] == []

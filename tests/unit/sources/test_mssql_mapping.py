@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mssql_python import exceptions as driver
 
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.sources.mssql.capture.query import feed_schema
-from airflow_changefeed.sources.mssql.feed.arrow import converted, plan_batches
+from airflow_changefeed.sources.mssql.feed.arrow import computed, converted, plan_batches
 from airflow_changefeed.sources.mssql.feed.query import BATCH_BYTES, BatchRows, RangeQuery
 from tests.examples import examples, run_example
 from tests.mssql_types import CASES, ROWVERSION, Case
@@ -144,6 +145,32 @@ def test_half_of_a_surrogate_pair_stops_the_export() -> None:
         converted(_query(Column("v", "nvarchar(10)")), given, recheck)
     assert caught.value.facts["column"] == "v"
     assert caught.value.facts["ulid"] == str(Ulid.of_int(3))
+
+
+def test_columns_that_are_not_read_are_nulls_of_their_types() -> None:
+    """Nothing of them is read, measured or computed on the server."""
+    columns = (Column("k", "int"), Column("v", "nvarchar(max)"), Column("at", "datetime2(7)"))
+    query = RangeQuery(make_feed(columns=columns), 0, ALL, "keys_only", ("k",))
+    assert "f.[k] as c0" in query.sql
+    assert "case when 1 = 0 then e.[v] end as c1" in query.sql
+    assert "datepart(nanosecond, case when 1 = 0 then e.[at] end)" in query.sql
+    assert "datalength(case when 1 = 0 then e.[v] end)" in query.sizes_sql
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Divide by zero error encountered.", ColumnTypeError),
+        ("Conversion failed when converting the varchar value 'x' to data type int.", ColumnTypeError),
+        ("Arithmetic overflow error converting expression to data type int.", ColumnTypeError),
+        ("Could not continue scan with NOLOCK due to data movement.", driver.Error),
+    ],
+)
+def test_a_computed_column_that_fails_is_told_as_a_value(text: str, kind: type[Exception]) -> None:
+    """What the server says of a row's own value; anything else stays what it is."""
+    error = driver.ProgrammingError("Syntax error or access violation", f"[Microsoft][SQL Server]{text}")
+    with pytest.raises(kind, match=text.partition("'")[0].rstrip(".")), computed(_query(Column("v", "int"))):
+        raise error
 
 
 def test_many_texts_that_hold_the_replacement_itself_are_exported() -> None:

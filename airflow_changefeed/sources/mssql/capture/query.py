@@ -7,6 +7,7 @@ The columns of both use the same mapping and checks as any feed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -102,7 +103,7 @@ class CaptureQuery(RangeQuery):
 
     def _row(self, image: str) -> list[Exported]:
         alias, _ = _ALIASES[image]
-        return [replace(one, source=f"{alias}.{quote(one.column.name)}", image=image) for one in self._image]
+        return [replace(one, source=self.value(alias, one.column.name), image=image) for one in self._image]
 
     @cached_property
     def _event(self) -> list[Exported]:
@@ -206,10 +207,16 @@ def _flag(name: str, condition: str) -> Exported:
     return Exported(Column(name, "int"), part)
 
 
-def range_query(feed: MssqlFeed, shard: Shard, range_: UlidRange, on_missing: str = "fail") -> RangeQuery:
+def range_query(
+    feed: MssqlFeed,
+    shard: Shard,
+    range_: UlidRange,
+    on_missing: str = "fail",
+    columns: Collection[str] | None = None,
+) -> RangeQuery:
     """Return the statements that read a range of any feed."""
     kind = RangeQuery if feed.capture is None else CaptureQuery
-    return kind(feed, shard, range_, on_missing)
+    return kind(feed, shard, range_, on_missing, columns)
 
 
 def feed_schema(feed: MssqlFeed) -> pa.Schema:

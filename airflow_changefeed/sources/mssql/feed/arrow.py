@@ -9,7 +9,9 @@ checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError, SchemaChangedError
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.mapping import Exported
 from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, ArrowQuery, BatchRows, RangeQuery
@@ -29,6 +32,15 @@ _ULID_BYTES = 16
 #: The driver's UTF-8 replacement for half of a surrogate pair; it may also be the actual text.
 _REPLACEMENT = "\ufffd"
 _RECHECKED_AT_ONCE = 100
+#: What servers say where a row's own values fail a computation: 220, 241, 242, 245, 517, 537, 3623, 8114,
+#: 8115, 8134, 13609.
+_OF_A_ROW = re.compile(
+    r"divide by zero|division by zero|arithmetic overflow|conversion failed|error converting data type"
+    r"|conversion of a .* resulted in|caused an overflow|invalid length parameter"
+    r"|invalid floating point operation|json text is not properly formatted|out of range"
+    r"|invalid input syntax",
+    re.IGNORECASE,
+)
 
 
 def plan_batches(session: Session, query: ArrowQuery, most: int) -> BatchRows:
@@ -66,6 +78,24 @@ def stream(
     for batch in session.arrow_batches(query.sql, query.values, rows.next):
         rows.learn(batch.num_rows, batch.nbytes)
         yield converted(query, batch, recheck)
+
+
+@contextmanager
+def computed(query: RangeQuery) -> Iterator[None]:
+    """
+    Give our name to the server's errors about a value of a row, as of a computed column that is not stored.
+
+    :raises ColumnTypeError: instead of the driver's error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (is_driver_error(error) and _OF_A_ROW.search(str(error))):
+            raise
+        raise ColumnTypeError(
+            f"{query.where}: a column of a row cannot be computed: {error}. Correct what it is computed from",
+            **query.facts,
+        ) from error
 
 
 def converted(query: RangeQuery, batch: pa.RecordBatch, recheck: Recheck) -> pa.RecordBatch:

@@ -133,6 +133,7 @@ class RangeQuery(ArrowQuery):
     The statements that read a range of a feed.
 
     :param range: ``(after, upto]``.
+    :param only: columns of a row that are read; None for all.
     """
 
     first_columns = 2
@@ -140,6 +141,7 @@ class RangeQuery(ArrowQuery):
     shard: Shard
     range: UlidRange
     on_missing: str
+    only: Collection[str] | None = None
 
     @cached_property
     def columns(self) -> list[Exported]:
@@ -147,9 +149,14 @@ class RangeQuery(ArrowQuery):
         # A key is the feed's, as its row may be gone.
         fed = () if self.feed.is_serialized else self.feed.info.key_columns
         return [
-            replace(one, source=f"{'f' if one.column in fed else 'e'}.{quote(one.column.name)}")
+            replace(one, source=self.value("f" if one.column in fed else "e", one.column.name))
             for one in exported_columns(self.feed, self.feed.info.columns)
         ]
+
+    def value(self, alias: str, column: str) -> str:
+        """Return what is selected for a column: a null of its type, if it is not read."""
+        value = f"{alias}.{quote(column)}"
+        return value if self.only is None or column in self.only else f"case when 1 = 0 then {value} end"
 
     @cached_property
     def schema(self) -> pa.Schema:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN
 from airflow_changefeed.sources.mssql.capture.query import range_query
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.feed.arrow import Recheck, plan_batches, stream
+from airflow_changefeed.sources.mssql.feed.arrow import Recheck, computed, plan_batches, stream
 from airflow_changefeed.sources.mssql.feed.bounds import check_purged
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 
@@ -36,6 +36,7 @@ class RangeStream:
 
     :param range: what is left of it; ``(after, upto]``.
     :param batch_rows: rows of a batch, at most.
+    :param columns: of a row, that are read; None for all.
     """
 
     database: MssqlDatabase
@@ -44,6 +45,7 @@ class RangeStream:
     range: UlidRange
     batch_rows: int
     on_missing: str
+    columns: Collection[str] | None = None
     _begin: Ulid = field(init=False)
     _is_bounded: bool = field(default=False, init=False)
     _schema: pa.Schema | None = field(default=None, init=False)
@@ -65,17 +67,18 @@ class RangeStream:
         with self._bulk.connect(feed=self.feed, shard=self.shard) as session:
             found = load_feed(session, self._bulk.schema, self.feed, is_fresh=True)
             self._bound(session, found)
-            query = range_query(found, self.shard, self.range, self.on_missing)
+            query = range_query(found, self.shard, self.range, self.on_missing, self.columns)
             if self._schema is not None:
                 check_schema(query.schema, self._schema, self.feed)
             self._schema = query.schema
             if not query.range.is_empty:
-                rows = plan_batches(session, query, self.batch_rows)
-                for batch in stream(session, query, rows, self._recheck(query)):
-                    self.range = UlidRange(
-                        Ulid.parse_text(batch.column(ULID_COLUMN)[-1].as_py()), self.range.upto
-                    )
-                    yield batch
+                with computed(query):
+                    rows = plan_batches(session, query, self.batch_rows)
+                    for batch in stream(session, query, rows, self._recheck(query)):
+                        self.range = UlidRange(
+                            Ulid.parse_text(batch.column(ULID_COLUMN)[-1].as_py()), self.range.upto
+                        )
+                        yield batch
             # A purge in between would have left rows out (ADR 0001, R12).
             check_purged(session, found, self.shard, self._begin)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -180,12 +180,13 @@ class MssqlReader:
         *,
         batch_rows: int = 65_536,
         on_missing: str = "fail",
+        columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
         from airflow_changefeed.sources.mssql.feed.ranges import RangeStream
 
         _check_stream_options(batch_rows, on_missing)
-        yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing).batches()
+        yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""

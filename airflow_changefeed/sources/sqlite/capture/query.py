@@ -30,7 +30,6 @@ from airflow_changefeed.sources.captured import (
 from airflow_changefeed.sources.sqlite.capture.record import DDL_COLUMN
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, RangeQuery, qualified
-from airflow_changefeed.sources.sqlite.feed.names import quote
 from airflow_changefeed.sources.sqlite.feed.types import storage_of
 
 #: Kinds as the table has them, by number; an update without an old row has one of its own.
@@ -100,7 +99,7 @@ class CaptureQuery(RangeQuery):
             # Created by an older version, and not refreshed since.
             values[-1] = "''"
         values += [
-            f"e.{quote(f'{image}_{one.name}')}" for image in ("old", "new") for one in self.capture.fields
+            self.value("e", one.name, image) for image in ("old_", "new_") for one in self.capture.fields
         ]
         cases = ["when e.changefeed_event is null then -1", *self.misfits(values, skip=len(_EVENT))]
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -32,6 +32,8 @@ ARROW = {
 _BATCH_BYTES = 64 * 1024 * 1024
 _SAMPLE_ROWS = 100
 _TERMS = 100
+#: What SQLite says of a file or a statement.
+_NOT_OF_A_ROW = re.compile(r"locked|busy|unable to open|read-?only|disk|interrupt|no such|schema|memory")
 _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column 'c(\d+)'")
 
 
@@ -146,11 +148,13 @@ class RangeQuery(Query):
     The statement that reads a range of a feed, by ULID; -1 says that the event's row is missing.
 
     :param range: ``(after, upto]``.
+    :param only: columns of the event table, or of a capture's images, that are read; None for all.
     """
 
     shard: Shard
     range: UlidRange
     on_missing: str
+    only: Collection[str] | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -174,13 +178,11 @@ class RangeQuery(Query):
         tables = self.tables
         keys = {column.name for column in tables.info.key_columns}
         if tables.is_serialized:
-            values = [f"e.{quote(column.name)}" for column in self.columns]
+            values = [self.value("e", column.name) for column in self.columns]
             cases, source = [], f"{tables.table} e"
             ulid = f"e.{tables.ulid}"
         else:
-            values = [
-                f"{'f' if column.name in keys else 'e'}.{quote(column.name)}" for column in self.columns
-            ]
+            values = [self.value("f" if column.name in keys else "e", column.name) for column in self.columns]
             joined = " and ".join(f"e.{key} = f.{key}" for key in tables.keys)
             cases = [f"when e.{tables.keys[0]} is null then -1"] if self.on_missing == "fail" else []
             source = f"{tables.feed} f left join {tables.table} e on {joined}"
@@ -191,6 +193,11 @@ class RangeQuery(Query):
         where = f"{qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
         names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         return f"select {ulid} as u, {wrong} as x, {names} from {source} where {where} order by {ulid}"
+
+    def value(self, alias: str, column: str, image: str = "") -> str:
+        """Return what is selected for a column, which an image of a capture has under its own prefix."""
+        is_read = self.only is None or column in self.only
+        return f"{alias}.{quote(image + column)}" if is_read else "null"
 
     @property
     def where(self) -> str:
@@ -238,7 +245,8 @@ def bounded_rows(connection: sqlite3.Connection, query: Query, batch_rows: int) 
     """Return the rows of a batch: fewer than asked for where they are so long that memory would run out."""
     if query.size_sql is None:
         return batch_rows
-    (size,) = connection.execute(query.size_sql, query.parameters).fetchone()
+    with _naming_rows(query):
+        (size,) = connection.execute(query.size_sql, query.parameters).fetchone()
     return max(1, min(batch_rows, _BATCH_BYTES // max(size or 0, 1)))
 
 
@@ -249,8 +257,10 @@ def qualified(condition: str, alias: str) -> str:
 
 def stream_sqlite3(connection: sqlite3.Connection, query: Query, batch_rows: int) -> Iterator[pa.RecordBatch]:
     """Stream by Python's sqlite3, on the connection's present snapshot."""
-    cursor = connection.execute(query.sql, query.parameters)
-    with closing(cursor):
+    with closing(connection.cursor()) as cursor:
+        with _naming_rows(query):
+            # It computes the first row.
+            cursor.execute(query.sql, query.parameters)
         while rows := _fetch(query, cursor, batch_rows):
             columns = list(zip(*rows, strict=True))
             first = columns[: len(query.FIRST)]
@@ -263,14 +273,26 @@ def stream_sqlite3(connection: sqlite3.Connection, query: Query, batch_rows: int
 
 
 def _fetch(query: Query, cursor: sqlite3.Cursor, rows: int) -> list[Any]:
-    try:
+    with _naming_rows(query):
         return cursor.fetchmany(rows)
-    except sqlite3.OperationalError as error:
-        found = _NOT_UTF8.match(str(error))
-        if found is None:
+
+
+@contextmanager
+def _naming_rows(query: Query) -> Iterator[None]:
+    """Give our name to errors of single rows: a text that is not UTF-8, a generated column that fails."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.DataError) as error:
+        if found := _NOT_UTF8.match(str(error)):
+            # The text itself is not repeated: it may be anything.
+            raise query.column_error(query.columns[int(found[1])], "a text is not valid UTF-8") from None
+        if _NOT_OF_A_ROW.search(str(error)):
             raise
-        # The text itself is not repeated: it may be anything.
-        raise query.column_error(query.columns[int(found[1])], "a text is not valid UTF-8") from None
+        raise ColumnTypeError(
+            f"{query.where}: a generated column of a row cannot be computed: {error}. Correct what it is "
+            "computed from",
+            **query.facts,
+        ) from None
 
 
 def _array(query: Query, column: Column, values: tuple[Any, ...]) -> pa.Array:

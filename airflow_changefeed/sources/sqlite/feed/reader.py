@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,7 @@ class SqliteReader:
         *,
         batch_rows: int = 65_536,
         on_missing: str = "fail",
+        columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See the protocol."""
         from airflow_changefeed.sources.sqlite.feed import arrow
@@ -193,16 +194,16 @@ class SqliteReader:
 
                 # Closed before ADBC opens the file, and opened again after it (ADR 0003).
                 with self.database.connect() as connection, self.database.snapshot(connection):
-                    query = self._query(connection, feed, shard, range_, on_missing)
+                    query = self._query(connection, feed, shard, range_, on_missing, columns)
                     rows = arrow.bounded_rows(connection, query, batch_rows)
                 yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
                 # The check and the read were two connections: a purge in between would have left rows out
                 # (R12).
                 with self.database.connect() as connection, self.database.snapshot(connection):
-                    self._query(connection, feed, shard, range_, on_missing)
+                    self._query(connection, feed, shard, range_, on_missing, columns)
                 return
             with self.database.connect() as connection, self.database.snapshot(connection):
-                query = self._query(connection, feed, shard, range_, on_missing)
+                query = self._query(connection, feed, shard, range_, on_missing, columns)
                 rows = arrow.bounded_rows(connection, query, batch_rows)
                 yield from arrow.stream_sqlite3(connection, query, rows)
         except ColumnTypeError as error:
@@ -233,11 +234,18 @@ class SqliteReader:
         )
 
     def _query(
-        self, connection: sqlite3.Connection, feed: str, shard: Shard, range_: UlidRange, on_missing: str
+        self,
+        connection: sqlite3.Connection,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        on_missing: str,
+        columns: Collection[str] | None,
     ) -> RangeQuery:
         tables = load_feed(connection, feed)
         check_purged(connection, tables, shard, range_.after)
-        return _range_query(tables, shard, range_, on_missing, cuts_fractions=self.bulk_reader != "adbc")
+        is_adbc = self.bulk_reader == "adbc"
+        return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=not is_adbc)
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """See the protocol."""
@@ -395,6 +403,7 @@ def _range_query(
     shard: Shard,
     range_: UlidRange,
     on_missing: str = "fail",
+    columns: Collection[str] | None = None,
     *,
     cuts_fractions: bool = True,
 ) -> RangeQuery:
@@ -405,5 +414,10 @@ def _range_query(
         from airflow_changefeed.sources.sqlite.capture.query import CaptureQuery as Query
 
     return Query(
-        tables=tables, shard=shard, range=range_, on_missing=on_missing, cuts_fractions=cuts_fractions
+        tables=tables,
+        shard=shard,
+        range=range_,
+        on_missing=on_missing,
+        only=columns,
+        cuts_fractions=cuts_fractions,
     )
