@@ -121,11 +121,15 @@ class WaitsForWindow(_Base):
             kwargs={"waits_since": format_time(since)},
         )
 
-    def _sleep(self, window: Window, length: timedelta) -> None:
-        end = time.monotonic() + length.total_seconds()
+    def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than the task may go on."""
+        end = time.monotonic() + seconds
         while not self._is_killed and (left := end - time.monotonic()) > 0:
             # A signal's handler runs at once, but the sleep it interrupts is slept to its end.
             time.sleep(min(left, 1.0))
+
+    def _sleep(self, window: Window, length: timedelta) -> None:
+        self._pause(length.total_seconds())
         if self._is_killed:
             raise StoppedError(
                 f"task {self.task_id!r}: stopped on request while it waited for the end of window {window}; "

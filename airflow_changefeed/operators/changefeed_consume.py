@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: The end up to which a task consumes.
 UNTIL = ("head", "window_end")
+#: Shortest and longest pause between two looks whether others have given shards back.
+_LOOK_SECONDS = (0.1, 5.0)
 
 
 class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections, BaseOperator):
@@ -58,8 +62,8 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         returns 0 when the event is done.
     :param until: ``head``: all events that are committed when the task begins; those of shards that another
         process consumes at the time are left to it. ``window_end``: those below the end of the run's window,
-        which is waited for and sealed first; the task fails while one of them is a dead letter, or is not
-        consumed yet.
+        which is waited for and sealed first; the task fails while one of them is a dead letter, or is in a
+        shard that others hold after ``register_timeout``.
     :param wait_timeout: how long to wait for the window's end by the database's clock, a ``timedelta`` or
         seconds: up to a minute in the task, longer deferred. A window that ends later is refused at once. 0
         never defers.
@@ -69,7 +73,8 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
     :param handler_timeout: seconds that one call of the handler may take; None for no limit.
     :param emit_timeout: seconds after which another process takes a shard over, if this one neither asks for
         an event nor consumes.
-    :param register_timeout: seconds to wait while others hold all shards; None waits forever.
+    :param register_timeout: seconds to wait while others hold all shards, or, until the window's end, shards
+        whose events are not all consumed; None waits forever.
     :param changefeed_conn_id: Airflow connection of the feed's database. (templated)
     """
 
@@ -174,48 +179,58 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         ):
             below = _below(source, self.feed, end)
         batch = Batch(transaction=True) if self.batch == "transaction" else Batch(events=int(self.batch))
-        done = run_consumer(
-            source,
-            self.consumer,
-            self.feed,
-            handler,
-            batch=ONE if self.batch == 1 else batch,
-            at_head=True,
-            below=below,
-            shards=shards,
-            handler_timeout=self.handler_timeout,
-            emit_timeout=self.emit_timeout,
-            register_timeout=self.register_timeout,
-            stop=lambda: self._is_killed,
-            by=run,
-        )
-        self.log.info("Consumed %d events, %d of them failed and were parked", done.events, done.parked)
+        wait = math.inf if self.register_timeout is None else self.register_timeout
+        events, parked, deadline = 0, 0, time.monotonic() + wait
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            done = run_consumer(
+                source,
+                self.consumer,
+                self.feed,
+                handler,
+                batch=ONE if self.batch == 1 else batch,
+                at_head=True,
+                below=below,
+                shards=shards,
+                handler_timeout=self.handler_timeout,
+                emit_timeout=self.emit_timeout,
+                register_timeout=None if left == math.inf else left,
+                stop=lambda: self._is_killed,
+                by=run,
+            )
+            events, parked = events + done.events, parked + done.parked
+            if end is None or self._is_killed or self._is_complete(source, shards, below, end):
+                break
+            self._wait_for_others(source, end, deadline)
+        self.log.info("Consumed %d events, %d of them failed and were parked", events, parked)
         # Airflow's handler of SIGTERM calls on_kill and nothing else: a task that returns here succeeds.
         if self._is_killed:
             raise StoppedError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: stopped on request after {done.events} "
+                f"consumer {self.consumer!r} of feed {self.feed!r}: stopped on request after {events} "
                 "events, which stay consumed; a retry continues after them",
                 consumer=self.consumer,
                 feed=self.feed,
             )
-        if end is not None:
-            self._check_complete(source, shards, below, end)
         complete = {} if end is None else dict.fromkeys(("sealedUntil", "frontier"), format_time(end))
         self.keep_lineage(lambda: self._lineage_with(**complete))
         cursors = {shard_text(row.shard): str(row.ulid) for row in source.cursors(self.feed, self.consumer)}
         return {
             "consumer": self.consumer,
             "feed": self.feed,
-            "events": done.events,
-            "parked": done.parked,
+            "events": events,
+            "parked": parked,
             "until": format_time(end or below.time),
             "cursors": cursors,
         }
 
-    def _check_complete(
+    def _is_complete(
         self, source: FeedSource, shards: Sequence[Shard] | None, below: Ulid, end: datetime
-    ) -> None:
-        """Fail if an event below the window's end is not consumed: its shard is held, or it was parked."""
+    ) -> bool:
+        """
+        Whether all events below the window's end are consumed; others may hold shards of the rest.
+
+        :raises PoisonError: some were parked; terminal.
+        """
         dead_letters = [
             dead_letter
             for dead_letter in source.dead_letters(self.feed, self.consumer)
@@ -234,20 +249,40 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             )
         cursors = {row.shard: row.ulid for row in source.cursors(self.feed, self.consumer)}
         begin = source.consumer(self.consumer, self.feed).begin
-        left = 0
         for status in source.shards(self.feed):
             if shards is None or status.shard in shards:
                 after = cursors.get(status.shard, begin)
                 upto = max(after, below.previous())
-                left += source.count(self.feed, status.shard, [UlidRange(after, upto)])[0]
-        if left:
+                if source.count(self.feed, status.shard, [UlidRange(after, upto)])[0]:
+                    return False
+        return True
+
+    def _wait_for_others(self, source: FeedSource, end: datetime, deadline: float) -> None:
+        """
+        Wait until a lease of others may have expired: of a process that was killed, nobody prolongs it.
+
+        :raises LeaseHeldError: not within ``register_timeout``; transient.
+        """
+        from airflow_changefeed.consumers.holding import holders
+
+        now, left = source.now(), deadline - time.monotonic()
+        held = "; ".join(holders(source, self.consumer, self.feed)) or "none is held any more"
+        if left <= 0:
             raise LeaseHeldError(
-                f"consumer {self.consumer!r} of feed {self.feed!r}: {counted(left, 'event')} before "
-                f"{format_time(end)} not consumed yet, in shards that other processes hold; a retry checks "
-                "again",
+                f"consumer {self.consumer!r} of feed {self.feed!r}: not all events before {format_time(end)} "
+                f"are consumed after {self.register_timeout:g} s, because other processes hold their shards "
+                f"({held}). Wait longer (register_timeout); a retry checks again",
                 consumer=self.consumer,
                 feed=self.feed,
             )
+        expire = [
+            (one.expires - now).total_seconds()
+            for one in source.leases(self.feed)
+            if one.consumer == self.consumer and one.expires is not None and one.expires > now
+        ]
+        self.log.info("Waiting for what other processes hold: %s", held)
+        shortest, longest = _LOOK_SECONDS
+        self._pause(min(left, longest, max(shortest, min(expire, default=0.0))))
 
 
 def _below(source: FeedSource, feed: str, end: datetime | None) -> Ulid:

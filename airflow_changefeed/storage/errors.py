@@ -29,6 +29,13 @@ _UNSENT = re.compile(
 _REFUSED_STATUS = range(400, 500)
 # Request timeout, conflict (another request is running), too early, too many requests.
 _LATER_STATUS = {408, 409, 425, 429}
+_FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT}
+# Also of stores with quotas (Ceph, MinIO, Google, HDFS), which refuse with 400 or 403, and of libraries.
+_FULL = re.compile(
+    r"no space left|not enough space|quota ?exceeded|storage ?full|insufficient ?storage|dis[ck] is full"
+    r"|os error (28|122)\b",
+    re.IGNORECASE,
+)
 # Mistakes of ours or in the options; an error with a number is classified by the number first.
 _MISTAKES = (
     TypeError,
@@ -52,8 +59,7 @@ _REFUSED_ERRNO = {
         "EACCES",
         "EPERM",
         "EROFS",
-        "ENOSPC",
-        "EDQUOT",
+        "EXDEV",
         "EFBIG",
         "EINVAL",
         "ENOENT",
@@ -65,6 +71,7 @@ _REFUSED_ERRNO = {
         "ELOOP",
         "EMSGSIZE",
         "ENOSYS",
+        "EOPNOTSUPP",
         "EREMCHG",
     )
     if hasattr(errno, name)
@@ -108,6 +115,19 @@ def harmless(text: str, secrets: Sequence[str]) -> str:
     return _QUERY.sub(r"\1?***", _LOGIN.sub("://***@", text))
 
 
+def is_full(problem: BaseException) -> bool:
+    """Whether a disk, a store or a quota is full: somebody may free space, or others' files may go."""
+    return any(
+        getattr(each, "errno", None) in _FULL_ERRNO or _FULL.search(f"{type(each).__name__}: {each}")
+        for each in _chain(problem)
+    )
+
+
+def is_refusal(number: int | None) -> bool:
+    """Whether an operating system's error number says that a retry would be refused as well."""
+    return number is None or number in _REFUSED_ERRNO
+
+
 def is_transient(problem: BaseException) -> bool:
     """
     Whether a retry may help: a store's libraries hand on its answer as a status, a number or a cause.
@@ -115,9 +135,9 @@ def is_transient(problem: BaseException) -> bool:
     Refusals are terminal: permissions, credentials and our own mistakes. All other errors of a
     remote store are transient, including unknown ones.
     """
-    chain = list(_chain(problem))
-    if any(_REFUSED.search(f"{type(each).__name__}: {each}") or _is_unsent(each) for each in chain):
-        return False
+    chain, full = list(_chain(problem)), is_full(problem)
+    if full or any(_REFUSED.search(f"{type(each).__name__}: {each}") or _is_unsent(each) for each in chain):
+        return full
     # The store's answer counts before a library's own status: aiohttp calls a missing answer a 400.
     if (answered := _judged(_answered(each) for each in chain)) is not None:
         return answered
@@ -173,6 +193,14 @@ def _number(value: object) -> int | None:
     return number if number in range(100, 600) else None
 
 
+def full_error(path: str, said: str) -> TransientError:
+    """Return the error for an output without space."""
+    return TransientError(
+        f"output path {path} has no space left: {said}; free some, or raise the quota. A retry goes on then",
+        path=path,
+    )
+
+
 @contextmanager
 def answering(
     path: str,
@@ -194,6 +222,8 @@ def answering(
     except Exception as problem:
         path = harmless(path, secrets)
         said = harmless(f"{type(problem).__name__}: {problem}", secrets)
+        if is_full(problem):
+            raise full_error(path, said) from None
         if is_transient(problem):
             raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
         raise OutputNotWritableError(

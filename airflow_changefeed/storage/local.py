@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError
-from airflow_changefeed.storage.errors import answering
+from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
+from airflow_changefeed.storage.errors import answering, full_error, is_full, is_refusal
 from airflow_changefeed.storage.objects import OpenUpload, Receipt
 
 #: The folder of an output for what is not data; readers of Parquet skip names that begin with "_".
@@ -39,9 +39,15 @@ def writing(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as problem:
+        said = f"{problem.strerror or problem}"
+        if is_full(problem):
+            raise full_error(path, said) from problem
+        if not is_refusal(problem.errno):
+            raise TransientError(
+                f"output path {path} cannot be written now: {said}; retry", path=path
+            ) from problem
         raise OutputNotWritableError(
-            f"output path {path} cannot be written: {problem.strerror or problem}; give the export its own "
-            "writable folder with space left",
+            f"output path {path} cannot be written: {said}; give the export its own writable folder",
             path=path,
         ) from problem
 
@@ -265,6 +271,8 @@ class LocalFiles:
                 os.mkdir(probe)
                 os.rmdir(probe)
             except OSError as problem:
+                if is_full(problem):
+                    raise full_error(self.root, problem.strerror or str(problem)) from problem
                 raise OutputNotWritableError(
                     f"output path {self.root} cannot be created: a folder cannot be created in {there} "
                     f"({problem.strerror}). Check the path and its mounts",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_changefeed.exceptions import ChangefeedError, TableConflictError, TableError, TransientError
-from airflow_changefeed.storage.errors import harmless, is_transient
+from airflow_changefeed.storage.errors import harmless, is_full, is_transient
 
 # Rust's object stores and Arrow's say a status and a name, and only in their text.
 _REFUSED = re.compile(
@@ -61,16 +61,14 @@ def asking(
         yield
     except ChangefeedError:
         raise
-    except conflicts as problem:
-        raise TableConflictError(
-            f"{what} was changed by somebody else since it was read; read it again: "
-            f"{_said(problem, secrets)}",
-            table=what,
-        ) from None
     except Exception as problem:
         said = _said(problem, secrets)
+        if isinstance(problem, conflicts) and not is_full(problem):
+            raise TableConflictError(
+                f"{what} was changed by somebody else since it was read; read it again: {said}", table=what
+            ) from None
         is_refused = isinstance(problem, terminal) or _REFUSED.search(said) or not is_transient(problem)
-        if is_refused and not _EXPIRED.search(str(problem)):
+        if is_refused and not (is_full(problem) or _EXPIRED.search(str(problem))):
             raise TableError(
                 f"{what} cannot be used: {said}; check the table, path_conn_id and permissions", table=what
             ) from None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -127,6 +128,12 @@ class SqliteDatabase:
                 path=self.path,
                 lock_timeout=self.lock_timeout,
             )
+        if "unable to open" in text and self._can_be_written:
+            return SourceUnavailableError(
+                f"{self.path}: {text}, although the file and its folder can be written. Check for a disk "
+                "without space or inodes, and for a limit of open files; then retry",
+                path=self.path,
+            )
         if "unable to open" in text:
             return ConnectionNotUsableError(
                 f"{self.path}: {text}; check the path in the connection; the file and its event table must "
@@ -139,5 +146,13 @@ class SqliteDatabase:
                 path=self.path,
             )
         if "disk I/O" in text or "disk is full" in text:
-            return SourceUnavailableError(f"{self.path}: {text}", path=self.path)
+            return SourceUnavailableError(
+                f"{self.path}: {text}; check the disk and its free space, then retry", path=self.path
+            )
         return error
+
+    @property
+    def _can_be_written(self) -> bool:
+        folder = os.path.dirname(os.path.abspath(self.path))
+        may = os.R_OK | os.W_OK
+        return os.path.isfile(self.path) and os.access(self.path, may) and os.access(folder, may | os.X_OK)

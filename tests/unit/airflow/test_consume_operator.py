@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -19,7 +20,8 @@ from airflow.sdk import DAG, task
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.holding import new_holder
-from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
+from airflow_changefeed.core.consumer import ConsumerSpec, Consumption, DeadLetterState, OnPoison
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
 from airflow_changefeed.hooks.changefeed_context import run_name
 from airflow_changefeed.observability import metrics
@@ -152,11 +154,41 @@ def test_an_event_that_cannot_be_read_is_a_dead_letter_of_the_window(source: Sql
 
 
 def test_a_window_that_others_have_not_finished_is_tried_again(source: SqliteFeedSource) -> None:
-    """This task has what it holds itself; the error is transient."""
+    """This task has what it holds itself; the error is transient, and names who holds the rest."""
     source.acquire_leases(NAME, FEED, [1], holder="another", seconds=600)
-    with pytest.raises(LeaseHeldError, match="3 events before 2026-01-01T01:00"):
-        consume(until="window_end").execute(context(**WINDOW))
+    with pytest.raises(LeaseHeldError, match=r"all events before 2026-01-01T01:00.*shard 1 by another until"):
+        consume(until="window_end", register_timeout=0.5).execute(context(**WINDOW))
     assert sorted(worked(source)) == [0, 2, 4]
+
+
+@pytest.mark.parametrize("shards", [[1], [0, 1]])
+def test_a_retry_right_after_a_kill_waits_for_the_leases_that_nobody_prolongs(
+    source: SqliteFeedSource, shards: list[int]
+) -> None:
+    """A killed process gives none back; they end at different times, and the task takes over what is left."""
+    for number, shard in enumerate(shards):
+        source.acquire_leases(NAME, FEED, [shard], holder="killed", seconds=0.5 + number)
+    result = consume(until="window_end").execute(context(**WINDOW))
+    assert (result["events"], sorted(worked(source))) == (6, [0, 1, 2, 3, 4, 5])
+
+
+def test_a_window_is_complete_as_soon_as_others_have_finished_it(source: SqliteFeedSource) -> None:
+    """Whoever holds the shard then."""
+    (row,) = source.acquire_leases(NAME, FEED, [1], holder="another", seconds=600).rows.values()
+    first = source.drain(FEED) and source.read_feed(FEED, 1, Ulid.MIN).events
+    step = Consumption(1, first[2].ulid, row.resource_version, row.fencing_token, 600.0)
+
+    def finish(event: FeedEvent, connection: sqlite3.Connection) -> None:
+        note(event, connection)
+        if (event.row or {})["id"] == 4:
+            threading.Timer(0.5, others_finish).start()
+
+    def others_finish() -> None:
+        with closing(source.open_session(NAME, FEED)) as session, session.transaction():
+            session.consume(step)
+
+    result = consume(until="window_end", handler=finish).execute(context(**WINDOW))
+    assert (result["events"], sorted(worked(source))) == (3, [0, 2, 4])
 
 
 def test_the_cursor_says_which_run_moved_it(source: SqliteFeedSource) -> None:

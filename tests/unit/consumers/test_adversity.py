@@ -336,7 +336,8 @@ def test_nothing_is_written_after_an_error_that_ended_the_transaction(shop: Shop
     assert not shop.connection.execute("select 1 from sqlite_master where name = 'leaked'").fetchall()
 
 
-def test_a_database_that_goes_away_in_the_work_blames_no_event(shop: Shop) -> None:
+@pytest.mark.parametrize("text", ["disk I/O error", "database or disk is full"])
+def test_a_database_that_goes_away_in_the_work_blames_no_event(shop: Shop, text: str) -> None:
     """What the handler saw of it is the driver's error; it is tried again when the database is back."""
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
     shop.insert("a")
@@ -346,7 +347,7 @@ def test_a_database_that_goes_away_in_the_work_blames_no_event(shop: Shop) -> No
         _say(event, connection)
         calls.append(event)
         if len(calls) == 1:
-            raise sqlite3.OperationalError("disk I/O error")
+            raise sqlite3.OperationalError(text)
 
     done = _run(shop, handler)
     assert (done.events, done.failures, done.parked, shop.said()) == (1, 0, 0, ["a"])

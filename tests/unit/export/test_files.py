@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of a disk that others prune at this moment."""
+"""Files on a disk: folders that others prune at this moment, mistyped paths, disks that are full."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_changefeed.exceptions import OutputNotWritableError
+from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.storage.local import LocalFiles
 from tests.unit.export.faults import local_files
@@ -84,3 +87,71 @@ def test_a_check_leaves_no_trace(tmp_path: Path) -> None:
     """Neither the folder nor the trial."""
     LocalFiles(str(tmp_path / "lake" / "feeds")).check_writable()
     assert list(tmp_path.iterdir()) == []
+
+
+def _full(number: int) -> Callable[..., Any]:
+    def refuse(path: Any, *_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number), path)
+
+    return refuse
+
+
+def _write_on(files: LocalFiles, number: int) -> None:
+    with files.writer(f"{files.root}/new"):
+        raise OSError(number, os.strerror(number))
+
+
+#: Calls that need space, and where the operating system refuses it.
+NEEDS_SPACE: dict[str, tuple[str, Callable[[LocalFiles], object]]] = {
+    "write": ("replace", lambda files: files.write(f"{files.root}/a", b"x")),
+    "write to a new folder": ("makedirs", lambda files: files.write(f"{files.root}/b/a", b"x")),
+    "move": ("rename", lambda files: files.move(f"{files.root}/a", f"{files.root}/b")),
+    "swap in": ("rename", lambda files: files.swap_in(f"{files.root}/a", f"{files.root}/b")),
+    "remove a folder": ("makedirs", lambda files: files.remove(f"{files.root}/folder")),
+    "check": ("mkdir", lambda files: LocalFiles(f"{files.root}/none").check_writable()),
+    "look": ("listdir", lambda files: files.names(files.root)),
+}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", NEEDS_SPACE)
+def test_a_full_disk_is_transient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """Somebody frees space, and a retry goes on; the error says so. So is a quota that is used up."""
+    files = local_files(tmp_path)
+    (tmp_path / "a").write_bytes(b"content")
+    (tmp_path / "folder").mkdir()
+    where, act = NEEDS_SPACE[call]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, where, _full(number))
+        with pytest.raises(TransientError, match=rf"has no space left: .*{os.strerror(number)}.*; free some"):
+            act(files)
+    act(files)
+
+
+def test_a_file_that_fills_the_disk_is_transient(tmp_path: Path) -> None:
+    """Whether Python or a library says it."""
+    files = local_files(tmp_path)
+    with pytest.raises(TransientError, match="has no space left"):
+        _write_on(files, errno.ENOSPC)
+    with pytest.raises(TransientError, match="has no space left"), files.writer(f"{tmp_path}/new"):
+        raise OSError("Generic error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EIO, TransientError),
+        (errno.ESTALE, TransientError),
+        (errno.EMFILE, TransientError),
+        (errno.EACCES, OutputNotWritableError),
+        (errno.EROFS, OutputNotWritableError),
+        (errno.EFBIG, OutputNotWritableError),
+        (errno.EXDEV, OutputNotWritableError),
+    ],
+)
+def test_what_a_retry_may_mend_is_transient(tmp_path: Path, number: int, kind: type[ChangefeedError]) -> None:
+    """A disk or a mount that fails for a while is; one that refuses is not."""
+    with pytest.raises(kind, match="cannot be written"):
+        _write_on(local_files(tmp_path), number)

@@ -38,10 +38,10 @@ class ClientPayloadError(Exception):
     """Named as the one of aiohttp where a body is cut off."""
 
 
-def _of(status: int, number: int) -> OSError:
+def _of(status: int, number: int, text: str = "An error occurred") -> OSError:
     """What s3fs makes of an answer: an error with a number, and the answer as its cause."""
     error = OSError(number, "An error occurred")
-    error.__cause__ = ClientError("An error occurred", status)
+    error.__cause__ = ClientError(text, status)
     return error
 
 
@@ -120,7 +120,13 @@ def test_every_refusal_is_ours_and_tells_no_secret(error: Exception, kind: type[
         (_of_requests(403), OutputNotWritableError),
         (ClientPayloadError("Response payload is not completed"), TransientError),
         (ConnectionResetError("cut"), TransientError),
-        (OSError(errno.ENOSPC, "No space left"), OutputNotWritableError),
+        (OSError(errno.ENOSPC, "No space left"), TransientError),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), TransientError),
+        (ClientError("XMinioStorageFull", 507), TransientError),
+        (ClientError("XMinioAdminBucketQuotaExceeded: Bucket quota exceeded", 400), TransientError),
+        (_of(403, errno.EACCES, "QuotaExceeded"), TransientError),
+        (OSError("DSQuotaExceededException: The DiskSpace quota of /lake is exceeded"), TransientError),
+        (OSError(errno.EFBIG, "File too large"), OutputNotWritableError),
         (OSError("Forbidden: https://host/b"), OutputNotWritableError),
         (PermissionError("Access Denied"), OutputNotWritableError),
         (type("NoCredentialsError", (Exception,), {})("Unable to locate"), OutputNotWritableError),

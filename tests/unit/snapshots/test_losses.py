@@ -18,7 +18,6 @@ from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.exceptions import (
     CaptureGapError,
     FoldError,
-    OutputNotWritableError,
     SnapshotError,
     TransientError,
 )
@@ -271,7 +270,7 @@ def test_a_disk_that_fills_stops_it_and_leaves_the_last_base(
 
     with monkeypatch.context() as full:
         full.setattr(pq.ParquetWriter, "write_batch", write)
-        with pytest.raises(OutputNotWritableError, match=r"part-00002-.* cannot be written: No space left"):
+        with pytest.raises(TransientError, match=r"part-00002-.* has no space left: No space left"):
             take(stock)
     window = stock.export_all()
     base = find_fold(ExportStore(stock.export, CAPTURE), window.end, None, BaseChoice(stock.lake)).base

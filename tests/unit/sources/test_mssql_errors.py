@@ -110,6 +110,33 @@ TEXTS = {
     3961: "Snapshot isolation transaction failed in database 'd' because the object accessed by the "
     "statement has been modified by a DDL statement in another concurrent transaction since the start of "
     "this transaction.",
+    1101: "Could not allocate a new page for database 'd' because of insufficient disk space in filegroup "
+    "'PRIMARY'. Create the necessary space by dropping objects in the filegroup, adding additional files to "
+    "the filegroup, or setting autogrowth on for existing files in the filegroup.",
+    1105: "Could not allocate space for object 's.T'.'pk' in database 'd' because the 'PRIMARY' filegroup is "
+    "full. Create disk space by deleting unneeded files, dropping objects in the filegroup, adding "
+    "additional files to the filegroup, or setting autogrowth on for existing files in the filegroup.",
+    3958: "Transaction aborted when accessing versioned row in table 's.T' in database 'd'. Requested "
+    "versioned row was not found. Your tempdb is probably out of space. Please refer to BOL on how to "
+    "configure tempdb for versioning.",
+    5149: "MODIFY FILE encountered operating system error 112(There is not enough space on the disk.) while "
+    "attempting to expand the physical file 'd.mdf'.",
+    9002: "The transaction log for database 'd' is full due to 'LOG_BACKUP'.",
+    40544: "The database 'd' has reached its size quota. Partition or delete data, drop indexes, or consult "
+    "the documentation for possible resolutions.",
+    40551: "The session has been terminated because of excessive TEMPDB usage. Try modifying your query to "
+    "reduce the temporary table space usage.",
+    40552: "The session has been terminated because of excessive transaction log space usage. Try modifying "
+    "fewer rows in a single transaction.",
+    701: "There is insufficient system memory in resource pool 'default' to run this query.",
+    802: "There is insufficient memory available in the buffer pool.",
+    1204: "The instance of the SQL Server Database Engine cannot obtain a LOCK resource at this time. Rerun "
+    "your statement when there are fewer active users.",
+    8645: "A timeout occurred while waiting for memory resources to execute the query in resource pool "
+    "'default' (2). Rerun the query.",
+    8651: "Could not perform the operation because the requested memory grant was not available in resource "
+    "pool 'default' (2). Rerun the query, reduce the query load, or check resource governor configuration "
+    "setting.",
     40501: "The service is currently busy. Retry the request after 10 seconds.",
     40613: "Database 'd' on server 's' is not currently available. Please retry the connection later.",
     49918: "Cannot process request. Not enough resources to process request. Please retry you request later.",

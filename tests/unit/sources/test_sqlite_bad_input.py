@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from airflow_changefeed.exceptions import (
     FeedSetupError,
     HistoryError,
     InvalidArgumentError,
+    SourceUnavailableError,
 )
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base_cursors import CursorMove
@@ -288,3 +291,52 @@ def test_long_rows_make_small_batches(tmp_path: Path) -> None:
         connection.executemany('insert into "changefeed.outbox:T" (id) values (?)', [(n,) for n in range(9)])
     source.drain("T")
     assert [batch.num_rows for batch in source.stream("T", 0, ALL)] == [4, 4, 1]
+
+
+def test_a_full_disk_is_transient(
+    source: SqliteFeedSource, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun is rolled back, and goes on when there is space."""
+    numbers = "with n(i) as (select 1 union all select i + 1 from n where i < 2000)"
+    sql(f"{numbers} insert into t (id) select i from n")
+    sql(f"insert into {OUTBOX} (id) select id from t")
+    real = sqlite3.connect
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = real(*arguments, **options)
+        # As large as the file is now: SQLite then says what it says of a full disk.
+        connection.execute("pragma max_page_count = 1")
+        connection.execute("pragma temp.max_page_count = 3")
+        return connection
+
+    with monkeypatch.context() as full:
+        full.setattr(sqlite3, "connect", connect)
+        calls = (
+            lambda: source.drain("t"),
+            lambda: source.insert_history(
+                "t", 0, [(source.now() - HOUR, (number,)) for number in range(2000)], reason="x"
+            ),
+        )
+        for call in calls:
+            with pytest.raises(SourceUnavailableError, match="database or disk is full; check the disk"):
+                call()
+    assert source.drain("t")
+    assert len(source.read_feed("t", 0, Ulid.MIN, 10_000)) == 2000
+
+
+def test_a_process_without_files_to_open_is_transient(source: SqliteFeedSource) -> None:
+    """SQLite says no more than of a file that is not there; so with a disk without inodes."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 50, limits[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(SourceUnavailableError, match="limit of open files; then retry"):
+            source.feeds()
+    finally:
+        for number in taken:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [info.name for info in source.feeds()] == ["t"]

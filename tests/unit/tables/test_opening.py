@@ -4,20 +4,28 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from airflow_changefeed.core.plan import PARQUET, TABLE_FORMATS
-from airflow_changefeed.exceptions import InvalidArgumentError, TableError, TransientError
+from airflow_changefeed.exceptions import (
+    InvalidArgumentError,
+    TableConflictError,
+    TableError,
+    TransientError,
+)
 from airflow_changefeed.folding import merge_task
 from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.tables import open as open_module
 from airflow_changefeed.tables.base import CURRENT, LakeTable, TableState
+from airflow_changefeed.tables.errors import asking
 from airflow_changefeed.tables.open import FORMATS, open_table
 from airflow_changefeed.tables.storage import object_store_options
 from tests.unit.tables.exports import Export, change, paths, unit
@@ -208,6 +216,33 @@ def test_parts_of_a_catalog_s_properties_are_no_part_of_messages(
     with pytest.raises((TableError, TransientError), match="neither") as caught:
         iceberg_in(tmp_path, catalog).look()
     assert "hidden" not in str(caught.value)
+
+
+#: What the libraries raise where a disk is full, in their own words.
+FULL = [
+    DeltaError(
+        "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: No "
+        "space left on device (os error 28)"
+    ),
+    CommitFailedError("Transaction failed: Unable to write: Disk quota exceeded (os error 122)"),
+    OSError("Generic LocalFileSystem error\n  \x1b[31m↳\x1b[0m No space left on device (os error 28)\n"),
+    OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device"),
+    sqlite3.OperationalError("database or disk is full"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
+def test_a_full_disk_is_transient(error: Exception) -> None:
+    """A commit may have been made all the same: its checkpoint comes after it."""
+    kinds: dict[str, Any] = {"conflicts": (CommitFailedError,), "terminal": (DeltaError,)}
+    with pytest.raises(TransientError, match="did not answer") as caught, asking("table t", (), **kinds):
+        raise error
+    assert type(caught.value) is TransientError
+    with (
+        pytest.raises(TableConflictError, match="may have been made"),
+        asking("table t", (), is_commit=True, **kinds),
+    ):
+        raise error
 
 
 def test_a_catalog_that_is_not_there_shows_no_secret(tmp_path: Path) -> None:

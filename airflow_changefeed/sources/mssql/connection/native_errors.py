@@ -150,6 +150,21 @@ NATIVE = (
         "",
     ),
     Native(
+        (1101, 1105, 3958, 5149, 9002, 40544, 40551, 40552),
+        r"could not allocate|because of insufficient disk space|transaction log for database .* is full|"
+        r"is (probably )?out of space|reached its size quota|because of excessive (tempdb|transaction log)|"
+        r"not enough space on the disk|no space left on device|disk full",
+        SourceUnavailableError,
+        "free or add space (for a full log: back it up); a retry goes on then",
+    ),
+    Native(
+        (701, 802, 1204, 8645, 8651),
+        r"insufficient (system )?memory|waiting for memory resources|requested memory grant|"
+        r"cannot obtain a lock resource",
+        SourceUnavailableError,
+        "retry when the server has less to do, or give it more memory",
+    ),
+    Native(
         (40197, 40501, 40613, 49918, 10928, 10929, 17809, 233, 10053, 10054, 596, 1219, 0),
         r"communication link failure|unable to establish connection|connection not open|"
         r"connection failure|connection was lost|connection is (broken|no longer usable)|"

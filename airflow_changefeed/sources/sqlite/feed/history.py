@@ -17,6 +17,15 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds, stale_mark
 
+#: What binding a value raises; a full disk or a lock is none of its.
+_UNSTORABLE = (
+    OverflowError,
+    UnicodeEncodeError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    sqlite3.DataError,
+)
+
 
 class SqliteHistory:
     """The part of the source that inserts history."""
@@ -132,7 +141,7 @@ def _key_problems(
     try:
         try:
             connection.executemany(f"insert into temp.history values ({marks})", keys)
-        except (OverflowError, sqlite3.Error) as error:
+        except _UNSTORABLE as error:
             return [f"a key holds a value that SQLite cannot store ({error})"]
         same = " and ".join(f"h.{key} = t.{key}" for key in tables.keys)
         problems = []
@@ -157,4 +166,5 @@ def _key_problems(
             )
         return problems
     finally:
-        connection.execute("drop table temp.history")
+        # A full disk has rolled back.
+        connection.execute("drop table if exists temp.history")
