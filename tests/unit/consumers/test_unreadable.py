@@ -232,6 +232,23 @@ def test_a_key_that_cannot_be_read_is_left_out(shop: Shop) -> None:
     assert "table 'shop.named', cannot be read" in shop.source.dead_letters(feed)[0].reason
 
 
+def test_a_plain_key_that_cannot_be_read_stops_neither_drain_nor_delivery(shop: Shop) -> None:
+    """The outbox copies it as it is."""
+    shop.connection.execute('create table "shop.file" (name text primary key, n integer)')
+    shop.source.set_up_feed("shop.file")
+    shop.create(feed="shop.file", **PARK)
+    for number, name in enumerate(("'a'", BAD, "'c'")):
+        shop.connection.execute(f'insert into "shop.file" values ({name}, {number})')
+        shop.connection.execute(f'insert into "changefeed.outbox:shop.file" (name) values ({name})')
+    seen: list[int] = []
+    given = {"at_head": True, "register_timeout": 0.0, "pace": shop.pace()}
+    done = run_consumer(shop.source, NAME, "shop.file", lambda event, _: seen.append(event.row["n"]), **given)
+    assert (done.parked, seen) == (1, [0, 2])
+    shop.later(seconds=1)
+    shop.source.seal("shop.file", shop.source.now())
+    assert shop.source.shards("shop.file")[0].sealed_until is not None
+
+
 def test_a_batch_ends_before_it(shop: Shop) -> None:
     """What follows is a batch again."""
     shop.create(**PARK)

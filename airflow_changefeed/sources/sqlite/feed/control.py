@@ -124,17 +124,17 @@ class SqliteControl:
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
         rows = connection.execute(
-            f"select order_sequence, {HINT_MS}, {keys} from {tables.outbox} "
+            f"select order_sequence, {HINT_MS} from {tables.outbox} "
             "where shard_id = ? order by order_sequence limit ?",
             (value, limit),
         ).fetchall()
         if not rows:
             return 0
         clock = self.load_high_water(connection, tables, value)
-        marks = ", ".join("?" * (2 + len(tables.keys)))
         connection.executemany(
-            f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})",
-            [(value, clock.give(row[1]).to_bytes(16, "big"), *row[2:]) for row in rows],
+            f"insert into {tables.feed} (shard_id, ulid, {keys}) "
+            f"select ?, ?, {keys} from {tables.outbox} where order_sequence = ?",
+            [(value, clock.give(hint).to_bytes(16, "big"), number) for number, hint in rows],
         )
         connection.execute(
             f"delete from {tables.outbox} where shard_id = ? and order_sequence <= ?", (value, rows[-1][0])

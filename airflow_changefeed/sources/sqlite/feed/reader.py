@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -103,6 +104,8 @@ class SqliteReader:
             raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
+            # Of a key that is not UTF-8, too: its event can be passed.
+            connection.text_factory = os.fsdecode
             # The feed first: most reads find something there and take no lock.
             while not (events := self._page(connection, tables, shard, after, page_size)):
                 if not self.drain_some(connection, tables, shard, page_size):
