@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedNotFoundError
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.base_cursors import CursorMove
-from tests.integration.contract.bench import HOUR, PAST, Bench, another, set_up
+from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench, another, set_up
 from tests.integration.contract.captures import CAPTURE, set_up_author
 from tests.integration.contract.engines import Engine, Table
 
@@ -444,9 +444,9 @@ def test_the_newest_look_at_an_output_is_kept(plain: Filled) -> None:
     plain.source.record_check(_check(plain, OTHER, begun - HOUR))
     assert _checks(plain) == (late, _check(plain, OTHER, begun - HOUR))
     assert [one.checks for one in plain.source.overview()] == [_checks(plain)]
-    newest = _check(plain, LAKE, begun + timedelta(milliseconds=1))
+    newest = replace(_check(plain, LAKE, begun + timedelta(milliseconds=1)), checked_by=ODD)
     plain.source.record_check(newest)
-    assert _checks(plain)[0].missing == 0
+    assert (_checks(plain)[0].missing, _checks(plain)[0].checked_by) == (0, KEPT)
     assert plain.rows() == rows
 
 

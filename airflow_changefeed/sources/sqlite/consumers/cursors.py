@@ -197,7 +197,7 @@ class SqliteCursors:
                     check.path,
                     to_milliseconds(check.checked_at),
                     self.database.now_ms(),
-                    check.checked_by,
+                    storable(check.checked_by, MAX_BY),
                     check.missing,
                     None if check.first is None else to_milliseconds(check.first),
                 ),
