@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import ClassVar
 
-from airflow_changefeed.core import documents
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import decode, dump, encode, load
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, DatabaseIdentity, Shard, max_hold_text, shard_text
 from airflow_changefeed.core.frontier import Frontier
@@ -206,7 +205,7 @@ class CursorDocument:
         del content["is_intact"]
         # Equal cursors give equal texts, in whatever order they were found.
         content["shards"] = dict(sorted(content["shards"].items()))
-        return documents.dump(KIND, SCHEMA_VERSION, content, indent=2)
+        return dump(KIND, SCHEMA_VERSION, content, indent=2)
 
     @classmethod
     def from_json(cls, text: str, *, key: str) -> CursorDocument:
@@ -219,7 +218,7 @@ class CursorDocument:
         """
         where = f"Airflow Variable {key!r}"
         try:
-            content = documents.load(
+            content = load(
                 text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False
             )
             return decode(cls, content, where=where, error=CursorFormatError)

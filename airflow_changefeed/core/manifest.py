@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from airflow_changefeed.core.codec import Form, shown
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document, Form, shown
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import ClassVar
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import Plan

@@ -15,7 +15,7 @@ from typing import Any
 
 from ulid import ULID
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
 from airflow_changefeed.export.planner import committed

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.times import format_time, from_milliseconds, now, to_milliseconds
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.bases import Base

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import CATALOG_FORMATS
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import InvalidArgumentError

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
-from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureShape
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_compact, now, parse_compact, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.export.parts import ParquetFile

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time

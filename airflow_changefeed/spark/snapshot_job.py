@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.snapshots import SnapshotFiles

@@ -25,7 +25,7 @@ from airflow_changefeed import exceptions
 from airflow_changefeed.assets.changefeed import changefeed_asset, changefeed_windows
 from airflow_changefeed.cli.changefeed import get_cli_commands
 from airflow_changefeed.core import cursor
-from airflow_changefeed.core.documents import Document
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport

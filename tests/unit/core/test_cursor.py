@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.core.cursor import (
     KIND,
     Cursor,
@@ -103,12 +103,12 @@ def test_an_edited_document_is_read_and_known_as_edited() -> None:
 def test_a_newer_version_is_refused() -> None:
     """A Variable written by a newer installation is left alone."""
     with pytest.raises(UnsupportedVersionError, match=r"changefeed:3f2a9c1e:export:nyc\.Flight"):
-        _read(documents.dump(KIND, 99, {}))
+        _read(codec.dump(KIND, 99, {}))
 
 
 def _with(**changes: object) -> str:
     shard = {"ulid": "0" * 26, "resource_version": 1, "moved_at": "2013-01-01T00:00:00Z", **changes}
-    return documents.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"0": shard}})
+    return codec.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"0": shard}})
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def _with(**changes: object) -> str:
         "",
         "01ARZ3NDEKTSV4RRFFQ69G5FAV",
         '{"ulid": 1}',
-        documents.dump("changefeed manifest", 1, {}),
-        documents.dump(KIND, 1, {}),
-        documents.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": []}),
-        documents.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"EWR": {}}}),
-        documents.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"0": None}}),
+        codec.dump("changefeed manifest", 1, {}),
+        codec.dump(KIND, 1, {}),
+        codec.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": []}),
+        codec.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"EWR": {}}}),
+        codec.dump(KIND, 1, {"consumer": "c", "feed": "f", "shards": {"0": None}}),
         _with(ulid="x"),
         _with(ulid=None),
         _with(ulid="8" + "0" * 25),

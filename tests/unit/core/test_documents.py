@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from tests.unit.core.strategies import texts
 
@@ -26,13 +26,13 @@ _contents = st.dictionaries(texts.filter(lambda name: name not in _OURS), _value
 
 
 def _load(text: str, version: int = 2, *, check_digest: bool = True) -> dict[str, object]:
-    return documents.load(text, KIND, version, where="here", error=ManifestError, check_digest=check_digest)
+    return codec.load(text, KIND, version, where="here", error=ManifestError, check_digest=check_digest)
 
 
 @given(_contents, st.sampled_from([None, 2]))
 def test_what_was_written_is_read_back(content: dict[str, object], indent: int | None) -> None:
     """Any JSON content comes back, with its version, indented or not."""
-    found = _load(documents.dump(KIND, 2, content, indent=indent))
+    found = _load(codec.dump(KIND, 2, content, indent=indent))
     assert found == {**content, "schema_version": 2, "is_intact": True}
 
 
@@ -41,7 +41,7 @@ def test_older_versions_are_read_and_newer_ones_refused(
     content: dict[str, object], written: int, reads: int
 ) -> None:
     """An upgrade reads what lies there; a version left behind says so instead of guessing."""
-    text = documents.dump(KIND, written, content)
+    text = codec.dump(KIND, written, content)
     if written <= reads:
         assert _load(text, reads)["schema_version"] == written
     else:
@@ -53,7 +53,7 @@ def test_older_versions_are_read_and_newer_ones_refused(
 @given(_contents, st.data())
 def test_a_changed_document_is_damaged(content: dict[str, object], data: st.DataObject) -> None:
     """A changed value is refused, and where a person may edit, it is reported as not intact."""
-    document = json.loads(documents.dump(KIND, 1, {"a": 1, **content}))
+    document = json.loads(codec.dump(KIND, 1, {"a": 1, **content}))
     name = data.draw(st.sampled_from(sorted(set(document) - {"kind", "schema_version"})))
     document[name] = [document[name]]
     with pytest.raises(ManifestError, match="damaged"):
@@ -105,9 +105,9 @@ def test_any_text_gets_the_callers_error(text: str) -> None:
 def test_numbers_that_json_has_not_are_never_written(value: float) -> None:
     """Other programs must be able to read our documents."""
     with pytest.raises(ValueError, match="JSON"):
-        documents.dump(KIND, 1, {"x": value})
+        codec.dump(KIND, 1, {"x": value})
 
 
 def test_text_is_written_as_it_is() -> None:
     """A person who opens a Variable sees letters, not escapes."""
-    assert "Zürich 東京" in documents.dump(KIND, 1, {"city": "Zürich 東京"})
+    assert "Zürich 東京" in codec.dump(KIND, 1, {"city": "Zürich 東京"})

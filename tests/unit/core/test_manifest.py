@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -73,7 +73,7 @@ def _changed(**changes: object) -> str:
     content = json.loads(_MANIFEST.to_json())
     for ours in ("kind", "schema_version", "digest"):
         del content[ours]
-    return documents.dump(Manifest.KIND, 1, {**content, **changes})
+    return codec.dump(Manifest.KIND, 1, {**content, **changes})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_damaged_manifest_is_refused_and_named(text: str) -> None:
 def test_a_manifest_of_a_newer_version_is_refused() -> None:
     """It is not damaged: the installation is too old."""
     with pytest.raises(UnsupportedVersionError):
-        Manifest.from_json(documents.dump(Manifest.KIND, 2, {}), where="m.json")
+        Manifest.from_json(codec.dump(Manifest.KIND, 2, {}), where="m.json")
 
 
 def test_an_empty_unit_has_a_manifest() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.core.plan import (
     COMPRESSIONS,
     ON_MISSING,
@@ -62,7 +62,7 @@ def test_a_plan_of_before_there_were_shapes_is_typed(plan: Plan) -> None:
     for header in ("kind", "schema_version", "digest"):
         del content[header]
     content["options"].pop("shape", None)
-    found = Plan.from_json(documents.dump(Plan.KIND, 1, content), where="plan")
+    found = Plan.from_json(codec.dump(Plan.KIND, 1, content), where="plan")
     assert found.options.shape is Shape.TYPED
     assert found.units == plan.units
 
@@ -113,7 +113,7 @@ def _without(name: str) -> str:
     content = json.loads(_PLAN.to_json())
     for ours in ("kind", "schema_version", "digest", name):
         del content[ours]
-    return documents.dump(Plan.KIND, 1, content)
+    return codec.dump(Plan.KIND, 1, content)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def _without(name: str) -> str:
         "{}",
         *(_without(name) for name in ("feed", "attempt", "made_at", "units", "seals", "options")),
         _PLAN.to_json().replace("/out", "/elsewhere"),
-        documents.dump(Plan.KIND, 1, {**json.loads(_without("options")), "options": {"unknown": 1}, "x": 1}),
+        codec.dump(Plan.KIND, 1, {**json.loads(_without("options")), "options": {"unknown": 1}, "x": 1}),
     ],
 )
 def test_a_damaged_plan_is_refused(text: str) -> None:
@@ -135,4 +135,4 @@ def test_a_damaged_plan_is_refused(text: str) -> None:
 def test_a_plan_of_a_newer_version_is_refused() -> None:
     """The cluster's installation may be older than the scheduler's."""
     with pytest.raises(UnsupportedVersionError):
-        Plan.from_json(documents.dump(Plan.KIND, 2, {}), where="plan")
+        Plan.from_json(codec.dump(Plan.KIND, 2, {}), where="plan")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.window import ExportUnit
@@ -267,12 +267,12 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FaultKind, Callable[[E
         _claim,
     ),
     "the claim is another feed's": (
-        lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather"})),
+        lambda store: _claim(store).write_text(codec.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather"})),
         FaultKind.CLAIM_FOREIGN,
         _claim,
     ),
     "the claim is of a newer version": (
-        lambda store: _claim(store).write_text(documents.dump(claims.Claim.KIND, 9, {"feed": FEED})),
+        lambda store: _claim(store).write_text(codec.dump(claims.Claim.KIND, 9, {"feed": FEED})),
         FaultKind.CLAIM_NEWER,
         _claim,
     ),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
 from airflow_changefeed.folding.states import State, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
@@ -117,7 +117,7 @@ def damage_text(text: str) -> str:
 
 def damage_content(text: str) -> str:
     """Leave something out of a document, and sign it."""
-    return documents.dump(State.KIND, 1, {"feed": CAPTURE})
+    return codec.dump(State.KIND, 1, {"feed": CAPTURE})
 
 
 @pytest.mark.parametrize("damage", [damage_text, damage_content])

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.exceptions import ChangefeedError
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
@@ -146,7 +146,7 @@ def sealed(document: Any) -> str:
         content = {name: each for name, each in document.items() if name not in _OURS}
         kind, version = document.get("kind"), document.get("schema_version")
         try:
-            return documents.dump(kind, version, content)  # type: ignore[arg-type] # wrong types are the point
+            return codec.dump(kind, version, content)  # type: ignore[arg-type] # wrong types are the point
         except (ValueError, TypeError):
             pass
     return json.dumps(document)

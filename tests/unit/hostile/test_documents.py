@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.capture.shapes import _read as read_shape
 from airflow_changefeed.core.capture import CaptureShape, CaptureSpec
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.codec import Document, decode, encode
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument
-from airflow_changefeed.core.documents import Document
 from airflow_changefeed.export.completed import CompletedExport
 from tests.unit.hostile.mutation import VALUES, hostile, hostile_texts, mutated, value_or_error
 from tests.unit.hostile.valid import document_kinds, samples

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.capture.shapes import _read as read_shape
-from airflow_changefeed.core import documents
+from airflow_changefeed.core import codec
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument
@@ -66,14 +66,14 @@ def store(flights: Flights, tmp_path: Path) -> ExportStore:
     return store
 
 
-def forge(path: Path, kind: type[documents.Document], change: Callable[[dict[str, Any]], None]) -> None:
+def forge(path: Path, kind: type[codec.Document], change: Callable[[dict[str, Any]], None]) -> None:
     """Change a document, with a digest that fits."""
     content = json.loads(path.read_text())
     change(content)
     content = {
         name: each for name, each in content.items() if name not in ("kind", "schema_version", "digest")
     }
-    path.write_text(documents.dump(kind.KIND, kind.SCHEMA_VERSION, content))
+    path.write_text(codec.dump(kind.KIND, kind.SCHEMA_VERSION, content))
 
 
 NO_NAMES = ["../../../../../secret.parquet", "/nowhere/secret.parquet", "..", ".", "", "a/b", "a\\b", "a\0b"]

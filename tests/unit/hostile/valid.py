@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import airflow_changefeed
-from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.core.documents import Document
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import ExportOptions
