@@ -11,7 +11,6 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
-    InvalidArgumentError,
 )
 from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
@@ -66,6 +65,7 @@ class ChangefeedHook(BaseHook):
         Describe the source for :func:`~airflow_changefeed.sources.open_source`; may hold secrets.
 
         :raises ConnectionNotUsableError: no such connection, or one that holds no feeds; terminal.
+        :raises InvalidArgumentError: its extra has values that mean nothing; all are named; terminal.
         """
         connection = self._connection()
         kind = connection.conn_type
@@ -76,7 +76,8 @@ class ChangefeedHook(BaseHook):
                 conn_id=self.changefeed_conn_id,
                 type=kind,
             )
-        return {"type": kind, **DESCRIBE[kind](connection), "lock_timeout": self._lock_timeout(connection)}
+        described = {"type": kind, "lock_timeout": DEFAULT_LOCK_TIMEOUT, **DESCRIBE[kind](connection)}
+        return described if self.lock_timeout is None else {**described, "lock_timeout": self.lock_timeout}
 
     def source(self) -> FeedSource:
         """
@@ -155,16 +156,3 @@ class ChangefeedHook(BaseHook):
             ) from None
         hide_secrets(connection.extra_dejson)
         return connection
-
-    def _lock_timeout(self, connection: Connection) -> float:
-        if self.lock_timeout is not None:
-            return self.lock_timeout
-        text = connection.extra_dejson.get("lock_timeout", DEFAULT_LOCK_TIMEOUT)
-        try:
-            return float(text)
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(
-                f"connection {self.changefeed_conn_id!r}: lock_timeout in its extra must be seconds, not "
-                f"{text!r}",
-                conn_id=self.changefeed_conn_id,
-            ) from None

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
+from airflow_changefeed.core.values import flag
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.spark.archive import package_archive
@@ -33,18 +34,37 @@ ASKS, MOST_WAIT_MS = 9, 10_000
 _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "CANNOT_MODIFY", "UNIMPLEMENTED")
 
 
-def check_host(connection: Connection) -> None:
+def server_url(connection: Connection) -> str:
     """
-    Check a Spark Connect connection without asking its server.
+    Return the URL of a Spark Connect server, which is not asked; may hold a token.
 
-    :raises SparkEnvironmentError: it names no host; terminal.
+    :raises SparkEnvironmentError: the connection names no host, or has a field that means nothing; terminal.
     """
+    conn_id = connection.conn_id
     if not connection.host:
         raise SparkEnvironmentError(
-            f"Spark Connect connection {connection.conn_id!r} has no host: put the server's into the field "
+            f"Spark Connect connection {conn_id!r} has no host: put the server's into the field "
             "host, for example spark.example.com, and its port into the field port",
-            conn_id=connection.conn_id,
+            conn_id=conn_id,
         )
+    try:
+        url = SparkConnectHook(conn_id).get_connection_url()
+    except ValueError:
+        raise SparkEnvironmentError(
+            f"the host of Spark Connect connection {conn_id!r} has a path, or is not a URL: give the name of "
+            "the server alone, for example spark.example.com",
+            conn_id=conn_id,
+        ) from None
+    if connection.password:
+        # The provider's hook leaves "/" as it is, and Spark's client then takes the rest for something else.
+        url = url.replace(quote(connection.password), quote(connection.password, safe=""))
+    given = connection.extra_dejson.get("use_ssl")
+    if given is not None:
+        # Spark's client takes every word but "true" for no.
+        url = url.replace(
+            f"use_ssl={quote(str(given))}", f"use_ssl={str(bool(given) and flag(given)).lower()}"
+        )
+    return url
 
 
 @contextmanager
@@ -65,13 +85,9 @@ def connect_session(
     """
     from pyspark.errors import PySparkException
 
-    check_host(connection)
     conn_id = connection.conn_id
     hide_secrets({"token": connection.password})
-    url = SparkConnectHook(conn_id).get_connection_url()
-    if connection.password:
-        # The provider's hook leaves "/" as it is, and Spark's client then takes the rest for something else.
-        url = url.replace(quote(connection.password), quote(connection.password, safe=""))
+    url = server_url(connection)
     _await_server(url, conn_id)
     try:
         session = _open_shared(url, connection, conf or {}) if is_shared else None

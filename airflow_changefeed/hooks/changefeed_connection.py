@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.values import IN_EXTRA, LOCK_TIMEOUT, Fields, flag, read_fields
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 _DEFAULT_MSSQL_PORT = 1433
-_IN_EXTRA = " in its extra"
+_LOCK_TIMEOUT = {"lock_timeout": LOCK_TIMEOUT}
 
 
 def describe_sqlite(connection: Connection) -> dict[str, Any]:
@@ -22,7 +23,10 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
     fails.
 
     A path in *host* is taken as it stands. A URI without host (``sqlite:///data/feeds.db``) means
-    ``/data/feeds.db``.
+    ``/data/feeds.db``. Of the extra, ``lock_timeout`` is read.
+
+    :raises ConnectionNotUsableError: it names no file; terminal.
+    :raises InvalidArgumentError: the extra has a value that means nothing; terminal.
     """
     host, schema = connection.host or "", connection.schema or ""
     path = "/".join(filter(None, [host, schema])) if host else f"/{schema.lstrip('/')}" if schema else ""
@@ -31,8 +35,10 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
             f"connection {connection.conn_id!r} of type sqlite has no file: put its path into the field host",
             conn_id=connection.conn_id,
         )
+    read, problems = _read(connection, _LOCK_TIMEOUT)
+    _refuse(connection, [], problems)
     # A Spark job may run in another folder than this process.
-    return {"path": str(Path(path).expanduser().absolute())}
+    return {"path": str(Path(path).expanduser().absolute()), **read}
 
 
 def describe_mssql(connection: Connection) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
     Take the fields that Airflow's ``MsSqlHook`` takes, and of the extra only what is named here.
 
     ``encrypt`` (yes, no, strict), ``trust_server_certificate`` and ``read_only_replica`` (yes, no),
-    ``changefeed_schema``, and all
+    ``changefeed_schema``, ``lock_timeout``, and all
     :data:`~airflow_changefeed.sources.mssql.connection.options.DRIVER_OPTIONS`. Other entries of the extra
     are for other drivers and are ignored.
 
@@ -52,25 +58,23 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
         encryption_problems,
         missing_login,
         read_encrypt,
-        read_flag,
         read_options,
     )
 
     extra = connection.extra_dejson
     given = {name: extra[name] for name in DRIVER_OPTIONS if name in extra}
-    options, problems = read_options(given, among=_IN_EXTRA)
-    read: dict[str, Any] = {}
-    for name, reader, default in (
-        ("encrypt", read_encrypt, "yes"),
-        ("trust_server_certificate", read_flag, False),
-        ("read_only_replica", read_flag, False),
-    ):
-        try:
-            read[name] = default if extra.get(name) in (None, "") else reader(extra[name])
-        except ValueError as problem:
-            problems.append(f"{name}{_IN_EXTRA} must be {problem}, not {extra[name]!r}")
-    if len(read) == 3:
-        problems += encryption_problems(read["encrypt"], read["trust_server_certificate"], options)
+    options, problems = read_options(given, among=IN_EXTRA)
+    read, wrong = _read(
+        connection,
+        {
+            "encrypt": read_encrypt,
+            "trust_server_certificate": flag,
+            "read_only_replica": flag,
+            **_LOCK_TIMEOUT,
+        },
+    )
+    read = {"encrypt": "yes", "trust_server_certificate": False, **read}
+    problems += wrong or encryption_problems(read["encrypt"], read["trust_server_certificate"], options)
     user, password = connection.login or "", connection.password or ""
     fields = {"host": connection.host, "schema (the database)": connection.schema}
     missing = [name for name, value in fields.items() if not value]
@@ -83,11 +87,14 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
         "user": user,
         "password": password,
         "schema": str(extra.get("changefeed_schema") or "changefeed"),
-        "encrypt": read["encrypt"],
-        "trust_server_certificate": read["trust_server_certificate"],
-        **({"read_only_replica": True} if read["read_only_replica"] else {}),
+        **{name: value for name, value in read.items() if name != "read_only_replica" or value},
         **({"driver_options": options.given()} if options.given() else {}),
     }
+
+
+def _read(connection: Connection, fields: Fields) -> tuple[dict[str, Any], list[str]]:
+    extra = connection.extra_dejson
+    return read_fields({name: extra.get(name) for name in fields}, fields, IN_EXTRA)
 
 
 def _refuse(connection: Connection, missing: list[str], problems: list[str]) -> None:

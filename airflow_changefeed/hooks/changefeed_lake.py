@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.plan import CATALOG_FORMATS, PARQUET
+from airflow_changefeed.core.values import IN_EXTRA, read_fields
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.version_compat import BaseHook
@@ -126,7 +128,7 @@ def catalog_properties(conn_id: str | None) -> dict[str, Any]:
     :param conn_id: Airflow connection of type ``iceberg`` (a REST catalog: host, client id and secret), or of
         any other with pyiceberg's properties as its extra, for example ``{"type": "glue"}``. None takes what
         pyiceberg's own configuration says of the catalog ``default``.
-    :raises ConnectionNotUsableError: no such connection.
+    :raises ConnectionNotUsableError: no such connection, or a field of its extra means nothing; terminal.
     """
     if conn_id is None:
         return {"name": "default"}
@@ -141,7 +143,17 @@ def catalog_properties(conn_id: str | None) -> dict[str, Any]:
             "configure pyiceberg on the worker",
             conn_id=conn_id,
         ) from None
-    properties: dict[str, Any] = {"name": conn_id, **connection.extra_dejson}
+    # pyiceberg reads flags and numbers from texts, and these two only as objects.
+    extra, problems = read_fields(connection.extra_dejson, {"auth": {}, "ssl": {}}, IN_EXTRA)
+    if problems:
+        raise ConnectionNotUsableError(f"connection {conn_id!r}: {'; '.join(problems)}", conn_id=conn_id)
+    properties: dict[str, Any] = {
+        "name": conn_id,
+        **{
+            name: json.dumps(value) if isinstance(value, (bool, int, float)) else value
+            for name, value in extra.items()
+        },
+    }
     if connection.host:
         properties.setdefault("uri", connection.host)
     if connection.login and connection.password:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.values import Fields, flag
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.hooks.storage import aws, azure, google
-from airflow_changefeed.hooks.storage.extra import unusable
+from airflow_changefeed.hooks.storage.extra import read_options, unusable
 from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
@@ -19,13 +20,20 @@ _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
 _Options = Callable[["Connection", str], dict[str, Any]]
 _AZURE: tuple[tuple[str, ...], _Options] = (azure.SCHEMES, azure.azure_options)
 #: Types of connections that mean what they mean to Airflow's providers: the paths they are for, and how they
-#: are read. Of every other type the extra is handed to fsspec as it is.
+#: are read. Of every other type the extra is for fsspec.
 STORES: dict[str, tuple[tuple[str, ...], _Options]] = {
     "aws": (aws.SCHEMES, aws.aws_options),
     "adls": _AZURE,
     "azure_data_lake": _AZURE,
     "wasb": _AZURE,
     "google_cloud_platform": (google.SCHEMES, google.google_options),
+}
+#: Of file systems of fsspec, by scheme.
+_FIELDS: dict[str, Fields] = {
+    **dict.fromkeys(aws.SCHEMES, aws.S3FS),
+    **dict.fromkeys(azure.SCHEMES, azure.ADLFS),
+    **dict.fromkeys(google.SCHEMES, google.GCSFS),
+    "file": {"auto_mkdir": flag},
 }
 
 
@@ -60,11 +68,10 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
 
 
 def _translated(connection: Connection, path: str) -> dict[str, Any]:
-    if connection.conn_type not in STORES:
-        options: dict[str, Any] = connection.extra_dejson
-        return options
-    schemes, read = STORES[connection.conn_type]
     scheme = path.partition("://")[0] if "://" in path else "file"
+    if connection.conn_type not in STORES:
+        return read_options(connection, _FIELDS.get(scheme, {}))
+    schemes, read = STORES[connection.conn_type]
     if scheme not in schemes:
         raise unusable(
             connection,

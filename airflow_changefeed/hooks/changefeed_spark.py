@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, read_fields, whole
 from airflow_changefeed.exceptions import SparkEnvironmentError
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LEAST_JAVA = 17
 _CONN_TYPES = ("spark", "spark_connect")
+# Flags and numbers in the extra of either.
+_EXTRA: Fields = {"rest-port": whole(1, 65_535), "use_ssl": flag}
 _PR_SET_PDEATHSIG = 1
 _JAVA_SECONDS = 60
 _PYSPARKS = ("pyspark", "pyspark-client")
@@ -128,7 +131,8 @@ def spark_connection(find: Callable[[str], Connection], conn_id: str) -> Connect
     Return a Spark connection; where there is none the provider's hook would silently go to YARN.
 
     :param find: finds a connection by its id.
-    :raises SparkEnvironmentError: there is none, or it is not one of Spark; terminal.
+    :raises SparkEnvironmentError: there is none, it is not one of Spark, or its extra has a value that means
+        nothing; terminal.
     """
     from airflow_changefeed.version_compat import AirflowNotFoundException
 
@@ -147,6 +151,9 @@ def spark_connection(find: Callable[[str], Connection], conn_id: str) -> Connect
             "the first starts spark-submit, the second uses a Spark Connect server",
             conn_id=conn_id,
         )
+    _, problems = read_fields(connection.extra_dejson, _EXTRA, IN_EXTRA)
+    if problems:
+        raise SparkEnvironmentError(f"connection {conn_id!r}: {'; '.join(problems)}", conn_id=conn_id)
     return connection
 
 

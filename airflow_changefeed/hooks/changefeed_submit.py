@@ -126,7 +126,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     def _check_spark(self, *, driver_elsewhere: bool = False) -> None:
         connection = self._spark_connection()
         if connection.conn_type == changefeed_connect.CONN_TYPE:
-            changefeed_connect.check_host(connection)
+            changefeed_connect.server_url(connection)
         else:
             self._get_hook().check(driver_elsewhere=driver_elsewhere)
 

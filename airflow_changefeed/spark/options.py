@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,8 +13,9 @@ from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.plan import ON_MISSING, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import LOCK_TIMEOUT, flag, one_of, printable, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
+from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_encrypt, read_options
 
 #: Options of a connection, by its type: required ones, and optional ones.
 REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}
@@ -46,9 +47,6 @@ READING = (
     "shape",
 )
 UNSEALED = ("fail", "read")
-_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-_ENCRYPT = {**{word: "yes" if flag else "no" for word, flag in _FLAGS.items()}, "strict": "strict"}
-_MAX_LOCK_TIMEOUT = 86_400.0
 
 _Value = TypeVar("_Value")
 _Default = TypeVar("_Default")
@@ -126,12 +124,12 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         shards=reader.take("shards", _shards, None),
         after=after,
         upto=upto,
-        unsealed=reader.take("unsealed", _one_of(UNSEALED), "fail"),
-        seal=reader.take("seal", _flag, False),
-        partitions=reader.take("partitions", _whole(1, 10_000), None),
-        batch_rows=reader.take("batch_rows", _whole(1, 1_000_000), 65_536),
-        on_missing=reader.take("on_missing", _one_of(ON_MISSING), "fail"),
-        shape=Shape(reader.take("shape", _one_of(SHAPES), Shape.TYPED)),
+        unsealed=reader.take("unsealed", one_of(UNSEALED), "fail"),
+        seal=reader.take("seal", flag, False),
+        partitions=reader.take("partitions", whole(1, 10_000), None),
+        batch_rows=reader.take("batch_rows", whole(1, 1_000_000), 65_536),
+        on_missing=reader.take("on_missing", one_of(ON_MISSING), "fail"),
+        shape=Shape(reader.take("shape", one_of(SHAPES), Shape.TYPED)),
     )
     if found.seal and found.unsealed == "read":
         reader.problems.append(
@@ -162,16 +160,16 @@ def _connection(reader: _Reader) -> dict[str, Any]:
         # Every character of a password counts.
         description["password"] = reader.options.get("password", "")
         named_instance = None if "\\" in description["host"] else 1433
-        description["port"] = reader.take("port", _whole(1, 65_535), named_instance)
-        description["schema"] = reader.take("schema", _text, "changefeed")
-        description["encrypt"] = reader.take("encrypt", _encrypt, "yes")
-        description["trust_server_certificate"] = reader.take("trust_server_certificate", _flag, False)
-        if reader.take("read_only_replica", _flag, False):
+        description["port"] = reader.take("port", whole(1, 65_535), named_instance)
+        description["schema"] = reader.take("schema", printable, "changefeed")
+        description["encrypt"] = reader.take("encrypt", read_encrypt, "yes")
+        description["trust_server_certificate"] = reader.take("trust_server_certificate", flag, False)
+        if reader.take("read_only_replica", flag, False):
             description["read_only_replica"] = True
         reader.problems += problems
         if given := options.given():
             description["driver_options"] = given
-    description["lock_timeout"] = reader.take("lock_timeout", _seconds, 60.0)
+    description["lock_timeout"] = reader.take("lock_timeout", LOCK_TIMEOUT, 60.0)
     return description
 
 
@@ -216,49 +214,3 @@ def _shards(text: str) -> tuple[Shard, ...]:
     if len(set(shards)) < len(shards):
         raise ValueError("shards that are named once each")
     return shards
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("a name")
-    return text
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in _FLAGS:
-        raise ValueError("true or false")
-    return _FLAGS[text.lower()]
-
-
-def _encrypt(text: str) -> str:
-    if text.lower() not in _ENCRYPT:
-        raise ValueError("one of yes, no, strict")
-    return _ENCRYPT[text.lower()]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _MAX_LOCK_TIMEOUT:
-        raise ValueError(f"seconds from 0 to {_MAX_LOCK_TIMEOUT:.0f}")
-    return seconds
-
-
-def _one_of(words: Sequence[str]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"one of {', '.join(words)}")
-        return text.lower()
-
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
-        return int(text)
-
-    return read

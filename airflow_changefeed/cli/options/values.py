@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_changefeed.core.values import number, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def _parsed(parse: Callable[[str], _Value], text: str) -> _Value:
         return parse(text)
     except InvalidArgumentError as problem:
         raise ArgumentTypeError(problem.message) from None
+    except ValueError as problem:
+        raise ArgumentTypeError(f"{text!r} is not {problem}") from None
 
 
 def time(text: str) -> datetime:
@@ -71,32 +74,18 @@ def note(text: str) -> str:
 
 def count(text: str) -> int:
     """Parse a count, at least 1."""
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a whole number; expected 1 or more")
+    return _parsed(whole(1), text)
 
 
 def seconds(text: str) -> float:
     """Parse a number of seconds, 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0 or more")
-    return value
+    return _parsed(number(0, unit="seconds"), text)
 
 
 def hours(text: str) -> float:
     """Parse a number of hours, 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
     # A century.
-    if not 0 <= value <= 876_600:
-        raise ArgumentTypeError(f"{text!r} is not a number of hours; expected 0 to 876600")
-    return value
+    return _parsed(number(0, 876_600, "hours"), text)
 
 
 def duration(text: str) -> timedelta:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.hooks.storage.extra import as_object, read_extra, unusable
+from airflow_changefeed.core.values import Fields, flag, flag_or, number, whole
+from airflow_changefeed.hooks.storage.extra import read_extra, unusable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -15,37 +17,64 @@ if TYPE_CHECKING:
 SCHEMES = ("s3", "s3a")
 
 _KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_session_token": "token"}
-_ROLE = (
-    "role_arn",
-    "assume_role_method",
-    "assume_role_kwargs",
-    "assume_role_with_web_identity_federation",
-    "assume_role_with_web_identity_token_file",
-)
+_verify = flag_or("a file of certificates")
+_CONFIG: Fields = {
+    "connect_timeout": number(unit="seconds"),
+    "connector_args": {"force_close": flag, "keepalive_timeout": number(), "use_dns_cache": flag},
+    "disable_request_compression": flag,
+    "endpoint_discovery_enabled": flag_or("auto"),
+    "ignore_configured_endpoint_urls": flag,
+    "inject_host_prefix": flag,
+    "max_pool_connections": whole(1),
+    "parameter_validation": flag,
+    "proxies": {},
+    "proxies_config": {"proxy_use_forwarding_for_https": flag},
+    "read_timeout": number(unit="seconds"),
+    "request_min_compression_size_bytes": whole(0),
+    "retries": {"max_attempts": whole(0), "total_max_attempts": whole(1)},
+    "s3": {"payload_signing_enabled": flag, "use_accelerate_endpoint": flag, "use_arn_region": flag},
+    "s3_disable_express_session_auth": flag,
+    "tcp_keepalive": flag,
+    "use_dualstack_endpoint": flag,
+    "use_fips_endpoint": flag,
+}
 # Of s3fs itself; Airflow has no names for them.
-_S3FS = (
-    "cache_regions",
-    "default_block_size",
-    "fixed_upload_size",
-    "max_concurrency",
-    "requester_pays",
-    "s3_additional_kwargs",
-    "use_ssl",
-)
-_KNOWN = (
-    *_KEYS,
-    *_ROLE,
-    *_S3FS,
-    "config_kwargs",
-    "endpoint_url",
-    "profile_name",
-    "region_name",
-    "service_config",
-    "session_kwargs",
-    "verify",
-)
+_S3FS: Fields = {
+    "cache_regions": flag,
+    "default_block_size": whole(1),
+    "fixed_upload_size": flag,
+    "max_concurrency": whole(1),
+    "requester_pays": flag,
+    "s3_additional_kwargs": {"BucketKeyEnabled": flag},
+    "use_ssl": flag,
+}
+#: What s3fs takes.
+S3FS: Fields = {
+    **_S3FS,
+    "anon": flag,
+    "client_kwargs": {"use_ssl": flag, "verify": _verify},
+    "config_kwargs": _CONFIG,
+    "default_fill_cache": flag,
+    "local_expiry_check": flag,
+    "version_aware": flag,
+}
+_SESSION: Fields = dict.fromkeys([*_KEYS, "profile_name", "region_name"])
 # bucket_name is the default of Airflow's S3Hook; an output's path names its bucket.
-_KNOWN_OF_S3 = ("bucket_name", "endpoint_url", "proxy-uri")
+_SERVICE: Fields = dict.fromkeys(["bucket_name", "endpoint_url", "proxy-uri"])
+_KNOWN: Fields = {
+    **_SESSION,
+    **_S3FS,
+    "assume_role_kwargs": {"DurationSeconds": whole(1)},
+    "assume_role_method": None,
+    "assume_role_with_web_identity_federation": None,
+    "assume_role_with_web_identity_token_file": None,
+    "config_kwargs": _CONFIG,
+    "endpoint_url": None,
+    "role_arn": None,
+    "service_config": {"s3": _SERVICE, "sts": {}},
+    "session_kwargs": _SESSION,
+    "verify": _verify,
+}
 _NO_SESSION_NAME = re.compile(r"[^\w+=,.@-]+")
 _METHODS = ("assume_role", "assume_role_with_web_identity")
 
@@ -61,16 +90,10 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
     :raises ConnectionNotUsableError: a field is not known, or does not fit; terminal.
     """
     extra = read_extra(connection, _KNOWN)
-    services = as_object(connection, "service_config", extra.get("service_config", {}))
-    s3 = as_object(connection, "service_config.s3", services.get("s3", {}))
-    unknown = sorted(set(s3) - set(_KNOWN_OF_S3))
-    if unknown:
-        raise unusable(
-            connection,
-            f"service_config.s3 in its extra has unknown fields: {', '.join(map(repr, unknown))}; known are "
-            f"{', '.join(_KNOWN_OF_S3)}",
-        )
-    config = dict(as_object(connection, "config_kwargs", extra.get("config_kwargs", {})))
+    services = extra.get("service_config", {})
+    s3 = services.get("s3", {})
+    _check_known(connection, "service_config.s3", s3, _SERVICE)
+    config = dict(extra.get("config_kwargs", {}))
     anonymous = config.get("signature_version") == "unsigned"
     if anonymous:
         del config["signature_version"]
@@ -85,9 +108,8 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
     if anonymous:
         return {**options, "anon": True, **({"client_kwargs": client} if client else {})}
     if "role_arn" in extra:
-        sts = as_object(connection, "service_config.sts", services.get("sts", {}))
         # As in Airflow: endpoint_url is that of all services, but never of the STS that gives the role.
-        endpoint = _given(endpoint_url=sts.get("endpoint_url"))
+        endpoint = _given(endpoint_url=services.get("sts", {}).get("endpoint_url"))
         role = {**_role(connection, extra), "config_kwargs": config, **endpoint}
         options["session"] = {"make": "aws_role_session", **basic, **client, **role}
     else:
@@ -97,14 +119,8 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
 
 def _basic(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the credentials to begin with, and the region: of login and password, else of the extra."""
-    session = as_object(connection, "session_kwargs", extra.get("session_kwargs", {}))
-    unknown = sorted(set(session) - {*_KEYS, "profile_name", "region_name"})
-    if unknown:
-        raise unusable(
-            connection,
-            f"session_kwargs in its extra has unknown fields: {', '.join(map(repr, unknown))}; known are "
-            f"{', '.join([*_KEYS, 'profile_name', 'region_name'])}",
-        )
+    session = extra.get("session_kwargs", {})
+    _check_known(connection, "session_kwargs", session, _SESSION)
     keys = {ours: extra.get(name, session.get(name)) for name, ours in _KEYS.items()}
     if connection.login and connection.password:
         keys |= {"key": connection.login, "secret": connection.password}
@@ -128,7 +144,7 @@ def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
             f"assume_role_method {method!r} cannot be repeated on Spark's executors; known are "
             f"{', '.join(_METHODS)}",
         )
-    arguments = as_object(connection, "assume_role_kwargs", extra.get("assume_role_kwargs", {}))
+    arguments = extra.get("assume_role_kwargs", {})
     name = _NO_SESSION_NAME.sub("-", f"Airflow_{connection.conn_id}")
     found = {
         "method": method,
@@ -153,6 +169,15 @@ def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
             "assume_role_with_web_identity_token_file into its extra",
         )
     return {**found, "identity_file": file}
+
+
+def _check_known(connection: Connection, name: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    if unknown := sorted(set(given) - set(known)):
+        raise unusable(
+            connection,
+            f"{name} in its extra has unknown fields: {', '.join(map(repr, unknown))}; known are "
+            f"{', '.join(known)}",
+        )
 
 
 def _given(**values: Any) -> dict[str, Any]:

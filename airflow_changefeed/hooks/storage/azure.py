@@ -7,7 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_changefeed.hooks.storage.extra import as_object, read_extra, unusable
+from airflow_changefeed.core.values import Fields, flag, flag_or, number, whole
+from airflow_changefeed.hooks.storage.extra import read_extra, unusable
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -16,32 +17,36 @@ if TYPE_CHECKING:
 
 SCHEMES = ("abfs", "abfss", "az", "wasb", "wasbs")
 
-# Of adlfs itself; Airflow has no names for them.
-_ADLFS = (
-    "assume_container_exists",
-    "blocksize",
-    "connection_timeout",
-    "location_mode",
-    "max_concurrency",
-    "read_timeout",
-    "timeout",
-)
-_KNOWN = (
-    *_ADLFS,
-    "account_host",
-    "account_key",
-    "account_name",
-    "anon",
-    "client_secret_auth_config",
-    "connection_string",
-    "managed_identity_client_id",
-    "sas_token",
-    "shared_access_key",
-    "tenant",
-    "tenant_id",
-    "workload_identity_client_id",
-    "workload_identity_tenant_id",
-)
+_ADLFS: Fields = {
+    "assume_container_exists": flag,
+    "blocksize": whole(1),
+    "connection_timeout": number(unit="seconds"),
+    "location_mode": None,
+    "max_concurrency": whole(1),
+    "read_timeout": number(unit="seconds"),
+    "timeout": whole(1, unit="seconds"),
+}
+#: What adlfs takes.
+ADLFS: Fields = {**_ADLFS, "anon": flag, "default_fill_cache": flag, "version_aware": flag}
+_KNOWN: Fields = {
+    **_ADLFS,
+    "account_host": None,
+    "account_key": None,
+    "account_name": None,
+    "anon": flag,
+    "client_secret_auth_config": {
+        "connection_verify": flag_or("a file of certificates"),
+        "disable_instance_discovery": flag,
+    },
+    "connection_string": None,
+    "managed_identity_client_id": None,
+    "sas_token": None,
+    "shared_access_key": None,
+    "tenant": None,
+    "tenant_id": None,
+    "workload_identity_client_id": None,
+    "workload_identity_tenant_id": None,
+}
 _IDENTITY: tuple[str, ...] = (
     "managed_identity_client_id",
     "workload_identity_client_id",
@@ -133,7 +138,7 @@ def _service_principal(connection: Connection, extra: dict[str, Any], tenant: st
     principal = {"tenant_id": tenant, "client_id": connection.login, "client_secret": connection.password}
     if "client_secret_auth_config" not in extra:
         return principal
-    config = as_object(connection, "client_secret_auth_config", extra["client_secret_auth_config"])
+    config = extra["client_secret_auth_config"]
     return {"credential": {"make": "azure_client_secret", **config, **principal}}
 
 
@@ -151,8 +156,8 @@ def _plain_http(
 
 def _identity(extra: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the machine's own identity, or of anonymous access."""
-    if "anon" in extra:
-        return {"anon": extra["anon"]}
+    if extra.get("anon"):
+        return {"anon": True}
     found = {name: extra[name] for name in _IDENTITY if name in extra}
     if "workload_identity_tenant_id" in found:
         found["additionally_allowed_tenants"] = [found["workload_identity_tenant_id"]]

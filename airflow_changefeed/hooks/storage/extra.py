@@ -3,20 +3,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, number, read_fields, whole
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
+#: Of every file system of fsspec; those of its own for ports and time-outs are called so.
+FSSPEC: Fields = {
+    "listings_expiry_time": number(unit="seconds"),
+    "max_paths": whole(0),
+    "port": whole(0, 65_535),
+    "skip_instance_cache": flag,
+    "timeout": number(unit="seconds"),
+    "use_listings_cache": flag,
+}
+
+
 def unusable(connection: Connection, why: str) -> ConnectionNotUsableError:
-    """Return the error that a connection cannot be used; ``why`` never holds a value of it."""
+    """Return the error that a connection cannot be used; ``why`` never holds a secret of it."""
     return ConnectionNotUsableError(
         f"connection {connection.conn_id!r} of type {connection.conn_type} cannot be used for an output: "
         f"{why}",
@@ -24,45 +35,43 @@ def unusable(connection: Connection, why: str) -> ConnectionNotUsableError:
     )
 
 
-def read_extra(connection: Connection, known: Collection[str]) -> dict[str, Any]:
+def read_extra(connection: Connection, fields: Fields) -> dict[str, Any]:
     """
     Return the fields of a connection's extra, without those left blank.
 
-    :param known: names of the fields; the form's old prefix ``extra__TYPE__`` is taken off.
-    :raises ConnectionNotUsableError: a field is not known; names it and what is; terminal.
+    :param fields: all that there are; the form's old prefix ``extra__TYPE__`` is taken off.
+    :raises ConnectionNotUsableError: a field is not known, or cannot be read; all are named; terminal.
     """
     prefix = f"extra__{connection.conn_type}__"
     extra: Mapping[str, Any] = connection.extra_dejson
-    fields = {name: value for name, value in extra.items() if value not in (None, "")}
-    old = {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)}
-    new = {name: value for name, value in fields.items() if not name.startswith(prefix)}
-    found = {**old, **new}
-    unknown = sorted(set(found) - set(known))
+    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    old = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
+    new = {name: value for name, value in given.items() if not name.startswith(prefix)}
+    found, problems = read_fields({**old, **new}, fields, IN_EXTRA)
+    unknown = sorted(set(found) - set(fields))
     if unknown:
-        near = get_close_matches(unknown[0], known, n=1)
+        near = get_close_matches(unknown[0], fields, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise unusable(
-            connection,
+        problems.insert(
+            0,
             f"its extra has unknown fields: {', '.join(map(repr, unknown))}{hint}; known are "
-            f"{', '.join(sorted(known))}",
+            f"{', '.join(sorted(fields))}",
         )
+    if problems:
+        raise unusable(connection, "; ".join(problems))
     return found
 
 
-def as_object(connection: Connection, name: str, value: object) -> dict[str, Any]:
+def read_options(connection: Connection, fields: Fields) -> dict[str, Any]:
     """
-    Return a field whose value is a JSON object, or the text of one.
+    Return the extra of a connection that is for fsspec: flags and numbers are read, all else is as it stands.
 
-    :raises ConnectionNotUsableError: it is neither; terminal.
+    :raises ConnectionNotUsableError: a field cannot be read; all are named; terminal.
     """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, dict):
-        raise unusable(connection, f"{name} in its extra is not a JSON object")
-    return value
+    found, problems = read_fields(connection.extra_dejson, {**FSSPEC, **fields}, IN_EXTRA)
+    if problems:
+        raise unusable(connection, "; ".join(problems))
+    return found
 
 
 def read_file(connection: Connection, name: str, path: str) -> str:

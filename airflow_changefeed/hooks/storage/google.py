@@ -5,14 +5,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.hooks.storage.extra import as_object, read_extra, read_file, unusable
+from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, flag_or, json_object, number
+from airflow_changefeed.hooks.storage.extra import read_extra, read_file, unusable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 SCHEMES = ("gs", "gcs")
 
-# Airflow's names for what gcsfs takes.
+#: What gcsfs takes.
+GCSFS: Fields = {
+    "access": None,
+    "cache_timeout": number(unit="seconds"),
+    "consistency": None,
+    "default_location": None,
+    "endpoint_url": None,
+    "requester_pays": flag_or("a project"),
+    "session_kwargs": {"trust_env": flag},
+    "version_aware": flag,
+}
+# Airflow's names for it.
 _GCSFS = {
     "gcs.access": "access",
     "gcs.cache-timeout": "cache_timeout",
@@ -24,16 +36,16 @@ _GCSFS = {
     "gcs.version-aware": "version_aware",
 }
 _KEYS = ("keyfile_dict", "key_path", "credential_config_file")
-_KNOWN = (
-    *_GCSFS,
-    *_KEYS,
-    "impersonation_chain",
-    "is_anonymous",
-    "num_retries",  # of Airflow's own calls; gcsfs has its own retries
-    "project",
-    "quota_project_id",
-    "scope",
-)
+_KNOWN: Fields = {
+    **{name: GCSFS[ours] for name, ours in _GCSFS.items()},
+    **dict.fromkeys(_KEYS),
+    "impersonation_chain": None,
+    "is_anonymous": flag,
+    "num_retries": None,  # of Airflow's own calls; gcsfs has its own retries
+    "project": None,
+    "quota_project_id": None,
+    "scope": None,
+}
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
@@ -48,11 +60,9 @@ def google_options(connection: Connection, path: str) -> dict[str, Any]:
     """
     extra = read_extra(connection, _KNOWN)
     options = {ours: extra[name] for name, ours in _GCSFS.items() if name in extra}
-    if "version_aware" in options:
-        options["version_aware"] = str(options["version_aware"]).lower() == "true"
     if "project" in extra:
         options["project"] = extra["project"]
-    if extra.get("is_anonymous") in (True, "true", "True"):
+    if extra.get("is_anonymous"):
         return {**options, "token": "anon"}
     given = [name for name in _KEYS if name in extra]
     if len(given) > 1:
@@ -74,7 +84,11 @@ def _key(connection: Connection, name: str, value: Any) -> dict[str, Any]:
     if name == "keyfile_dict":
         is_path = False
     text = read_file(connection, name, str(value)) if is_path else value
-    return {"configuration" if name == "credential_config_file" else "key": as_object(connection, name, text)}
+    try:
+        found = json_object(text)
+    except ValueError as problem:
+        raise unusable(connection, f"{name}{IN_EXTRA} must be {problem}") from None
+    return {"configuration" if name == "credential_config_file" else "key": found}
 
 
 def _listed(value: Any) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.capture.control import MssqlCaptures
 from airflow_changefeed.sources.mssql.capture.snapshots import MssqlSnapshots
@@ -16,7 +17,7 @@ from airflow_changefeed.sources.mssql.connection.options import (
     missing_login,
     read_options,
 )
-from airflow_changefeed.sources.mssql.connection.pool import MAX_LOCK_TIMEOUT, MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlDeadLetters
 from airflow_changefeed.sources.mssql.consumers.leases import MssqlLeases
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
@@ -91,7 +92,7 @@ class MssqlFeedSource(
             problems.append(f"encrypt must be one of {', '.join(ENCRYPT)}, not {encrypt!r}")
         problems += encryption_problems(encrypt, trust_server_certificate, options)
         if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
-            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
+            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT} seconds, not {lock_timeout}")
         InvalidArgumentError.collect(f"SQL Server source {host!r}", problems)
         server = Server(host, port, database, user, password, encrypt, trust_server_certificate, options)
         self.database = MssqlDatabase(server, schema, lock_timeout, read_only_replica=read_only_replica)

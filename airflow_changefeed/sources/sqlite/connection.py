@@ -18,8 +18,6 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 
-MAX_LOCK_TIMEOUT = 86_400.0
-
 
 class SqliteDatabase:
     """

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
 from airflow_changefeed.sources.sqlite.capture.snapshots import SqliteSnapshots
-from airflow_changefeed.sources.sqlite.connection import MAX_LOCK_TIMEOUT, SqliteDatabase
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.doctor.inspect import SqliteInspect
@@ -52,7 +53,7 @@ class SqliteFeedSource(
         if not path:
             problems.append("path is missing; set it to the SQLite file")
         if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
-            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT:.0f} seconds, not {lock_timeout}")
+            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT} seconds, not {lock_timeout}")
         if bulk_reader not in BULK_READERS:
             problems.append(f"bulk_reader must be one of {', '.join(BULK_READERS)}, not {bulk_reader!r}")
         InvalidArgumentError.collect(f"SQLite source {path!r}", problems)

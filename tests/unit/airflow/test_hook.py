@@ -55,13 +55,22 @@ def test_the_lock_timeout_is_the_tasks_then_the_connections(monkeypatch: pytest.
     monkeypatch.setenv(
         "AIRFLOW_CONN_EXTRA", '{"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": 5}}'
     )
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_WRONG", '{"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": "x"}}'
-    )
     assert ChangefeedHook("plain").describe()["lock_timeout"] == 60
     assert ChangefeedHook("extra").describe()["lock_timeout"] == 5
     assert ChangefeedHook("extra", lock_timeout=7).describe()["lock_timeout"] == 7
-    with pytest.raises(InvalidArgumentError, match="lock_timeout"):
+    monkeypatch.setenv("AIRFLOW_CONN_URI", "sqlite:///x.db?lock_timeout=0.5")
+    assert ChangefeedHook("uri").describe()["lock_timeout"] == 0.5
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "nan", "1e9", True, "true", [5]])
+def test_a_lock_timeout_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    """With the connection and what it may be."""
+    wrong = {"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": value}}
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps(wrong))
+    with pytest.raises(
+        InvalidArgumentError,
+        match="'wrong': lock_timeout in its extra must be a number of seconds, 0 to 8640",
+    ):
         ChangefeedHook("wrong").describe()
 
 

@@ -127,12 +127,19 @@ def test_all_missing_fields_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in f"{caught.value} {caught.value.facts}"
 
 
-@pytest.mark.parametrize(("name", "value"), [("encrypt", "maybe"), ("trust_server_certificate", 2)])
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("encrypt", "maybe", "one of yes, no, strict"),
+        ("trust_server_certificate", 2, "true or false"),
+        ("lock_timeout", "1m", "a number of seconds, 0 to 86400"),
+    ],
+)
 def test_a_wrong_extra_is_named_with_what_it_may_be(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any, allowed: str
 ) -> None:
     """And nothing is connected to without encryption by a slip."""
-    with pytest.raises(InvalidArgumentError, match=rf"'feeds': {name} .* yes, no"):
+    with pytest.raises(InvalidArgumentError, match=rf"'feeds': {name} in its extra must be {allowed}, not "):
         _describe(monkeypatch, {**FIELDS, "extra": {name: value}})
 
 
@@ -159,15 +166,16 @@ def test_all_that_is_wrong_with_a_connection_is_named_at_once(monkeypatch: pytes
         "read_only_replica": "always",
         "authentication": "ActiveDirectoryInteractive",
         "packet_size": "big",
+        "lock_timeout": "-1",
     }
     with pytest.raises(InvalidArgumentError) as caught:
         _describe(monkeypatch, {**FIELDS, "extra": extra})
     text = str(caught.value)
     assert text.startswith("connection 'feeds': ")
     assert len(caught.value.facts["problems"]) == len(extra)
-    for words in ("one of yes, no, strict", "read_only_replica in its extra must be one of yes, no"):
+    for words in ("one of yes, no, strict", "read_only_replica in its extra must be true or false"):
         assert words in text
-    for words in ("ActiveDirectoryMSI", "no browser", "512 to 32767 bytes"):
+    for words in ("ActiveDirectoryMSI", "no browser", "a whole number of bytes, 512 to 32767"):
         assert words in text
     assert "hunter2" not in text
     with pytest.raises(ConnectionNotUsableError, match=r"lacks schema \(the database\): .*packet_size"):

@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.operators import spark_submit
+from airflow.sdk import Connection
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.hooks.changefeed_connect import server_url
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
     check_pyspark,
     local_environment,
+    spark_connection,
 )
 from airflow_changefeed.hooks.changefeed_submit import job_folder, sweep_folders
-from airflow_changefeed.version_compat import AirflowException
+from airflow_changefeed.version_compat import AirflowException, BaseHook
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import HOUR, operator, path
@@ -234,3 +237,57 @@ def test_another_spark_brings_its_own_python(tmp_path: Path, monkeypatch: pytest
         check_pyspark({})
     installed(tmp_path / "mended", monkeypatch, pyspark="4.2.8", pyspark_client="4.2.8")
     assert check_pyspark({}) == "4.2.8"
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> Connection:
+    """Return Airflow's connection to Spark."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    return spark_connection(BaseHook.get_connection, "spark_default")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_encrypted"),
+    [(True, True), ("yes", True), ("1", True), (" True", True), ("false", False), ("off", False), (0, False)],
+)
+def test_a_text_says_whether_a_server_is_asked_over_tls(
+    monkeypatch: pytest.MonkeyPatch, given: Any, is_encrypted: bool
+) -> None:
+    """Spark's client would take "yes" for no, and send everything unencrypted."""
+    found = connected(
+        monkeypatch,
+        conn_type="spark_connect",
+        host="spark.example.com",
+        port=15002,
+        login="me",
+        extra={"use_ssl": given},
+    )
+    said = f"use_ssl={'true' if is_encrypted else 'false'}"
+    assert server_url(found) == f"sc://spark.example.com:15002/;user_id=me;{said}"
+
+
+@pytest.mark.parametrize(
+    ("connection", "problem"),
+    [
+        (
+            {"conn_type": "spark_connect", "host": "h", "extra": {"use_ssl": "tls"}},
+            "use_ssl in its extra must be true or false, not 'tls'",
+        ),
+        (
+            {"conn_type": "spark", "host": "spark://h", "extra": {"rest-port": "6o66"}},
+            "rest-port in its extra must be a whole number, 1 to 65535, not '6o66'",
+        ),
+    ],
+)
+def test_a_field_of_spark_that_means_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], problem: str
+) -> None:
+    """A retry would fail in the same way."""
+    with pytest.raises(SparkEnvironmentError, match=f"connection 'spark_default': {problem}"):
+        connected(monkeypatch, **connection)
+
+
+def test_a_server_is_named_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider's own words name neither the connection nor the field."""
+    found = connected(monkeypatch, conn_type="spark_connect", host="spark.example.com/path")
+    with pytest.raises(SparkEnvironmentError, match="the host of Spark Connect connection 'spark_default'"):
+        server_url(found)

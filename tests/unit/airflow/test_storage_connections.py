@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -332,7 +333,11 @@ def test_the_extra_of_other_types_is_handed_on_as_it_is(monkeypatch: pytest.Monk
         ("aws", {"extra": {"service_config": {"s3": {"signer": 1}}}}, "'signer'; known are .*endpoint_url"),
         ("aws", {"login": "AKIA1"}, "login .* and password .* go together"),
         ("aws", {"extra": {"aws_access_key_id": "a"}}, "go together"),
-        ("aws", {"extra": {"config_kwargs": "no object"}}, "config_kwargs in its extra is not a JSON object"),
+        (
+            "aws",
+            {"extra": {"config_kwargs": "no object"}},
+            "config_kwargs in its extra must be a JSON object",
+        ),
         (
             "aws",
             {"extra": {"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}},
@@ -368,7 +373,7 @@ def test_the_extra_of_other_types_is_handed_on_as_it_is(monkeypatch: pytest.Monk
             {"extra": {"key_path": "/nowhere"}},
             "key_path .* cannot be read here: No such",
         ),
-        ("google_cloud_platform", {"extra": {"keyfile_dict": "{"}}, "keyfile_dict .* is not a JSON object"),
+        ("google_cloud_platform", {"extra": {"keyfile_dict": "{"}}, "keyfile_dict .* must be a JSON object"),
         (
             "google_cloud_platform",
             {"extra": {"keyfile_dict": {}, "key_path": "/nowhere"}},
@@ -384,6 +389,242 @@ def test_what_a_connection_cannot_mean_is_refused_by_name(
     path = {"aws": S3, "wasb": AZURE}.get(kind, GOOGLE)
     with pytest.raises(ConnectionNotUsableError, match=f"connection 'store' of type {kind} .*{said}"):
         options(monkeypatch, path, conn_type=kind, **connection)
+
+
+#: For each type of connection: fields of its extra as JSON has them, and what becomes of them.
+_TYPED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "aws",
+        S3,
+        {
+            "requester_pays": False,
+            "verify": False,
+            "use_ssl": False,
+            "cache_regions": True,
+            "fixed_upload_size": True,
+            "max_concurrency": 4,
+            "default_block_size": 5_242_880,
+            "s3_additional_kwargs": {"BucketKeyEnabled": True, "ExpectedBucketOwner": "012345678901"},
+            "config_kwargs": {
+                "read_timeout": 2.5,
+                "max_pool_connections": 30,
+                "tcp_keepalive": True,
+                "retries": {"max_attempts": 3, "mode": "standard"},
+                "s3": {"use_accelerate_endpoint": False, "addressing_style": "path"},
+            },
+        },
+        {
+            "requester_pays": False,
+            "use_ssl": False,
+            "cache_regions": True,
+            "fixed_upload_size": True,
+            "max_concurrency": 4,
+            "default_block_size": 5_242_880,
+            "s3_additional_kwargs": {"BucketKeyEnabled": True, "ExpectedBucketOwner": "012345678901"},
+            "config_kwargs": {
+                "read_timeout": 2.5,
+                "max_pool_connections": 30,
+                "tcp_keepalive": True,
+                "retries": {"max_attempts": 3, "mode": "standard"},
+                "s3": {"use_accelerate_endpoint": False, "addressing_style": "path"},
+            },
+            "client_kwargs": {"verify": False},
+        },
+    ),
+    ("aws", S3, {"verify": "/etc/ssl/lake.pem"}, {"client_kwargs": {"verify": "/etc/ssl/lake.pem"}}),
+    (
+        "aws",
+        S3,
+        {"role_arn": ROLE, "assume_role_kwargs": {"DurationSeconds": 900, "ExternalId": "0123"}},
+        {
+            "session": {
+                "make": "aws_role_session",
+                "method": "assume_role",
+                "arguments": {
+                    "RoleSessionName": "Airflow_store",
+                    "DurationSeconds": 900,
+                    "ExternalId": "0123",
+                    "RoleArn": ROLE,
+                },
+                "config_kwargs": {},
+            }
+        },
+    ),
+    (
+        "wasb",
+        AZURE,
+        {
+            "account_name": "0123",
+            "anon": False,
+            "managed_identity_client_id": "me",
+            "assume_container_exists": True,
+            "max_concurrency": 4,
+            "blocksize": 4_194_304,
+            "timeout": 5,
+            "connection_timeout": 0.5,
+            "read_timeout": 60,
+        },
+        {
+            "account_name": "0123",
+            "anon": False,
+            "managed_identity_client_id": "me",
+            "assume_container_exists": True,
+            "max_concurrency": 4,
+            "blocksize": 4_194_304,
+            "timeout": 5,
+            "connection_timeout": 0.5,
+            "read_timeout": 60,
+        },
+    ),
+    ("wasb", AZURE, {"account_name": "a", "anon": True}, {"account_name": "a", "anon": True}),
+    (
+        "wasb",
+        AZURE,
+        {"account_name": "a", "account_key": "true"},
+        {"account_name": "a", "account_key": "true"},
+    ),
+    (
+        "google_cloud_platform",
+        GOOGLE,
+        {
+            "is_anonymous": True,
+            "gcs.requester-pays": False,
+            "gcs.cache-timeout": 5,
+            "gcs.version-aware": True,
+            "gcs.session-kwargs": {"trust_env": True},
+            "project": "0123",
+        },
+        {
+            "token": "anon",
+            "requester_pays": False,
+            "cache_timeout": 5,
+            "version_aware": True,
+            "session_kwargs": {"trust_env": True},
+            "project": "0123",
+        },
+    ),
+    (
+        "google_cloud_platform",
+        GOOGLE,
+        {"is_anonymous": False, "gcs.requester-pays": "payer-1"},
+        {
+            "requester_pays": "payer-1",
+            "token": {
+                "make": "google_credentials",
+                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+            },
+        },
+    ),
+]
+for _path, _fields in (
+    (
+        S3,
+        {
+            "anon": False,
+            "use_ssl": False,
+            "version_aware": False,
+            "local_expiry_check": True,
+            "max_concurrency": 2,
+            "client_kwargs": {"verify": False, "aws_access_key_id": "0123", "aws_secret_access_key": "true"},
+            "config_kwargs": {"connect_timeout": 3},
+            "key": "0123",
+            "secret": "true",
+            "something_else": "false",
+        },
+    ),
+    (AZURE, {"anon": False, "account_name": "a", "max_concurrency": 4, "account_key": "1"}),
+    (GOOGLE, {"requester_pays": False, "cache_timeout": 0, "token": "1", "use_listings_cache": False}),
+    ("sftp://host/feeds", {"port": 22, "username": "0123", "password": "true", "timeout": 2.5}),
+    ("memory://feeds", {"skip_instance_cache": False, "listings_expiry_time": 5, "max_paths": 3}),
+):
+    _TYPED.append(("generic", _path, _fields, _fields))
+
+
+def _as_texts(value: Any) -> Any:
+    """Return JSON values with each flag and number quoted."""
+    if isinstance(value, dict):
+        return {name: _as_texts(each) for name, each in value.items()}
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else value
+
+
+def _as_query(fields: dict[str, Any]) -> dict[str, str]:
+    """Return fields as the query of a URI has them."""
+    return {name: each if isinstance(each, str) else json.dumps(each) for name, each in fields.items()}
+
+
+@pytest.mark.parametrize(("kind", "path", "fields", "expected"), _TYPED)
+def test_flags_and_numbers_that_are_texts_mean_the_same(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str, fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """As JSON, quoted within JSON, and in a URI; options and secrets that nobody knows stay as they are."""
+    uri = f"{kind.replace('_', '-')}://?{urlencode(_as_query(fields))}"
+    found = [
+        options(monkeypatch, path, conn_type=kind, extra=fields),
+        options(monkeypatch, path, conn_type=kind, extra=_as_texts(fields)),
+    ]
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", uri)
+    found.append(storage_options(path, "store"))
+    assert [json.dumps(each, sort_keys=True) for each in found] == [json.dumps(expected, sort_keys=True)] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "extra", "said"),
+    [
+        (
+            "aws",
+            S3,
+            {"requester_pays": "maybe"},
+            "requester_pays in its extra must be true or false, not 'maybe'",
+        ),
+        (
+            "aws",
+            S3,
+            {"max_concurrency": "0"},
+            "max_concurrency .* must be a whole number, 1 or more, not '0'",
+        ),
+        ("aws", S3, {"verify": 5}, "verify .* must be true, false, or a file of certificates, not 5"),
+        ("aws", S3, {"config_kwargs": {"s3": "x"}}, r"config_kwargs\.s3 in its extra must be a JSON object"),
+        (
+            "aws",
+            S3,
+            {"config_kwargs": '{"retries": {"max_attempts": "x"}}'},
+            r"config_kwargs\.retries\.max_attempts in its extra must be a whole number, 0 or more, not 'x'",
+        ),
+        ("wasb", AZURE, {"account_name": "a", "anon": "nope"}, "anon .* must be true or false, not 'nope'"),
+        (
+            "wasb",
+            AZURE,
+            {"account_name": "a", "read_timeout": "1m"},
+            "read_timeout .* must be a number of seconds",
+        ),
+        (
+            "google_cloud_platform",
+            GOOGLE,
+            {"gcs.cache-timeout": "x"},
+            "gcs.cache-timeout .* must be a number",
+        ),
+        (
+            "google_cloud_platform",
+            GOOGLE,
+            {"is_anonymous": "2"},
+            "is_anonymous .* must be true or false, not '2'",
+        ),
+        ("generic", S3, {"anon": "nope"}, "anon in its extra must be true or false, not 'nope'"),
+        ("generic", "sftp://h/x", {"port": "ssh"}, "port .* must be a whole number, 0 to 65535, not 'ssh'"),
+        (
+            "aws",
+            S3,
+            {"requester_pays": "x", "cache_regions": "y", "zzz": 1},
+            "unknown fields: 'zzz'.*; requester_pays .*; cache_regions ",
+        ),
+    ],
+)
+def test_a_flag_or_number_that_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str, extra: dict[str, Any], said: str
+) -> None:
+    """With all else that is wrong in the same extra."""
+    with pytest.raises(ConnectionNotUsableError, match=f"connection 'store' of type {kind} .*{said}"):
+        options(monkeypatch, path, conn_type=kind, extra=extra)
 
 
 @pytest.mark.parametrize("kind", sorted(STORES))

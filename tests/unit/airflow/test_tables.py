@@ -206,6 +206,18 @@ def test_a_rest_catalog_is_described_by_airflows_own_connection(monkeypatch: pyt
         "credential": "me:pass",
         "warehouse": "lake",
     }
+    flags = {"s3.anonymous": True, "s3.connect-timeout": 5, "ssl": '{"cabundle": "/ca.pem"}', "token": "0123"}
+    monkeypatch.setenv("AIRFLOW_CONN_REST", json.dumps({"conn_type": "generic", "extra": flags}))
+    assert catalog_properties("rest") == {
+        "name": "rest",
+        "s3.anonymous": "true",
+        "s3.connect-timeout": "5",
+        "ssl": {"cabundle": "/ca.pem"},
+        "token": "0123",
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_REST", json.dumps({"conn_type": "generic", "extra": {"ssl": "on"}}))
+    with pytest.raises(ConnectionNotUsableError, match="'rest': ssl in its extra must be a JSON object"):
+        catalog_properties("rest")
     assert catalog_properties(None) == {"name": "default"}
     with pytest.raises(ConnectionNotUsableError, match="no connection 'none'"):
         catalog_properties("none")
@@ -312,7 +324,7 @@ def test_what_is_no_number_of_hours_is_refused(commands: Commands, path: str, ho
     with pytest.raises(SystemExit) as caught:
         commands.run_bare("output clean", "--path", path, "--feed", FEED, f"--older-than={hours}")
     assert caught.value.code == 2
-    assert f"{hours!r} is not a number of hours; expected 0 to 876600" in commands.err
+    assert f"{hours!r} is not a number of hours, 0 to 876600" in commands.err
 
 
 def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:

@@ -108,7 +108,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         "host belongs to type mssql, not to sqlite: leave it out",
         "option 'fed' is unknown: did you mean feed",
         "path is missing: give it, type sqlite needs it",
-        "lock_timeout must be seconds from 0 to 86400, not 'nan'",
+        "lock_timeout must be a number of seconds, 0 to 86400, not 'nan'",
         "feed is missing: give the name of the table whose feed is read",
         "start and after both say where the range begins: give one of them",
         "start: time 2013-01-01T00:00:00 has no time zone; give it one, for example UTC",
@@ -116,8 +116,8 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         "shards must be shards that are named once each, not '1,1'",
         "unsealed must be one of fail, read, not 'maybe'",
         "seal must be true or false, not 'perhaps'",
-        "partitions must be a whole number from 1 to 10000, not '0'",
-        "batch_rows must be a whole number from 1 to 1000000, not 'many'",
+        "partitions must be a whole number, 1 to 10000, not '0'",
+        "batch_rows must be a whole number, 1 to 1000000, not 'many'",
         "on_missing must be one of fail, keys_only, not 'skip'",
     ]
     assert len(problems) == len(expected)
@@ -153,10 +153,10 @@ def test_each_wrong_option_says_what_to_do(options: dict[str, str], problem: str
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"port": "0"}, "port must be a whole number from 1 to 65535, not '0'"),
+        ({"port": "0"}, "port must be a whole number, 1 to 65535, not '0'"),
         ({"encrypt": "maybe"}, "encrypt must be one of yes, no, strict, not 'maybe'"),
         ({"trust_server_certificate": "x"}, "trust_server_certificate must be true or false, not 'x'"),
-        ({"schema": ""}, "schema must be a name, not ''"),
+        ({"schema": ""}, "schema must be a text of printable characters, not ''"),
         ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: leave it out"),
         ({"user": ""}, "user is missing: give it, type mssql needs it"),
     ],
@@ -175,7 +175,7 @@ def test_options_of_the_driver_are_handed_on() -> None:
     assert connection["read_only_replica"] is True
     assert (connection["user"], connection["password"]) == ("", "")
     (problem,) = problems_of({**MSSQL, "packet_size": "1"})
-    assert problem == "packet_size must be 512 to 32767 bytes, not '1'"
+    assert problem == "packet_size must be a whole number of bytes, 512 to 32767, not '1'"
 
 
 def test_a_password_is_nowhere_to_be_seen() -> None:

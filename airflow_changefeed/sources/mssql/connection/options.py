@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
+
+from airflow_changefeed.core.values import Fields, flag, one_of, printable, read_fields, whole
 
 #: Seconds that opening a connection may take.
 LOGIN_TIMEOUT = 15
@@ -29,7 +31,6 @@ _WITHOUT_LOGIN = ("ActiveDirectoryDefault", "ActiveDirectoryIntegrated")
 _WITH_LOGIN_IF_GIVEN = ("ActiveDirectoryMSI",)
 _NEEDS_PASSWORD = ("ActiveDirectoryPassword", "ActiveDirectoryServicePrincipal")
 IP_ADDRESS_PREFERENCE = ("IPv4First", "IPv6First", "UsePlatformDefault")
-_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -120,80 +121,43 @@ _KEYWORDS: Mapping[str, str] = MappingProxyType(
 
 def read_encrypt(value: Any) -> str:
     """Read ``encrypt``; raises ValueError with what it must be."""
-    text = str(value).strip().lower()
-    if text == "strict":
-        return text
     try:
-        return "yes" if read_flag(text) else "no"
+        return ("no", "yes")[flag(value)]
     except ValueError:
-        raise ValueError(f"one of {', '.join(ENCRYPT)}") from None
+        return one_of(ENCRYPT)(value)
 
 
-def read_flag(value: Any) -> bool:
-    """Read a flag, in JSON's spelling or in that of a URI; raises ValueError with what it must be."""
-    text = str(value).strip().lower()
-    if text not in _FLAGS:
-        raise ValueError("one of yes, no")
-    return _FLAGS[text]
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
-    known = {word.lower(): word for word in words}
-
-    def read(value: Any) -> str:
-        text = str(value).strip().lower()
-        if text not in known:
-            why = ""
-            if text in _NEEDS_PERSON:
-                why = " (a task has no browser for interactive sign-in)"
-            raise ValueError(f"one of {', '.join(words)}{why}")
-        return known[text]
-
-    return read
-
-
-def _whole(lowest: int, highest: int, unit: str) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        text = str(value).strip()
-        if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
-            raise ValueError(f"{lowest} to {highest} {unit}")
-        if not lowest <= int(text) <= highest:
-            raise ValueError(f"{lowest} to {highest} {unit}")
-        return int(text)
-
-    return read
-
-
-def _text(value: Any) -> str:
-    """Read a text; the driver ends its own at the first NUL."""
-    text = value.strip() if isinstance(value, str) else ""
-    if not text or not text.isprintable():
-        raise ValueError("a text of printable characters")
-    return text
+def _authentication(value: Any) -> str:
+    try:
+        return one_of(AUTHENTICATION)(value)
+    except ValueError as problem:
+        needs_person = str(value).strip().lower() in _NEEDS_PERSON
+        why = " (a task has no browser for interactive sign-in)" if needs_person else ""
+        raise ValueError(f"{problem}{why}") from None
 
 
 def _application_name(value: Any) -> str:
-    text = _text(value)
-    if len(text.encode()) > MAX_APPLICATION_NAME:
+    name = printable(value)
+    if len(name.encode()) > MAX_APPLICATION_NAME:
         raise ValueError(f"at most {MAX_APPLICATION_NAME} bytes of UTF-8")
-    return text
+    return name
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+_READ: Fields = MappingProxyType(
     {
-        "authentication": _one_of(AUTHENTICATION),
-        "trusted_connection": read_flag,
-        "hostname_in_certificate": _text,
-        "server_certificate": _text,
-        "server_spn": _text,
-        "multi_subnet_failover": read_flag,
-        "ip_address_preference": _one_of(IP_ADDRESS_PREFERENCE),
-        "packet_size": _whole(512, 32_767, "bytes"),
-        "keep_alive": _whole(1, 32_767, "seconds"),
-        "keep_alive_interval": _whole(1, 32_767, "seconds"),
-        "connect_retry_count": _whole(0, 255, "times"),
-        "connect_retry_interval": _whole(1, 60, "seconds"),
-        "login_timeout": _whole(1, 600, "seconds"),
+        "authentication": _authentication,
+        "trusted_connection": flag,
+        "hostname_in_certificate": printable,
+        "server_certificate": printable,
+        "server_spn": printable,
+        "multi_subnet_failover": flag,
+        "ip_address_preference": one_of(IP_ADDRESS_PREFERENCE),
+        "packet_size": whole(512, 32_767, "bytes"),
+        "keep_alive": whole(1, 32_767, "seconds"),
+        "keep_alive_interval": whole(1, 32_767, "seconds"),
+        "connect_retry_count": whole(0, 255),
+        "connect_retry_interval": whole(1, 60, "seconds"),
+        "login_timeout": whole(1, 600, "seconds"),
         "application_name": _application_name,
     }
 )
@@ -209,19 +173,15 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
     :param among: where they are, for the problems: ``" in its extra"``.
     :return: the options that could be read, and a sentence for each problem.
     """
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for name, value in given.items():
+    values, problems = read_fields(
+        {name: value for name, value in given.items() if name in _READ}, _READ, among
+    )
+    for name in given:
         if name not in _READ:
             # Its value is not shown: it may be a misplaced secret.
             near = get_close_matches(name, DRIVER_OPTIONS, 1)
             hint = f"did you mean {near[0]}" if near else f"options are {', '.join(DRIVER_OPTIONS)}"
             problems.append(f"{name!r}{among} is not an option; {hint}")
-        elif value is not None and value != "":
-            try:
-                values[name] = _READ[name](value)
-            except ValueError as problem:
-                problems.append(f"{name}{among} must be {problem}, not {value!r}")
     options = DriverOptions(**values)
     if options.trusted_connection and options.authentication is not None:
         problems.append(

@@ -21,7 +21,6 @@ from airflow_changefeed.sources.mssql.connection.session import Session, abandon
 
 Answer = TypeVar("Answer")
 
-MAX_LOCK_TIMEOUT = 86_400.0
 #: Seconds after which a pooled connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
 #: The same for a query that changes nothing and can be retried: longer than sensors usually pause.
