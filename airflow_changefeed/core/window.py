@@ -119,8 +119,10 @@ class Window:
         step, start, end = _milliseconds(unit), to_milliseconds(self.start), to_milliseconds(self.end)
         if start % step or end % step:
             raise InvalidWindowError(
-                f"window {self} does not start and end on a multiple of the unit {unit} (counted from 1970 "
-                "UTC); use a schedule that does, or another unit",
+                f"window {self} does not start and end on a multiple of the unit {unit}, counted from "
+                "1970-01-01 UTC, a Thursday: leave out unit, and each window is one unit, whatever its "
+                "length; or choose a unit or a schedule that fits. Days of a time zone with summer time and "
+                "weeks from Monday never fit",
                 start=self.start,
                 end=self.end,
             )

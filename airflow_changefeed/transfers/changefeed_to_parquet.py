@@ -97,9 +97,10 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param shards: shards to export; None for all that ever had an event. (templated)
     :param mode: ``window`` or ``batch``. Windows and batches each have an output and a consumer of their own.
-    :param unit: length of an export unit, which the window must be a multiple of; None makes the window one
-        unit. All runs into one output use the same. A template gives ISO 8601 (``PT1H``), ``01:00:00``, or
-        seconds. (templated)
+    :param unit: length of an export unit, at whose multiples (counted from 1970 UTC) the window must begin
+        and end; None makes the window one unit. Leave it out for days of a time zone with summer time and for
+        weeks from Monday, which never do. All runs into one output use the same. A template gives ISO 8601
+        (``PT1H``), ``01:00:00``, or seconds. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
     :param wait_timeout: how long to wait for the window's end, a ``timedelta`` or seconds: up to a minute in

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,7 +13,9 @@ import pendulum
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.timetables.base import TimeRestriction
+from airflow.timetables.interval import CronDataIntervalTimetable
 
+from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import run_window
@@ -72,23 +76,152 @@ def test_a_partition_ends_where_the_next_one_begins(schedule: Any, date: datetim
     assert window == Window(date, date.astimezone(UTC) + end if isinstance(end, timedelta) else end)
 
 
-@pytest.mark.parametrize("offset", [0, -1, 2])
-@pytest.mark.parametrize("month", [3, 10])
-def test_the_partitions_that_airflow_makes_are_seamless(month: int, offset: int) -> None:
-    """Days in which Copenhagen's clocks change, as Airflow's own timetable makes them, with any offset."""
-    schedule = cron("0 0 * * *", "Europe/Copenhagen", run_offset=offset)
-    core = CoreCronPartitionTimetable("0 0 * * *", timezone="Europe/Copenhagen", run_offset=offset)
-    first = pendulum.datetime(2013, month, 24, tz="Europe/Copenhagen")
-    everything = TimeRestriction(earliest=first, latest=None, catchup=True)
-    windows, last = [], None
-    for _ in range(12):
-        last = core.next_dagrun_info_v2(last_dagrun_info=last, restriction=everything)
-        assert last is not None
-        window = run_window(partition(last.partition_date, schedule), None, None)
-        assert window is not None
-        windows.append(window)
-    assert [window.end for window in windows[:-1]] == [window.start for window in windows[1:]]
-    assert len({window.length for window in windows}) == 2
+#: Crons whose times fall into the hours that clocks skip or repeat, or near them, and others.
+CRONS = (
+    "30 * * * *",
+    "0 */2 * * *",
+    "30 */3 * * *",
+    "0 0-22 * * *",
+    "15,45 1-3 * * *",
+    "0 0 * * *",
+    "30 0 * * *",
+    "0 1 * * *",
+    "30 1,2 * * *",
+    "0 2 * * *",
+    "30 2 * * *",
+    "0,30 2 * * *",
+    "0 2,3 * * *",
+    "0 2 * * 0",
+    "0 0 * * 1-5",
+)
+#: Those with several times in an hour that is skipped.
+SEVERAL_TIMES = ("15,45 1-3 * * *", "0,30 2 * * *")
+#: Clocks that change by one hour, by half an hour, by two, at midnight, and the other way round.
+ZONES = (
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "America/Havana",
+    "America/New_York",
+    "America/Santiago",
+    "Antarctica/Troll",
+    "Atlantic/Azores",
+    "Australia/Lord_Howe",
+    "Europe/Berlin",
+    "Europe/London",
+)
+#: Those whose clocks change by half an hour, or by two.
+BY_OTHERS = ("Antarctica/Troll", "Australia/Lord_Howe")
+
+
+def changes(zone: str, year: int = 2025) -> list[pendulum.DateTime]:
+    """Return the days of a year on which a zone's clocks change."""
+    days = [pendulum.datetime(year, 1, 1, tz=zone).add(days=day) for day in range(366)]
+    return [day for day, following in pairwise(days) if day.utcoffset() != following.utcoffset()]
+
+
+def scheduled(timetable: Any, day: pendulum.DateTime) -> list[Any]:
+    """Return ten runs that Airflow's scheduler makes, half of them after the night of a day."""
+    is_daily = timetable._expression.endswith(" * * *")
+    first = day.subtract(days=4 if is_daily else 45)
+    restriction = TimeRestriction(earliest=first, latest=None, catchup=True)
+    runs: list[Any] = []
+    while len(runs) < 10 or runs[-5].run_after < day.add(hours=6):
+        last = runs[-1] if runs else None
+        runs.append(timetable.next_dagrun_info_v2(last_dagrun_info=last, restriction=restriction))
+    return runs[-10:]
+
+
+def assert_seamless(windows: list[Window | None]) -> None:
+    """Each begins where the one before it ends."""
+    for before, after in pairwise(windows):
+        assert before is not None
+        assert after is not None
+        assert before.end == after.start
+
+
+@pytest.mark.parametrize(
+    ("zone", "offset"), [*((zone, offset) for zone in ZONES for offset in (0, -1)), ("Europe/Berlin", -3)]
+)
+def test_the_partitions_that_airflow_schedules_are_seamless(zone: str, offset: int) -> None:
+    """When clocks change, too, as Airflow's own timetable dates them; no hour is left out or comes twice."""
+    for expression in CRONS:
+        core = CoreCronPartitionTimetable(expression, timezone=zone, run_offset=offset)
+        dag = DAG("partitions", schedule=cron(expression, zone, run_offset=offset))
+        for day in changes(zone):
+            runs = scheduled(core, day)
+            windows = [
+                run_window(
+                    {
+                        "dag": dag,
+                        "partition_date": run.partition_date,
+                        "dag_run": SimpleNamespace(run_type="scheduled", run_after=run.run_after),
+                    },
+                    None,
+                    None,
+                )
+                for run in runs
+            ]
+            assert_seamless(windows)
+            if offset == 0:
+                assert [window and window.start for window in windows] == [run.partition_date for run in runs]
+            if offset == -1:
+                assert [window and window.end for window in windows] == [run.run_after for run in runs]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_the_intervals_that_airflow_schedules_are_windows(zone: str) -> None:
+    """
+    When clocks change, too, and seamless where Airflow's own are: it leaves out a part of the hour that is
+    skipped if a cron has several times in it, and repeats a part where clocks do not change by an hour.
+    """
+    for expression in CRONS:
+        for day in changes(zone):
+            intervals = [
+                run.data_interval
+                for run in scheduled(CronDataIntervalTimetable(expression, timezone=zone), day)
+            ]
+            windows = [
+                run_window({"data_interval_start": start, "data_interval_end": end}, None, None)
+                for start, end in intervals
+            ]
+            assert windows == [Window(start, end) for start, end in intervals]
+            if zone not in BY_OTHERS and expression not in SEVERAL_TIMES:
+                assert_seamless(windows)
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "start", "end"),
+    [
+        ("0 2 * * *", "Europe/Berlin", "2025-10-26T01:00Z", "2025-10-27T01:00Z"),
+        ("30 2 * * *", "Europe/Berlin", "2025-03-30T01:30Z", "2025-03-31T00:30Z"),
+        ("0,30 2 * * *", "Europe/Berlin", "2025-03-30T01:00Z", "2025-03-31T00:00Z"),
+        ("0 */2 * * *", "Europe/Berlin", "2025-10-25T22:00Z", "2025-10-26T01:00Z"),
+        ("0 1 * * *", "Europe/London", "2025-10-26T01:00Z", "2025-10-27T01:00Z"),
+        ("0 0 * * *", "America/Havana", "2025-03-09T05:00Z", "2025-03-10T04:00Z"),
+        ("30 * * * *", "Europe/Berlin", "2025-10-26T00:30Z", "2025-10-26T01:30Z"),
+    ],
+)
+def test_a_partition_of_the_night_in_which_clocks_change_is_one(
+    expression: str, zone: str, start: str, end: str
+) -> None:
+    """Also for a backfill and for a run that a person triggers, which have nothing but its date."""
+    for offset in (None, -1):
+        made = partition(parse_time(start), cron(expression, zone, run_offset=offset))
+        assert run_window(made, None, None) == Window(parse_time(start), parse_time(end))
+
+
+def test_a_partition_that_airflow_dates_twice_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """With run_offset=-1 its timetable leaves out the day before, which is what the run is there for."""
+    run = SimpleNamespace(run_type="scheduled", run_after=parse_time("2025-09-07T04:00Z"))
+    twice = parse_time("2025-09-07T04:00Z")
+    made = partition(twice, cron("0 0 * * *", "America/Santiago", run_offset=-1), dag_run=run)
+    assert run_window(made, None, None) == Window(parse_time("2025-09-06T04:00Z"), run.run_after)
+    assert "clocks change" in caplog.text
+    assert "2025-09-06T04:00:00Z" in caplog.text
+    caplog.clear()
+    run.run_after = parse_time("2025-09-08T03:00Z")
+    assert run_window(made, None, None) == Window(twice, run.run_after)
+    assert caplog.text == ""
 
 
 def test_the_tasks_own_window_and_the_params_go_before() -> None:
@@ -119,8 +252,18 @@ def test_a_run_without_a_partition_date_has_no_window() -> None:
         ),
         (None, START, "NullTimetable.*does not say where a partition ends.*window_start=.*window_end="),
         (cron("0 * * * *"), START + HOUR / 2, r"not a partition of its DAG's schedule '0 \* \* \* \*'"),
+        (
+            cron("0 2 * * *", "Europe/Berlin"),
+            datetime(2025, 10, 26, 0, tzinfo=UTC),
+            "not a partition of its DAG's schedule",
+        ),
+        (
+            cron("0 */2 * * *", "Europe/Berlin"),
+            datetime(2025, 3, 30, 0, tzinfo=UTC),
+            "not a partition of its DAG's schedule",
+        ),
     ],
-    ids=["by assets", "none", "between two"],
+    ids=["by assets", "none", "between two", "the hour before its repetition", "the hour before the skipped"],
 )
 def test_a_partition_whose_end_nobody_knows_is_refused(schedule: Any, date: datetime, message: str) -> None:
     """The error names the schedule, and how to say it."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.times import from_milliseconds, parse_time, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
@@ -71,6 +71,25 @@ def test_a_window_across_a_units_border_is_refused(start: int, length: int, unit
     assume(start + length <= LAST_MS and (start % unit or (start + length) % unit))
     with pytest.raises(InvalidWindowError, match="multiple of the unit"):
         Window(from_milliseconds(start), from_milliseconds(start + length)).cut(timedelta(milliseconds=unit))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "unit"),
+    [
+        ("2025-03-30T00:00:00+01:00", "2025-03-31T00:00:00+02:00", timedelta(days=1)),
+        ("2025-10-26T00:00:00+02:00", "2025-10-27T00:00:00+01:00", timedelta(days=1)),
+        ("2025-03-31T00:00:00Z", "2025-04-07T00:00:00Z", timedelta(weeks=1)),
+    ],
+    ids=["a day of 23 hours", "a day of 25 hours", "a week from Monday"],
+)
+def test_a_window_that_no_unit_of_its_length_fits_is_one_unit_without(
+    start: str, end: str, unit: timedelta
+) -> None:
+    """The error says to leave out the unit, and that works."""
+    window = Window(parse_time(start), parse_time(end))
+    with pytest.raises(InvalidWindowError, match=r"leave out unit.* summer time and weeks from Monday"):
+        window.cut(unit)
+    assert window.cut(None) == [window]
 
 
 def test_a_zero_length_window_names_the_timetable_to_use() -> None:
