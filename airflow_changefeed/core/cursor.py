@@ -27,7 +27,7 @@ KEPT_CHANGES = 200
 #: Where people read what to do after a restore.
 RESTORED_PAGE = "see 'The database was restored to an earlier state' on the page 'Recover'"
 _KEY_LIMIT = 250
-_URL_UNSAFE = re.compile(r"[#?%/\\\s]")
+_URL_UNSAFE = re.compile(r"[^!-~]|[#?%/\\]")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,8 @@ def variable_key(database: str, consumer: str, feed: str) -> str:
     Return the name of the Variable of a consumer and feed.
 
     Names are at most 250 characters (Airflow's column), and a task's API puts them into a URL as they are: a
-    longer one, or one with characters that mean something there, keeps what it can and gets a hash.
+    longer one, or one with characters that mean something there or are not of ASCII, keeps what it can and
+    gets a hash.
 
     :param database: its identity, of which the name has the first part and the value has all.
     """

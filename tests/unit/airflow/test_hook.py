@@ -18,6 +18,7 @@ from airflow.sdk.execution_time.comms import (
     VariableResult,
 )
 
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     InvalidArgumentError,
@@ -25,6 +26,8 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from tests.identity import DATABASE
+from tests.minors import since
 from tests.unit.airflow.conftest import FEED, KEY
 
 
@@ -116,6 +119,23 @@ def test_variables_outside_tasks_are_the_servers(server: None) -> None:
     variables.delete(KEY)
     variables.delete(KEY)
     assert variables.get(KEY) is None
+
+
+@since("3.2", "the API of processes without a server")
+@pytest.mark.airflow
+@pytest.mark.usefixtures("server")
+def test_a_variable_of_any_name_passes_the_api_of_airflow_dags_test() -> None:
+    """It takes a Variable's name raw into a URL, where letters beyond ASCII fail."""
+    from airflow.sdk.execution_time.supervisor import InProcessTestSupervisor
+
+    client = InProcessTestSupervisor._api_client()
+    every = "".join(map(chr, range(33, 127))).replace(":", "")
+    for consumer, feed in (("Zürich", "東京.Fahrten 😀"), (every, "shop.Größen"), ("a\u00a0b", "İ")):
+        key = variable_key(DATABASE, consumer, feed)
+        client.variables.set(key, feed)
+        found = client.variables.get(key)
+        client.variables.delete(key)
+        assert (found.key, found.value) == (key, feed)
 
 
 class Supervisor:

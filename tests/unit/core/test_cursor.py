@@ -172,10 +172,14 @@ def test_usual_names_are_taken(name: str) -> None:
     check_consumer(name)
 
 
-@pytest.mark.parametrize("odd", ["etl#1", "etl?x", "50%", "a/b", "a\\b"])
+@pytest.mark.parametrize(
+    "odd", ["etl#1", "etl?x", "50%", "a/b", "a\\b", "a b", "Zürich", "東京", "a\u00a0b", "😀"]
+)
 def test_a_variables_name_survives_a_url(odd: str) -> None:
     """A task's API puts it into a URL as it is; what means something there is replaced, and stays apart."""
-    key = variable_key(DATABASE, odd, "nyc.Flight")
-    assert not set(key) & set("#?%/\\")
-    assert key != variable_key(DATABASE, re.sub(r"[#?%/\\]", "_", odd), "nyc.Flight")
-    assert key != variable_key(DATABASE, f"{odd}2", "nyc.Flight")
+    for names in ((odd, "nyc.Flight"), ("export", odd)):
+        key = variable_key(DATABASE, *names)
+        assert re.fullmatch(r"[!-~]+", key)
+        assert not set(key) & set("#?%/\\")
+        plain, more = (tuple(each.replace(odd, other) for each in names) for other in ("_", f"{odd}2"))
+        assert len({key, variable_key(DATABASE, *plain), variable_key(DATABASE, *more)}) == 3
