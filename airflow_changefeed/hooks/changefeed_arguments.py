@@ -19,11 +19,16 @@ from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.values import Fields, read_fields, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
 
 BATCH = "batch"
 MODES = ("window", BATCH)
+#: Numbers among the options of an export.
+_NUMBERS: Fields = dict.fromkeys(
+    ("batch_rows", "partitions", "target_file_bytes", "target_file_rows"), whole(1)
+)
 _SECONDS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -64,14 +69,20 @@ def is_template(value: object) -> bool:
 
 
 def check_name(name: str, value: object) -> None:
-    """Refuse a missing name."""
-    if not (isinstance(value, str) and value.strip()):
+    """Refuse a missing name, and what is no text."""
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise InvalidArgumentError(f"{name} is missing")
+    if not isinstance(value, str):
+        raise InvalidArgumentError(
+            f"{name} must be a text, not {value!r}. If its template gives a text and the DAG has "
+            f"render_template_as_native_obj, quote it twice: {name}=\"'{{{{ ... }}}}'\""
+        )
 
 
 def check_consumer_name(consumer: object) -> None:
     """Refuse an invalid name of a consumer."""
-    check_consumer(str(consumer or ""))
+    check_name("consumer", consumer)
+    check_consumer(str(consumer))
 
 
 def check_window(window_start: object, window_end: object) -> None:
@@ -194,7 +205,13 @@ def parse_options(options: object) -> ExportOptions:
     try:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"give an ExportOptions or a dict, not {options!r}")
-        return ExportOptions(**(options or {}))
+        given = dict(options or {})
+        # What a template gives.
+        texts = {name: value for name, value in given.items() if isinstance(value, str)}
+        numbers, problems = read_fields(texts, _NUMBERS)
+        problems += [f"{name} is empty" for name in texts if name not in numbers and not texts[name]]
+        InvalidArgumentError.collect("options", problems)
+        return ExportOptions(**{**given, **numbers})
     except TypeError as problem:
         raise InvalidArgumentError(f"options: {problem}") from problem
 

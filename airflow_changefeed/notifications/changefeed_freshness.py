@@ -11,6 +11,7 @@ from airflow.sdk import BaseNotifier
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
+from airflow_changefeed.hooks.changefeed_fields import KeepsNames
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ChangefeedFreshnessNotifier(BaseNotifier):
+class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
     """
     Let another notifier send how old consumers' frontiers are, with the reasons that ``doctor`` finds.
 

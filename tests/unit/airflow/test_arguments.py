@@ -3,21 +3,39 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.models import Variable
 from airflow.sdk import DAG, task
 
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.hooks.changefeed_arguments import parse_options
+from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
+from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
+from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
+from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
+from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
+from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.transfers.changefeed_group import ChangefeedPlanOperator
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
+from tests.identity import DATABASE, name_database
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 
@@ -142,6 +160,125 @@ def test_templates_within_lists_and_dicts_are_rendered() -> None:
     )
     rendered(export, {})
     assert (export.shards, export.options) == (["2"], {"compression": "gzip"})
+
+
+def test_numbers_of_options_may_be_templates() -> None:
+    """A template gives texts; None is what it is, and a text that is no number is named."""
+    numbers = ("target_file_rows", "partitions", "batch_rows", "target_file_bytes")
+    export = ChangefeedToParquetOperator(
+        task_id="export",
+        feed=FEED,
+        path="/out",
+        consumer=CONSUMER,
+        table_format="{{ 'delta' }}",
+        options={name: f"{{{{ 2 ** {20 + place} }}}}" for place, name in enumerate(numbers[3:])}
+        | dict.fromkeys(numbers[:3], "{{ 5 * 5 }}"),
+    )
+    rendered(export, {})
+    found = parse_options(export.options)
+    assert [getattr(found, name) for name in numbers] == [25, 25, 25, 1 << 20]
+    assert parse_options({"target_file_bytes": None}).target_file_bytes is None
+    for wrong in ("None", "many", "1.5", "0", "-1"):
+        said = "options: partitions must be a whole number, 1 or more, not "
+        with pytest.raises(InvalidArgumentError, match=f"{said}{wrong!r}"):
+            parse_options({"partitions": wrong, "batch_rows": "7"})
+    with pytest.raises(InvalidArgumentError, match="options: partitions is empty"):
+        parse_options({"partitions": ""})
+
+
+NATIVE: list[tuple[Any, dict[str, Any]]] = [
+    (ChangefeedToParquetOperator, {"feed": "2024", "path": "7", "consumer": "42"}),
+    (ChangefeedPlanOperator, {"feeds": ["2024", "nyc.*"], "exclude": ["5"], "path": "/x", "consumer": "42"}),
+    (ChangefeedSensor, {"feed": "2024", "consumer": "42"}),
+    (ChangefeedVerifyOperator, {"feed": "2024", "path": "7"}),
+    (ChangefeedCleanOperator, {"feed": "2024", "path": "7"}),
+    (
+        ChangefeedConsumeOperator,
+        {"feed": "2024", "consumer": "42", "changefeed_conn_id": "8", "handler": len},
+    ),
+    (ChangefeedFreshnessOperator, {"feed": "2024", "consumer": "42", "max_age": 5}),
+    (ChangefeedFreshnessOperator, {"feed": ["2024", "7"], "consumer": "42", "max_age": 5}),
+    (ChangefeedFoldOperator, {"feed": "2024", "path": "7", "output_path": "8", "table": "9"}),
+    (
+        ChangefeedMergeOperator,
+        {"feed": "2024", "path": "7", "output_path": "8", "table": "9", "states_path": "10"},
+    ),
+    (ChangefeedSnapshotOperator, {"feed": "2024", "output_path": "8", "table": "9"}),
+    (ChangefeedReconcileOperator, {"feed": "2024", "path": "7", "output_path": "8", "table": "9"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments"), NATIVE)
+def test_names_of_digits_are_names_where_templates_are_native(kind: Any, arguments: dict[str, Any]) -> None:
+    """With render_template_as_native_obj Airflow makes numbers of them, also where nothing is templated."""
+    with DAG("native", schedule=None, render_template_as_native_obj=True) as dag:
+        task = kind(task_id="task", **arguments)
+    task.render_template_fields({"dag": dag, "ti": None}, dag.get_template_env())
+    task._check()
+    assert {name: getattr(task, name) for name in arguments} == arguments
+
+
+@pytest.mark.parametrize("consumer", ["42", "007", "4_2", "0x10", "1e3", "True", "None", "(1, 2)", "[1, 2]"])
+def test_a_name_without_a_template_is_the_same_where_templates_are_native(consumer: str) -> None:
+    """Also of a mapped task, and of a notifier, which has no DAG's file to look at."""
+    with DAG("native", schedule=None, render_template_as_native_obj=True) as dag:
+        task = ChangefeedSensor(task_id="task", feed=FEED, consumer=consumer)
+        mapped = ChangefeedSensor.partial(task_id="mapped", consumer=consumer).expand(feed=["2024", FEED])
+    notifier = ChangefeedFreshnessNotifier(notifier=print, max_age=5, feed=[FEED, "7"], consumer=consumer)
+    made = {"dag": dag, "ti": None}
+    task.render_template_fields(made, dag.get_template_env())
+    notifier.render_template_fields(made, dag.get_template_env())
+    unmapped = mapped.unmap({"feed": "2024"})
+    mapped._do_render_template_fields(unmapped, mapped.template_fields, made, dag.get_template_env(), set())
+    assert {each.consumer for each in (task, notifier, unmapped)} == {consumer}
+    assert (unmapped.feed, notifier.feed) == ("2024", [FEED, "7"])
+
+
+@pytest.mark.parametrize(
+    ("template", "consumer"),
+    [
+        ("{{ params.year }}", "2024"),
+        ("{{ 'etl' }}_{{ 7 }}", "etl_7"),
+        ("'{{ 1 }}e3'", "1e3"),
+        ("{{ 20 }}{{ 24 }}", "2024"),
+    ],
+)
+def test_a_native_template_of_a_name_may_give_digits(template: str, consumer: str) -> None:
+    """They are the name; of another value the error says how to make a text."""
+    with DAG("native", schedule=None, render_template_as_native_obj=True) as dag:
+        task = ChangefeedSensor(task_id="task", feed=FEED, consumer=template)
+        wrong = ChangefeedSensor(task_id="wrong", feed=FEED, consumer="{{ 1 }}e3")
+    for each in (task, wrong):
+        each.render_template_fields({"dag": dag, "params": {"year": 2024}}, dag.get_template_env())
+    task._check()
+    assert task.consumer == consumer
+    with pytest.raises(InvalidArgumentError, match=r"consumer must be a text, not 1000\.0.*quote it twice"):
+        wrong._check()
+
+
+@pytest.mark.airflow
+def test_a_feed_and_a_consumer_of_digits_are_exported_natively(
+    tmp_path: Path, server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a mapped task, too; rows, cursors and Variable have the texts."""
+    file = str(tmp_path / "feeds.db")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute('create table "2024" (id integer primary key)')
+    source = SqliteFeedSource(file)
+    source.set_up_feed("2024")
+    name_database(file)
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": file}))
+    with DAG("native", schedule=None, render_template_as_native_obj=True) as dag:
+        task = InProcessOperator(
+            task_id="export", feed="2024", path=str(tmp_path / "out"), consumer="42", local_below=1000
+        )
+    made = context(START, START + HOUR, dag=dag)
+    task.render_template_fields(made, dag.get_template_env())
+    Variable.delete(variable_key(DATABASE, "42", "2024"))
+    assert task.execute(made)["feed"] == "2024"
+    assert [(row.feed, row.consumer) for row in source.cursors("2024")] == [("2024", "42")] * len(
+        source.shards("2024")
+    )
 
 
 def test_options_and_units_pass_rendering_unchanged() -> None:
