@@ -217,6 +217,13 @@ class CursorDocument:
         :raises UnsupportedVersionError: a newer version wrote it.
         """
         where = f"Airflow Variable {key!r}"
+        if not text.strip():
+            raise CursorFormatError(
+                f"{where} is empty. If it stays so after it was overwritten with the cursors in the database "
+                "(publish), a secrets backend of Airflow answers with an empty text for what it does not "
+                f"have: keep it away from names that begin with {KEY_PREFIX!r}",
+                where=where,
+            )
         try:
             content = load(
                 text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False

@@ -12,7 +12,7 @@ from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
 )
-from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
+from airflow_changefeed.hooks.changefeed_connection import DESCRIBE, find_connection
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.sources import SOURCES, open_source
@@ -142,17 +142,11 @@ class ChangefeedHook(BaseHook):
         return True, f"{counted(len(feeds), 'feed')}: {names}" if feeds else "no feeds yet"
 
     def _connection(self) -> Connection:
-        from airflow_changefeed.version_compat import AirflowNotFoundException
-
-        try:
-            connection = self.get_connection(self.changefeed_conn_id)
-        except AirflowNotFoundException:
-            raise ConnectionNotUsableError(
-                f"Airflow has no connection {self.changefeed_conn_id!r}: create it (airflow connections add "
-                f"{self.changefeed_conn_id} --conn-type mssql --conn-host SERVER --conn-schema DATABASE "
-                "--conn-login LOGIN --conn-password ..., or --conn-type sqlite --conn-host "
-                "/path/to/feeds.db), or name another one by changefeed_conn_id (--conn-id)",
-                conn_id=self.changefeed_conn_id,
-            ) from None
+        connection = find_connection(
+            self.changefeed_conn_id,
+            f"create it (airflow connections add {self.changefeed_conn_id} --conn-type mssql --conn-host "
+            "SERVER --conn-schema DATABASE --conn-login LOGIN --conn-password ..., or --conn-type sqlite "
+            "--conn-host /path/to/feeds.db), or name another one by changefeed_conn_id (--conn-id)",
+        )
         hide_secrets(connection.extra_dejson)
         return connection

@@ -8,13 +8,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import IN_EXTRA, LOCK_TIMEOUT, Fields, flag, read_fields
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, TerminalError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 _DEFAULT_MSSQL_PORT = 1433
 _LOCK_TIMEOUT = {"lock_timeout": LOCK_TIMEOUT}
+
+
+def find_connection(
+    conn_id: str, remedy: str, error: type[TerminalError] = ConnectionNotUsableError
+) -> Connection:
+    """
+    Return one of Airflow's connections.
+
+    :param remedy: what to do if there is none.
+    :param error: raised then.
+    """
+    from airflow_changefeed.version_compat import AirflowNotFoundException, BaseHook
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise error(
+            f"Airflow has no connection {conn_id!r} (an empty text in a secrets backend counts as none): "
+            f"{remedy}",
+            conn_id=conn_id,
+        ) from None
 
 
 def describe_sqlite(connection: Connection) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.plan import CATALOG_FORMATS, PARQUET
 from airflow_changefeed.core.values import IN_EXTRA, read_fields
 from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.hooks.changefeed_connection import find_connection
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
-from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
     from airflow_changefeed.core.plan import ExportOptions
@@ -132,17 +132,11 @@ def catalog_properties(conn_id: str | None) -> dict[str, Any]:
     """
     if conn_id is None:
         return {"name": "default"}
-    from airflow_changefeed.version_compat import AirflowNotFoundException
-
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        raise ConnectionNotUsableError(
-            f"Airflow has no connection {conn_id!r}: create it with what opens the Iceberg catalog (type "
-            "iceberg, or generic with pyiceberg's properties as its extra), or leave out catalog_conn_id and "
-            "configure pyiceberg on the worker",
-            conn_id=conn_id,
-        ) from None
+    connection = find_connection(
+        conn_id,
+        "create it with what opens the Iceberg catalog (type iceberg, or generic with pyiceberg's properties "
+        "as its extra), or leave out catalog_conn_id and configure pyiceberg on the worker",
+    )
     # pyiceberg reads flags and numbers from texts, and these two only as objects.
     extra, problems = read_fields(connection.extra_dejson, {"auth": {}, "ssl": {}}, IN_EXTRA)
     if problems:

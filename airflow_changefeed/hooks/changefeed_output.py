@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import Fields, flag
-from airflow_changefeed.exceptions import ConnectionNotUsableError
+from airflow_changefeed.hooks.changefeed_connection import find_connection
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.hooks.storage import aws, azure, google
 from airflow_changefeed.hooks.storage.extra import read_options, unusable
-from airflow_changefeed.version_compat import BaseHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -47,17 +46,11 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
     """
     if path_conn_id is None:
         return {}
-    from airflow_changefeed.version_compat import AirflowNotFoundException
-
-    try:
-        connection = BaseHook.get_connection(path_conn_id)
-    except AirflowNotFoundException:
-        raise ConnectionNotUsableError(
-            f"Airflow has no connection {path_conn_id!r}: create it with what opens {path} (type aws, wasb, "
-            "adls or google_cloud_platform, or generic with fsspec's storage options as its extra), or leave "
-            "out path_conn_id",
-            conn_id=path_conn_id,
-        ) from None
+    connection = find_connection(
+        path_conn_id,
+        f"create it with what opens {path} (type aws, wasb, adls or google_cloud_platform, or generic with "
+        "fsspec's storage options as its extra), or leave out path_conn_id",
+    )
     hide_secrets(connection.extra_dejson)
     options = _translated(connection, path)
     # Also what stands in other fields, and may be written into a URL.

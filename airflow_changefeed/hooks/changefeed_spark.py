@@ -24,6 +24,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, read_fields, whole
 from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.hooks.changefeed_connection import find_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -126,25 +127,19 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
                 self._submit_sp.stdout.close()  # the provider leaves it to the garbage collector
 
 
-def spark_connection(find: Callable[[str], Connection], conn_id: str) -> Connection:
+def spark_connection(conn_id: str) -> Connection:
     """
     Return a Spark connection; where there is none the provider's hook would silently go to YARN.
 
-    :param find: finds a connection by its id.
     :raises SparkEnvironmentError: there is none, it is not one of Spark, or its extra has a value that means
         nothing; terminal.
     """
-    from airflow_changefeed.version_compat import AirflowNotFoundException
-
-    try:
-        connection = find(conn_id)
-    except AirflowNotFoundException:
-        raise SparkEnvironmentError(
-            f"Airflow has no usable connection {conn_id!r}, and Spark's provider would silently use YARN "
-            "instead. Create "
-            'it as JSON, since a URI cannot say local[*]: {"conn_type": "spark", "host": "local[*]"}',
-            conn_id=conn_id,
-        ) from None
+    connection = find_connection(
+        conn_id,
+        "create it, as Spark's provider would silently use YARN instead; as JSON, since a URI cannot say "
+        'local[*]: {"conn_type": "spark", "host": "local[*]"}',
+        SparkEnvironmentError,
+    )
     if connection.conn_type not in _CONN_TYPES:
         raise SparkEnvironmentError(
             f"connection {conn_id!r} has type {connection.conn_type!r}; expected {' or '.join(_CONN_TYPES)}: "

@@ -31,7 +31,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
     local_environment,
     spark_connection,
 )
-from airflow_changefeed.version_compat import AirflowException, BaseHook
+from airflow_changefeed.version_compat import AirflowException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
@@ -131,7 +131,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
             self._get_hook().check(driver_elsewhere=driver_elsewhere)
 
     def _spark_connection(self) -> Connection:
-        return spark_connection(BaseHook.get_connection, self._conn_id)
+        return spark_connection(self._conn_id)
 
     @contextmanager
     def _connect(self, *, is_shared: bool = False) -> Iterator[Callable[[], SparkSession] | None]:

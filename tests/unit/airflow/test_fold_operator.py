@@ -244,7 +244,7 @@ def test_spark_that_cannot_run_is_refused_first(
 ) -> None:
     """Before the job, with the remedy; and so is a connection for the output that is not there."""
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    with pytest.raises(AirflowFailException, match="no usable connection 'spark_default'"):
+    with pytest.raises(AirflowFailException, match="no connection 'spark_default'"):
         operator(export).execute(context(START, START + HOUR))
     with pytest.raises(AirflowFailException, match=r"ConnectionNotUsableError.*'nowhere'"):
         operator(export, path_conn_id="nowhere").execute(context(START, START + HOUR))

@@ -23,8 +23,12 @@ from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     InvalidArgumentError,
     SourceUnavailableError,
+    TerminalError,
 )
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_lake import catalog_properties
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_spark import spark_connection
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from tests.identity import DATABASE
 from tests.minors import since
@@ -81,6 +85,22 @@ def test_an_unknown_connection_is_named_with_the_remedy() -> None:
     """Nothing is opened by default when the connection does not exist."""
     with pytest.raises(ConnectionNotUsableError, match=r"'nowhere'.*airflow connections add"):
         ChangefeedHook("nowhere").source()
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_connection_is_none_and_that_is_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """As a secrets backend may answer for one that it does not have."""
+    monkeypatch.setenv("AIRFLOW_CONN_BLANK", text)
+    for find in (
+        lambda: ChangefeedHook("blank").source(),
+        lambda: storage_options("s3://lake/feeds", "blank"),
+        lambda: catalog_properties("blank"),
+        lambda: spark_connection("blank"),
+    ):
+        with pytest.raises(
+            TerminalError, match=r"'blank'.*an empty text in a secrets backend counts as none"
+        ):
+            find()
 
 
 def test_another_type_is_refused_with_those_that_work(monkeypatch: pytest.MonkeyPatch) -> None:

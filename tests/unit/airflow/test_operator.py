@@ -22,6 +22,7 @@ from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import planner
 from airflow_changefeed.export import run as run_module
 from airflow_changefeed.export import spec as spec_module
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output import attempts
 from airflow_changefeed.output.commit import Commit
@@ -369,8 +370,6 @@ def test_bad_input_is_refused_and_changes_nothing(
 
 def test_an_edited_variable_stops_the_export(database: str, path: str) -> None:
     """Nothing is exported and nothing moves until a person decides; publish is one of the ways."""
-    from airflow_changefeed.hooks.changefeed import ChangefeedHook
-
     operator(path).execute(context(START, START + HOUR))
     text = AirflowVariables().get(KEY) or ""
     AirflowVariables().set(KEY, text.replace("017FS", "017FR"))
@@ -378,6 +377,24 @@ def test_an_edited_variable_stops_the_export(database: str, path: str) -> None:
         operator(path).execute(context(START + HOUR, START + 2 * HOUR))
     assert len(ExportStore(path, FEED).list()) == 2
     ChangefeedHook().publish(CONSUMER, FEED)
+    operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+    assert_complete(database, path, 2)
+
+
+def test_an_empty_answer_of_a_secrets_backend_is_said(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before what is published, so that publishing again does not help."""
+    operator(path).execute(context(START, START + HOUR))
+    monkeypatch.setenv(f"AIRFLOW_VAR_{KEY.upper()}", "")
+    for _ in range(2):
+        with pytest.raises(
+            AirflowFailException,
+            match=rf"CursorFormatError: Airflow Variable '{KEY}' is empty.*secrets backend",
+        ):
+            operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+        ChangefeedHook().publish(CONSUMER, FEED)
+    monkeypatch.delenv(f"AIRFLOW_VAR_{KEY.upper()}")
     operator(path).execute(context(START + HOUR, START + 2 * HOUR))
     assert_complete(database, path, 2)
 

@@ -25,7 +25,7 @@ from airflow_changefeed.hooks.changefeed_spark import (
     spark_connection,
 )
 from airflow_changefeed.hooks.changefeed_submit import job_folder, sweep_folders
-from airflow_changefeed.version_compat import AirflowException, BaseHook
+from airflow_changefeed.version_compat import AirflowException
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import HOUR, operator, path
@@ -242,7 +242,7 @@ def test_another_spark_brings_its_own_python(tmp_path: Path, monkeypatch: pytest
 def connected(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> Connection:
     """Return Airflow's connection to Spark."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    return spark_connection(BaseHook.get_connection, "spark_default")
+    return spark_connection("spark_default")
 
 
 @pytest.mark.parametrize(
