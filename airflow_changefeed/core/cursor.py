@@ -250,21 +250,29 @@ def variable_key(database: str, consumer: str, feed: str) -> str:
 
     :param database: its identity, of which the name has the first part and the value has all.
     """
-    return _short_key(f"{variable_prefix(database)}{consumer}:{feed}")
+    return distinct_name(f"{variable_prefix(database)}{consumer}:{feed}", _URL_UNSAFE, _KEY_LIMIT)
 
 
 def old_variable_key(consumer: str, feed: str) -> str:
     """Return the name that the Variable had before databases had identities."""
-    return _short_key(f"{KEY_PREFIX}:{consumer}:{feed}")
+    return distinct_name(f"{KEY_PREFIX}:{consumer}:{feed}", _URL_UNSAFE, _KEY_LIMIT)
 
 
-def _short_key(key: str) -> str:
-    plain = _URL_UNSAFE.sub("_", key)
-    if plain == key and len(key) <= _KEY_LIMIT:
-        return key
+def distinct_name(name: str, unsafe: re.Pattern[str], most: int, mark: str = "~", digits: int = 32) -> str:
+    """
+    Return a name where not all names can be: what it can keep, and a hash, so that it stays another one.
+
+    :param unsafe: characters that cannot be there.
+    :param most: characters.
+    :param mark: before the hash.
+    :param digits: of the hash.
+    """
+    plain = unsafe.sub("_", name)
+    if plain == name and len(name) <= most:
+        return name
     # Half a character, too: a name that nobody can have must not stop a search among Variables.
-    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
-    return f"{plain[: _KEY_LIMIT - len(digest) - 1]}~{digest}"
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:digits]
+    return f"{plain[: most - len(mark) - digits]}{mark}{digest}"
 
 
 def seal_command(feed: str, until: datetime) -> str:

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.cursor import distinct_name
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.version_compat import Stats
 
@@ -39,8 +40,8 @@ _MOST_CHARACTERS = 90
 
 
 def tag(name: str) -> str:
-    """Return a name as a tag has it: other characters become ``_``, and a long one is cut."""
-    return _NOT_ALLOWED.sub("_", name)[:_MOST_CHARACTERS]
+    """Return a name as a tag has it: one with other characters, or a long one, ends in a hash."""
+    return distinct_name(name, _NOT_ALLOWED, _MOST_CHARACTERS, "-", 8)
 
 
 def sealed(feed: str, consumer: str, took: timedelta) -> None:
