@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.storage.azure import SCHEMES as AZURE_SCHEMES
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 
@@ -30,8 +31,6 @@ _PROVIDER = "airflow.providers.openlineage"
 _FILE = "file"
 #: Schemes that OpenLineage names otherwise.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-#: Schemes of which ``container@account`` is the authority; of others it is a login.
-_CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ def output_dataset(
     if scheme in (_FILE, "local"):
         return Dataset(_FILE, folder, columns or {}, catalog_table)
     user, _, host = parts.netloc.rpartition("@")
-    if user and scheme in _CONTAINER_SCHEMES and ":" not in user:
+    # On Azure it is the container, elsewhere a login.
+    if user and scheme in AZURE_SCHEMES and ":" not in user:
         host = f"{user}@{host}"
     return Dataset(f"{scheme}://{host}", folder.lstrip("/"), columns or {}, catalog_table)
 

@@ -17,6 +17,7 @@ from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.folding.merge import MergeResult
 from airflow_changefeed.folding.states import State
 from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.storage.azure import SCHEMES as AZURE
 from airflow_changefeed.observability.lineage import Lineage, output_dataset, table_dataset
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
@@ -61,10 +62,18 @@ def export(path: Path, **more: Any) -> InProcessOperator:
         ("abfss://raw@acct.dfs.core.windows.net/out", "abfss://raw@acct.dfs.core.windows.net", "out/a.B"),
         ("abfss://raw:secret@acct.dfs.core.windows.net/out", "abfss://acct.dfs.core.windows.net", "out/a.B"),
         ("hdfs://name:8020/out", "hdfs://name:8020", "out/a.B"),
+        ("hdfs://me@name:8020/out", "hdfs://name:8020", "out/a.B"),
+        ("s3://AKIAKEY@lake/out", "s3://lake", "out/a.B"),
+        ("sftp://me@host/out", "sftp://host", "out/a.B"),
+        *(
+            (f"{scheme}://{authority}/out", f"{scheme}://{authority}", "out/a.B")
+            for scheme in AZURE
+            for authority in ("raw@acct.dfs.core.windows.net", "raw", "$web@acct.blob.core.windows.net")
+        ),
     ],
 )
 def test_an_output_is_named_by_the_conventions(path: str, namespace: str, name: str) -> None:
-    """Without logins and signatures."""
+    """Without logins and signatures; what stands before an account of Azure is the container, no login."""
     found = output_dataset(path, "a.B")
     assert (found.namespace, found.name) == (namespace, name)
 

@@ -166,7 +166,9 @@ def test_a_refused_format_has_changed_nothing(
     monkeypatch.setitem(__import__("sys").modules, "pyiceberg", None)
     with pytest.raises(AirflowFailException, match=r"airflow-changefeed\[iceberg\]"):
         operator(path, local_below=1000, **iceberg).execute(context(START, START + HOUR))
-    with pytest.raises(AirflowFailException, match=r"no connection 'elsewhere' .*: create it with what opens"):
+    with pytest.raises(
+        AirflowFailException, match=r"no connection 'elsewhere' .*: create it with what opens"
+    ):
         operator(path, local_below=1000, **iceberg | {"catalog_conn_id": "elsewhere"}).execute(
             context(START, START + HOUR)
         )
