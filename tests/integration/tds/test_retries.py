@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, Parked
+from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OutputCheck, Parked
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
@@ -134,6 +134,9 @@ CALLS: dict[str, Callable[[MssqlFeedSource], Any]] = {
     "begin_consumer": lambda source: source.begin_consumer("nightly", FEED, {0: Ulid.MIN}, by="me"),
     "move_cursors": lambda source: source.move_cursors("nightly", FEED, [_MOVE], by="me"),
     "drop_consumer": lambda source: source.drop_consumer("nightly", FEED),
+    "record_check": lambda source: source.record_check(
+        OutputCheck("nightly", FEED, "/lake", UNTIL, "me", 0, None)
+    ),
     "create_consumer": lambda source: source.create_consumer(
         ConsumerSpec("nightly", FEED), begin=Ulid.MIN, starts={}, by="me"
     ),
@@ -178,6 +181,7 @@ AGAIN = {
     "history",
     "feed",
     "overview",
+    "record_check",
 }
 
 
