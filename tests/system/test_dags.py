@@ -331,16 +331,16 @@ def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: 
     What nobody has exported yet stays in the feed; a sample of the export is read.
 
     A feed that is broken does not stop the others. One that only a service reads is purged as well, and one
-    that nobody reads yet is not.
+    that nobody reads yet is not. What lies before the first run of an export is kept, and said.
     """
-    broken, read, unread = "abc.Gone", "nyc.Gate", "nyc.Plane"
+    broken, read, held, unread = "abc.Gone", "nyc.Gate", "nyc.Held", "nyc.Plane"
     with closing(sqlite3.connect(feed.describe()["path"])) as connection:
-        for name in (broken, read, unread):
+        for name in (broken, read, held, unread):
             connection.execute(f'create table "{name}" (id integer primary key)')
             connection.commit()
             feed.set_up_feed(name)
         connection.execute(f'drop table "{broken}"')
-        for name in (read, unread):
+        for name in (read, held, unread):
             hint = int(START.timestamp() * 1000)
             connection.execute(f'insert into "{name}" values (1)')
             connection.execute(
@@ -348,17 +348,24 @@ def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: 
             )
         connection.commit()
     create_consumer(feed, ConsumerSpec("mailer", read), "latest", by="tests")
+    feed.seal(held, START + timedelta(hours=1))
+    begin = Ulid.floor(START + timedelta(hours=1)).previous()
+    feed.begin_consumer("lake", held, {0: begin}, by="changefeed_hourly/run/export/1")
     window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T06:00:00Z"}
     at = START.isoformat()
     done = runner.run(("changefeed_hourly", at, window), ("changefeed_maintain", at, None))
     assert done.states == ["success", "failed"], done.output[-5000:]
     assert "a sample of 3 days" in done.output
     assert broken in done.output
+    assert (
+        f"cursor accept-beginning lake --feed {held} --note ... --conn-id changefeed_default" in done.output
+    )
     *looked_after, verified = done.results[1]
     assert looked_after == [
-        [broken, FEED, read, unread],
+        [broken, FEED, read, held, unread],
         {"feed": FEED, "drained": 0, "purged": 6 * 60, "held_by": []},
         {"feed": read, "drained": 0, "purged": 1, "held_by": []},
+        {"feed": held, "drained": 0, "purged": 0, "held_by": ["lake"]},
         {"feed": unread, "drained": 1, "purged": 0, "held_by": []},
     ]
     assert (verified["rows"], verified["damage"]) == (6 * 60, 0)
