@@ -43,6 +43,7 @@ Every error of airflow_changefeed, in one tree.
     │   │   ├── OutputNotWritableError
     │   │   ├── ForeignOutputError    the path holds another feed's export
     │   │   ├── ManifestError         a manifest or file that is damaged or missing
+    │   │   ├── SymbolicLinkError     a link in an output, which nothing follows
     │   │   ├── TableError            a Delta or Iceberg table that cannot be read or written
     │   │   └── SpecNotFoundError     what a job was to do has been removed
     │   └── SparkEnvironmentError     Java, spark-submit or the Spark connection is not usable
@@ -271,6 +272,10 @@ class ManifestError(OutputError):
 
 class TableError(OutputError):
     """A table of Delta Lake or Iceberg cannot be read or written, or is not this export's."""
+
+class SymbolicLinkError(OutputError):
+    """A file or folder of an output is a symbolic link, or lies behind one."""
+
 
 
 class SpecNotFoundError(OutputError):

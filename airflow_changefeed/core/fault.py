@@ -114,6 +114,7 @@ class FaultKind(Enum):
     FILE_UNREADABLE = ("file-unreadable", _ERROR)
     FILE_CHANGED = ("file-changed", _ERROR)
     FILE_FOREIGN = ("file-foreign", _ERROR)
+    SYMBOLIC_LINK = ("symbolic-link", _ERROR)
     FILE_UNREFERENCED = ("file-unreferenced", _NOTE)
     UNIT_NOT_PLACED = ("unit-not-placed", _ERROR)
     UNITS_OVERLAP = ("units-overlap", _ERROR)

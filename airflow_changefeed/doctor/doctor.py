@@ -35,10 +35,12 @@ from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,
     SourceUnavailableError,
+    SymbolicLinkError,
 )
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_cursors import CursorStore
+from airflow_changefeed.verify.report import link_fault
 
 Answer = TypeVar("Answer")
 #: How the names of checks begin that ask Airflow, and not the feeds' database.
@@ -238,7 +240,10 @@ def _output(
         with suppress(ChangefeedError):
             source.record_check(output_check(state.feed, consumer, store.path, began, "doctor", missing))
 
-    return output_faults(store, source.identity().id, feed, rows, marks, holes, state.purged, record)
+    try:
+        return output_faults(store, source.identity().id, feed, rows, marks, holes, state.purged, record)
+    except SymbolicLinkError as problem:
+        return [link_fault(problem.facts["path"])]
 
 
 def _seal(source: FeedSource, open_store: Callable[[str], ExportStore], feed: str) -> list[Fault]:

@@ -6,7 +6,7 @@ times (docs/adr/0010-bases.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -215,13 +215,19 @@ def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
     :raises ManifestError: it has lost files.
     """
     folder = snapshots.folder(one.token)
-    lost = set(one.files) - set(snapshots.files.names(folder))
+    lost = _gone(snapshots.files, folder, one.files)
     if lost:
         raise _lost(one.path, lost)
     what = f"the snapshot of {format_time(one.begin)}" + (f" where {one.where}" if one.where else "")
     urls = _urls(snapshots.files, folder, one.files)
     facts = replace(one.base, origin=one.begin)
     return Base(what, one.table, one.begin, one.exact_from, one.path, facts, urls, one.where)
+
+
+def _gone(files: Files, folder: str, names: Iterable[str]) -> set[str]:
+    """Return which files are not in a folder; a symbolic link is an error."""
+    there = files.sizes(folder)
+    return {name for name in names if name not in there and not files.exists(f"{folder}/{name}")}
 
 
 def _urls(files: Files, folder: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -240,7 +246,7 @@ def _state(states: StateStore, at: datetime) -> Base | None:
         if state.base is None or (state.feed, state.database) != (states.feed, states.database):
             return None
         folder, attempt = states.placed(at, state.attempt), state.attempt
-        lost = set(state.files) - set(states.files.names(folder))
+        lost = _gone(states.files, folder, state.files)
         if not lost:
             what = f"the state at {format_time(at)}"
             urls = _urls(states.files, folder, state.files)

@@ -195,7 +195,11 @@ class CurrentOutput(TableOutput):
             for folder in {posixpath.dirname(path) for path in own}
             for name in self.files.sizes(posixpath.join(self.layout.data, folder))
         }
-        return [path for path in own if path not in there]
+        return [
+            path
+            for path in own
+            if path not in there and not self.files.exists(posixpath.join(self.layout.data, path))
+        ]
 
     def discard(self, attempt: int, at: datetime) -> None:
         """Remove the files and the document of a failed attempt."""

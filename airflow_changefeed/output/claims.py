@@ -7,6 +7,7 @@ another's.
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.codec import Document
@@ -56,6 +57,8 @@ def check(files: Files, layout: Layout, wanted: Claim) -> None:
     :raises OutputError: it is the feed's in another format.
     """
     _check_ancestors(files, layout)
+    # Where it is a link, before anything is sealed and written.
+    files.url(layout.data)
     claimed = read(files, layout)
     if claimed is not None:
         if claimed.table and not files.names(layout.data):
@@ -137,7 +140,7 @@ def tables(files: Files, feed: str) -> list[str]:
     for name in files.names(f"{files.root}/{CONTROL}"):
         layout = Layout(files.root, unquote_feed(name))
         # Damaged claims of other feeds, and folders of something else, are not our concern.
-        with contextlib.suppress(ManifestError, InvalidArgumentError):
+        with contextlib.suppress(OutputError, InvalidArgumentError):
             claim = read(files, layout)
             if claim is not None and claim.table and claim.feed == feed:
                 found.append(claim.table)
@@ -153,7 +156,8 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
     parts = layout.path.split("/")
     for depth in range(len(parts) - 1, max(len(parts) - 1 - _ANCESTORS, 0), -1):
         parent, name = "/".join(parts[:depth]), parts[depth]
-        is_inside = files.moves_folders and name and files.exists(f"{parent}/{CONTROL}/{name}/feed.json")
+        # Not by the files: above the root a link is the user's own.
+        is_inside = files.moves_folders and name and os.path.exists(f"{parent}/{CONTROL}/{name}/feed.json")
         if name == CONTROL or is_inside:
             owner = "an export" if name == CONTROL else f"the export of feed {unquote_feed(name)!r}"
             raise ForeignOutputError(

@@ -38,13 +38,20 @@ class Files(Protocol):
     has_uploads: bool
 
     def url(self, path: str) -> str:
-        """Return a path in the form that Spark and other readers use."""
+        """
+        Return a path in the form that Spark and other readers use.
+
+        :raises SymbolicLinkError: it is a link, or lies behind one.
+        """
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; empty if it does not exist."""
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
+
+    def links(self, folder: str) -> list[str]:
+        """Return the symbolic links below a folder, or the first one on the way to it: their paths."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder exists."""

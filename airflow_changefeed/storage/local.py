@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files on a disk that this machine mounts: a folder appears, moves and vanishes by one rename."""
+"""
+Files on a disk that this machine mounts: a folder appears, moves and vanishes by one rename.
+
+Whoever can write to an output could put a symbolic link where we list, write, rename or remove, and lead us
+elsewhere. So each call goes from the root to its file folder by folder, and follows no link on its way: a
+check of the whole path would be over before the path is used. Only the root, and what is above it, may be a
+link.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +15,32 @@ import errno
 import io
 import os
 import re
-import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, BinaryIO
 
-from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    OutputError,
+    OutputNotWritableError,
+    SymbolicLinkError,
+    TransientError,
+)
 from airflow_changefeed.storage.errors import answering, full_error, is_full, is_refusal
 from airflow_changefeed.storage.objects import OpenUpload, Receipt
 
 #: The folder of an output for what is not data; readers of Parquet skip names that begin with "_".
 CONTROL = "_changefeed"
+#: The folder of what is being removed, below the root.
+TRASH = f"{CONTROL}/removed"
 _TRIES = 100
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}")
+_LIST = os.O_RDONLY | os.O_DIRECTORY
+# On Linux a folder on the way need not be readable.
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
 def unfinished(name: str) -> str | None:
@@ -46,9 +64,11 @@ def writing(path: str) -> Iterator[None]:
             raise TransientError(
                 f"output path {path} cannot be written now: {said}; retry", path=path
             ) from problem
+        remedy = "give the export its own writable folder"
+        if problem.errno == errno.EXDEV:
+            remedy = "an output must lie on one file system, so mount all of it, not a folder in it"
         raise OutputNotWritableError(
-            f"output path {path} cannot be written: {said}; give the export its own writable folder",
-            path=path,
+            f"output path {path} cannot be written: {said}; {remedy}", path=path
         ) from problem
 
 
@@ -79,20 +99,64 @@ def _deepest(path: str) -> str:
     return path
 
 
-def _make_folder(path: str) -> None:
-    """Make a folder with its parents; FileNotFoundError if somebody prunes it at the same time."""
+def link_error(path: str) -> SymbolicLinkError:
+    """Return the error for a symbolic link in an output."""
+    return SymbolicLinkError(
+        f"{path} is a symbolic link, and below the root of an output none is followed: whoever can write "
+        "there could lead us to other files. Remove the link. If the files are to lie elsewhere, mount that "
+        "place as the root of the output, or make it the root, which may be a link",
+        path=path,
+    )
+
+
+def _open(name: str, flags: int, folder: int, path: str) -> int:
+    """
+    Open a name in an open folder.
+
+    :param path: of the same, for messages.
+    :raises SymbolicLinkError: it is a link.
+    """
     try:
-        os.makedirs(path, exist_ok=True)
-    except FileExistsError:
-        # What makedirs found may be gone before it checks whether it is a folder.
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+        # Non-blocking: somebody may have put a pipe there, to which nobody writes.
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
+    except OSError as problem:
+        # Of a link the system says one of these.
+        if problem.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(_status(name, folder)):
+            raise link_error(path) from None
+        raise
+
+
+def _status(name: str, folder: int) -> os.stat_result:
+    """Return what the system knows of a name in an open folder; of a link, not of where it leads."""
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def _is_link(status: os.stat_result) -> bool:
+    return stat.S_ISLNK(status.st_mode)
+
+
+def _discard(name: str, folder: int) -> None:
+    """Remove a file, a link, or a folder with its content from an open folder; what is refused stays."""
+    with contextlib.suppress(OSError, RecursionError):
+        try:
+            inside = os.open(name, _LIST | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError:
+            os.unlink(name, dir_fd=folder)
+            return
+        try:
+            for each in os.listdir(inside):
+                _discard(each, inside)
+        finally:
+            os.close(inside)
+        os.rmdir(name, dir_fd=folder)
 
 
 class LocalFiles:
     """
-    Files on a disk that this machine mounts.
+    Files on a disk that this machine mounts; every path is the root or below it.
+
+    A symbolic link below the root is a :class:`~airflow_changefeed.exceptions.SymbolicLinkError` where it is
+    met; but :meth:`remove` removes it, and :meth:`sizes` passes over it.
 
     :param root: absolute path.
     :param url: the root as the user wrote it; None for the path alone.
@@ -104,71 +168,176 @@ class LocalFiles:
     def __init__(self, root: str, url: str | None = None) -> None:
         self.root = root.rstrip("/") or "/"
         self._url = (self.root if url is None else url).rstrip("/")
+        # Once: where it is a link, all that we do goes to one place.
+        self._real = os.path.realpath(self.root)
+
+    # ---- the way to a file
+
+    @contextmanager
+    def _folder(self, path: str, flags: int = _PASS, *, make: bool = False) -> Iterator[int]:
+        """
+        Open a folder.
+
+        :param make: it and its parents; FileNotFoundError if somebody prunes one at the same time.
+        :raises SymbolicLinkError: a link is on the way.
+        """
+        way = self.root.rstrip("/")
+        parts = [part for part in path[len(way) :].split("/") if part]
+        if not f"{path}/".startswith(f"{way}/") or ".." in parts:
+            raise self._outside(path)
+        if make and not os.path.isdir(self._real):
+            os.makedirs(self._real, exist_ok=True)
+        folder = os.open(self._real, _PASS if parts else flags)
+        try:
+            for number, part in enumerate(parts, 1):
+                way = f"{way}/{part}"
+                inner = self._step(part, flags if number == len(parts) else _PASS, folder, way, make=make)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
+
+    @staticmethod
+    def _step(name: str, flags: int, folder: int, path: str, *, make: bool) -> int:
+        try:
+            return _open(name, flags, folder, path)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        return _open(name, flags, folder, path)
+
+    @contextmanager
+    def _beside(self, path: str, *, make: bool = False) -> Iterator[tuple[str, int]]:
+        """Open the folder that a path lies in; give the path's name in it, and the folder."""
+        parent, _, name = path.rpartition("/")
+        if name == "..":
+            raise self._outside(path)
+        with self._folder(parent, make=make) as folder:
+            yield name, folder
+
+    def _outside(self, path: str) -> OutputError:
+        return OutputError(f"{path} does not lie below {self.root}", path=path)
+
+    def _open_file(self, path: str, flags: int) -> int:
+        """Open a file, and make its folder if it is to be created; for Python's ``open``."""
+        with self._beside(path, make=bool(flags & os.O_CREAT)) as (name, folder):
+            return _open(name, flags, folder, path)
+
+    def _find(self, path: str) -> os.stat_result | None:
+        """Return what the system knows of a file, folder or link; None if it does not exist."""
+        with _looking(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if path == self.root:
+                return os.stat(self._real)
+            with self._beside(path) as (name, folder):
+                return _status(name, folder)
+        return None
+
+    def _check(self, path: str) -> os.stat_result | None:
+        """Return what the system knows of a file or folder; refuse a link."""
+        found = self._find(path)
+        if found is not None and _is_link(found):
+            raise link_error(path)
+        return found
+
+    def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield files and links below a folder, by path relative to it; none if it does not exist."""
+        waiting = [""]
+        while waiting:
+            inside = waiting.pop()
+            path = f"{folder}/{inside}".rstrip("/")
+            # Anything may vanish meanwhile: another attempt is being cleaned up.
+            with (
+                _looking(path),
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                self._folder(path, _LIST) as opened,
+                os.scandir(opened) as entries,
+            ):
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{inside}{entry.name}/")
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        yield f"{inside}{entry.name}", entry.stat(follow_symlinks=False)
+
+    # ---- what is there
 
     def url(self, path: str) -> str:
-        """Return a path in the form that Spark and other readers use."""
+        """
+        Return a path in the form that Spark and other readers use, which follow links.
+
+        :raises SymbolicLinkError: it is one at this moment, or lies behind one.
+        """
+        self._check(path)
         return self._url + path.removeprefix(self.root.rstrip("/"))
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; empty if it does not exist."""
-        with _looking(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(os.listdir(folder))
+        with (
+            _looking(folder),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            self._folder(folder, _LIST) as opened,
+        ):
+            return sorted(os.listdir(opened))
         return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the bytes of all files below a folder, by path relative to it."""
-        found: dict[str, int] = {}
-        for where, _, names in os.walk(folder):
-            for name in names:
-                path = f"{where}/{name}"
-                # A file may vanish meanwhile: another attempt is being cleaned up.
-                with _looking(path), contextlib.suppress(FileNotFoundError):
-                    found[os.path.relpath(path, folder)] = os.stat(path).st_size
-        return found
+        return {path: found.st_size for path, found in self._below(folder) if not _is_link(found)}
+
+    def links(self, folder: str) -> list[str]:
+        """Return the symbolic links below a folder, or the first one on the way to it."""
+        try:
+            return sorted(f"{folder}/{path}" for path, found in self._below(folder) if _is_link(found))
+        except SymbolicLinkError as problem:
+            return [problem.facts["path"]]
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder exists."""
-        return os.path.exists(path)
+        return self._check(path) is not None
 
     def size(self, path: str) -> int | None:
         """Return the size of a file in bytes; None if it does not exist."""
-        return os.path.getsize(path) if os.path.isfile(path) else None
+        found = self._check(path)
+        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None if it does not exist."""
         with (
             _looking(path),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            open(path, "rb") as file,
+            self.reader(path) as file,
         ):
             return file.read()
         return None
 
+    def reader(self, path: str) -> BinaryIO:
+        """Open a file for random reads; FileNotFoundError if it does not exist."""
+        return open(path, "rb", opener=self._open_file)
+
+    # ---- changes
+
     def write(self, path: str, content: bytes) -> None:
         """Write a whole file atomically: readers see the old or the new content."""
-        folder, name = os.path.split(path)
         for _ in range(_TRIES):
-            temporary = f"{folder}/.{name}.{uuid.uuid4().hex[:8]}"
-            with writing(path):
+            # Not found: somebody pruned the folder just made, or a newer attempt removed what is not whole.
+            with (
+                writing(path),
+                contextlib.suppress(FileNotFoundError),
+                self._beside(path, make=True) as (name, folder),
+            ):
+                temporary = f".{name}.{uuid.uuid4().hex[:8]}"
                 try:
-                    with self._create(temporary) as file:
+                    with open(temporary, "xb", opener=partial(_open, folder=folder, path=path)) as file:
                         file.write(content)
-                    # Not found: a newer attempt removed it as a leftover; let it find the whole file.
-                    with contextlib.suppress(FileNotFoundError):
-                        os.replace(temporary, path)
-                        return
-                finally:
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    return
+                except BaseException:
                     with contextlib.suppress(OSError):
-                        os.unlink(temporary)
-        raise OutputNotWritableError(f"{path} cannot be written because it is removed repeatedly", path=path)
-
-    @staticmethod
-    def _create(path: str) -> BinaryIO:
-        for _ in range(_TRIES):
-            # Not found: somebody pruned the empty folder just made.
-            with contextlib.suppress(FileNotFoundError):
-                _make_folder(os.path.dirname(path))
-                return open(path, "wb")
+                        os.unlink(temporary, dir_fd=folder)
+                    raise
         raise _never_there(path)
 
     @contextmanager
@@ -176,6 +345,13 @@ class LocalFiles:
         """Open a new file for writing bytes."""
         with writing(path), self._create(path) as file:
             yield file
+
+    def _create(self, path: str) -> BinaryIO:
+        for _ in range(_TRIES):
+            # Not found: somebody pruned the empty folder just made.
+            with contextlib.suppress(FileNotFoundError):
+                return open(path, "wb", opener=self._open_file)
+        raise _never_there(path)
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
         """Refuse: files are renamed to their place, as :attr:`has_uploads` says."""
@@ -188,20 +364,19 @@ class LocalFiles:
     def abort(self, path: str, upload_id: str) -> None:
         """Nothing to do: there are no uploads."""
 
-    def reader(self, path: str) -> BinaryIO:
-        """Open a file for random reads; FileNotFoundError if it does not exist."""
-        return open(path, "rb")
-
     def move(self, source: str, target: str) -> bool:
         """Move a file or folder to a free path; False if it does not exist."""
         with writing(target):
             for _ in range(_TRIES):
-                if not os.path.exists(source):
+                if self._check(source) is None:
                     return False
                 # Not found: the source is gone meanwhile, or somebody pruned the target's empty parent.
-                with contextlib.suppress(FileNotFoundError):
-                    _make_folder(os.path.dirname(target))
-                    os.rename(source, target)
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    self._beside(source) as (name, folder),
+                    self._beside(target, make=True) as (new_name, new_folder),
+                ):
+                    os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
                     return True
         raise _never_there(target)
 
@@ -218,36 +393,44 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         """Remove a folder with its content, if it exists."""
-        if not os.path.isdir(path):
+        found = self._find(path)
+        if found is None or not stat.S_ISDIR(found.st_mode):
             self.remove_file(path)
             return
-        with writing(path):
-            # First out of reach of its owner, who may still write to it; then piece by piece.
-            condemned = f"{self._trash}/{uuid.uuid4().hex}"
-            if self.move(path, condemned):
-                shutil.rmtree(condemned, ignore_errors=True)
-                self.prune(self._trash, self.root)
+        # First out of reach of its owner, who may still write to it; then piece by piece.
+        condemned = uuid.uuid4().hex
+        if self.move(path, f"{self._trash}/{condemned}"):
+            self._empty_trash([condemned])
 
     def remove_file(self, path: str) -> None:
         """Remove a file, if it exists."""
-        with writing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(path)
+        with (
+            writing(path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            self._beside(path) as (name, folder),
+        ):
+            os.unlink(name, dir_fd=folder)
 
     @property
     def _trash(self) -> str:
-        return f"{self.root}/{CONTROL}/removed"
+        return f"{self.root}/{TRASH}"
 
     def sweep(self) -> None:
         """Clean up after a killed :meth:`remove`."""
-        for name in self.names(self._trash):
-            shutil.rmtree(f"{self._trash}/{name}", ignore_errors=True)
+        self._empty_trash(self.names(self._trash))
+
+    def _empty_trash(self, names: Iterable[str]) -> None:
+        with contextlib.suppress(FileNotFoundError), self._folder(self._trash) as trash:
+            for name in names:
+                _discard(name, trash)
         self.prune(self._trash, self.root)
 
     def prune(self, folder: str, upto: str) -> None:
         """Remove a folder if it is empty, then its parents up to but not ``upto``."""
         while folder.startswith(f"{upto}/"):
             try:
-                os.rmdir(folder)
+                with self._beside(folder) as (name, parent):
+                    os.rmdir(name, dir_fd=parent)
             except FileNotFoundError:
                 pass
             except OSError:

@@ -123,6 +123,10 @@ class RemoteFiles:
             return self.objects.sizes(folder)
         return {}
 
+    def links(self, folder: str) -> list[str]:
+        """Return none: stores have no links."""
+        return []
+
     def exists(self, path: str) -> bool:
         """Whether a file or folder exists."""
         return self.size(path) is not None or bool(self.names(path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.exceptions import TableConflictError, TableError
+from airflow_changefeed.output.layout import DELTA_LOG
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.errors import secrets_of
 from airflow_changefeed.tables.base import (
@@ -30,7 +31,12 @@ from airflow_changefeed.tables.base import (
 )
 from airflow_changefeed.tables.delta_log import has_other_rows, is_told, kept_longer
 from airflow_changefeed.tables.errors import asking, check_installed
-from airflow_changefeed.tables.storage import check_conditional_put, object_store_options, table_url
+from airflow_changefeed.tables.storage import (
+    check_conditional_put,
+    check_links,
+    object_store_options,
+    table_url,
+)
 from airflow_changefeed.tables.types import DELTA, table_schema, united
 
 if TYPE_CHECKING:
@@ -211,6 +217,7 @@ class DeltaLakeTable:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
+        check_links(self._store, DELTA_LOG)
         with asking(self.what, self._secrets, terminal=(DeltaError,)):
             try:
                 table = DeltaTable(self._url, storage_options=self._storage_options())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -27,12 +28,14 @@ from airflow_changefeed.tables.base import (
     UnitKey,
 )
 from airflow_changefeed.tables.errors import asking, check_installed
+from airflow_changefeed.tables.storage import check_links
 from airflow_changefeed.tables.types import ICEBERG, coarse_times, table_schema, united
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _RETRIES = "commit.retry.num-retries"
+_METADATA_PATH = "write.metadata.path"
 #: The version of a table that has no snapshot.
 _NO_SNAPSHOT = 0
 
@@ -201,6 +204,7 @@ class IcebergTable:
 
         from airflow_changefeed.tables.iceberg_io import io_properties
 
+        check_links(self._store, ICEBERG_FILES)
         with asking(
             self.what,
             self._secrets,
@@ -239,6 +243,14 @@ class IcebergTable:
             raise TableError(
                 f"{self.what} lies at {table.location()}, and {self._use.maker} writes to {self._location}: "
                 "give it another table",
+                table=self.what,
+            )
+        # Whoever can write to the output can change the file that says so.
+        metadata = _plain(table.metadata.properties.get(_METADATA_PATH, self._location))
+        if not f"{posixpath.normpath(metadata)}/".startswith(f"{_plain(self._location)}/"):
+            raise TableError(
+                f"{self.what} has its metadata written to {metadata}, outside of {self._location}: somebody "
+                f"changed its property {_METADATA_PATH}; set it to {self._location}/{ICEBERG_FILES}/metadata",
                 table=self.what,
             )
         fields = {field.name: field.transform for field in table.spec().fields}
@@ -320,7 +332,7 @@ class IcebergTable:
                 # microseconds.
                 **({"read.parquet.vectorization.enabled": "false"} if coarse_times(change.schema) else {}),
                 # Readers of plain Parquet skip folders that begin with "_".
-                "write.metadata.path": f"{self._location}/{ICEBERG_FILES}/metadata",
+                _METADATA_PATH: f"{self._location}/{ICEBERG_FILES}/metadata",
                 "write.data.path": f"{self._location}/{ICEBERG_FILES}/data",
             },
         )

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from airflow_changefeed.exceptions import TableError
 from airflow_changefeed.storage.credentials import made
 from airflow_changefeed.storage.files import Files
-from airflow_changefeed.storage.local import LocalFiles
+from airflow_changefeed.storage.local import LocalFiles, link_error
 from airflow_changefeed.storage.remote import RemoteFiles
+from airflow_changefeed.tables.base import TableHome
 
 # What only says how fast files are read and written.
 _PACE = {
@@ -30,6 +31,17 @@ _UNSAFE = {
     "conditional_put": ("disabled",),
     "aws_conditional_put": ("disabled",),
 }
+
+
+def check_links(home: TableHome, folder: str) -> None:
+    """
+    Check that a table's folder of metadata has no symbolic links: the library that writes there follows them.
+
+    :param folder: its name in the folder of the data.
+    :raises SymbolicLinkError: it has, or is one.
+    """
+    for link in home.files.links(f"{home.layout.data}/{folder}"):
+        raise link_error(link)
 
 
 def table_url(files: Files, folder: str, what: str) -> str:

@@ -27,7 +27,7 @@ from airflow_changefeed.output.layout import (
     token_text,
 )
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.storage.local import unfinished
+from airflow_changefeed.storage.local import TRASH, unfinished
 from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 
 #: Remedies of what attempts leave behind.
@@ -74,6 +74,13 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
 
 def data_shards(store: ExportStore) -> list[Shard]:
     """Return the shards that have data, with or without manifests."""
+def links(store: ExportStore) -> list[str]:
+    """Return the symbolic links where an export has files: of its own, or shared with others."""
+    layout = store.layout
+    folders = (layout.data, layout.control, layout.jobs, layout.programs, f"{layout.path}/{TRASH}")
+    return [link for folder in folders for link in store.files.links(folder)]
+
+
     found = (_shard(name) for name in store.files.names(store.layout.data))
     return [shard for shard in found if shard is not None]
 

@@ -34,6 +34,13 @@ def output_fault(
     return Fault(kind, where, what, remedy, unit, path)
 
 
+def link_fault(path: str, unit: ExportUnit | None = None) -> Fault:
+    """Return the fault of a symbolic link in an output."""
+    what = "it is a symbolic link: plain readers follow it, and what it hides is not verified"
+    remedy = "Remove it; or mount what it leads to as the root of the output, or make it the root"
+    return output_fault(FaultKind.SYMBOLIC_LINK, what, remedy, unit=unit, path=path)
+
+
 @dataclass
 class Report:
     """

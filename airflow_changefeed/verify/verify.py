@@ -17,6 +17,7 @@ from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ManifestError,
     OutputNotWritableError,
+    SymbolicLinkError,
     TransientError,
     UnsupportedVersionError,
 )
@@ -25,7 +26,14 @@ from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.publish import differences
 from airflow_changefeed.verify import orphans
-from airflow_changefeed.verify.report import EXPORT_AGAIN, RESTORE, UPGRADE, Report, output_fault
+from airflow_changefeed.verify.report import (
+    EXPORT_AGAIN,
+    RESTORE,
+    UPGRADE,
+    Report,
+    link_fault,
+    output_fault,
+)
 from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
 
 if TYPE_CHECKING:
@@ -143,14 +151,28 @@ def inspect(
     :raises ManifestError: nothing was exported there.
     """
     interval = Interval.of(start, end, shards)
+    report = Report(store.feed, store.path)
+    links: list[str] = []
+    try:
+        _inspect(store, interval, report, source)
+    except SymbolicLinkError as problem:
+        links.append(problem.facts["path"])
+    if interval == Interval():
+        links += orphans.links(store)
+    named = {fault.path for fault in report.faults}
+    report.faults += [link_fault(path) for path in dict.fromkeys(links) if path not in named]
+    return report
+
+
+def _inspect(store: ExportStore, interval: Interval, report: Report, source: FeedReader | None) -> None:
+    """Add what is found; a symbolic link where more than one unit's files would be is an error."""
     if not store.files.exists(store.layout.data):
         export_there(store)
-    report = Report(store.feed, store.path)
     report.faults += orphans.claim(store, source.identity().id if source is not None else "")
     chosen = interval.shards if interval.shards is not None else tuple(store.shards())
     if interval.shards is None:
         chosen = (*chosen, *(shard for shard in orphans.data_shards(store) if shard not in chosen))
-    units = {shard: store.units(shard, start, end) for shard in chosen}
+    units = {shard: store.units(shard, interval.start, interval.end) for shard in chosen}
     unnamed = {
         shard: orphans.orphans(store, shard, interval.range, own.keys()) for shard, own in units.items()
     }
@@ -168,7 +190,6 @@ def inspect(
         tokens = {unit: token for own in units.values() for unit, token in own.items()}
         orphaned = {unit for own in unnamed.values() for unit, _ in own}
         report.faults += orphans.unknown_files(store, tokens, orphaned)
-    return report
 
 
 def _missing(gap: MissingRange) -> Fault:
@@ -204,6 +225,8 @@ def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, 
     except (ManifestError, UnsupportedVersionError) as problem:
         path = store.layout.manifest(unit, attempts[-1])
         return None, [manifest_fault(store, unit, path, problem)]
+    except SymbolicLinkError as problem:
+        return None, [link_fault(problem.facts["path"], unit)]
     if manifest is None:
         what = "it was withdrawn while it was verified"
         return None, [output_fault(FaultKind.WINDOW_MISSING, what, EXPORT_AGAIN, unit=unit)]
@@ -254,6 +277,9 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         found = read_facts(store, path, file.name)
     except (ManifestError, FileNotFoundError):
         yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=placed)
+        return
+    except SymbolicLinkError as problem:
+        yield link_fault(problem.facts["path"], unit)
         return
     except (TransientError, OutputNotWritableError):
         raise

@@ -20,19 +20,19 @@ from tests.unit.export.faults import local_files
 def test_a_folder_is_made_again_when_it_is_pruned_as_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another attempt removes an empty folder between our finding it and our looking what it is."""
+    """Another attempt removes an empty folder between our opening it and our moving a file into it."""
     files, folder = local_files(tmp_path), tmp_path / "target"
     (tmp_path / "source").write_bytes(b"content")
     folder.mkdir()
-    is_folder, pruned = os.path.isdir, []
+    rename, pruned = os.rename, []
 
-    def prune_first(path: str) -> bool:
-        if not pruned and Path(path) == folder:
+    def prune_first(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if not pruned:
             folder.rmdir()
-            pruned.append(path)
-        return is_folder(path)
+            pruned.append(target)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    monkeypatch.setattr(os.path, "isdir", prune_first)
+    monkeypatch.setattr(os, "rename", prune_first)
     assert files.move(str(tmp_path / "source"), str(folder / "file"))
     assert pruned
     assert (folder / "file").read_bytes() == b"content"
@@ -73,7 +73,7 @@ def test_a_file_system_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch
     """Such as one where disks are mounted: before a run, and where it begins only then."""
     files = LocalFiles(str(tmp_path / "lake" / "feeds"))
 
-    def refused(path: str, *_: object) -> None:
+    def refused(path: str, *_: object, **__: object) -> None:
         raise FileNotFoundError(2, "No such file or directory", path)
 
     monkeypatch.setattr(os, "mkdir", refused)
@@ -103,11 +103,11 @@ def _write_on(files: LocalFiles, number: int) -> None:
 
 #: Calls that need space, and where the operating system refuses it.
 NEEDS_SPACE: dict[str, tuple[str, Callable[[LocalFiles], object]]] = {
-    "write": ("replace", lambda files: files.write(f"{files.root}/a", b"x")),
-    "write to a new folder": ("makedirs", lambda files: files.write(f"{files.root}/b/a", b"x")),
+    "write": ("rename", lambda files: files.write(f"{files.root}/a", b"x")),
+    "write to a new folder": ("mkdir", lambda files: files.write(f"{files.root}/b/a", b"x")),
     "move": ("rename", lambda files: files.move(f"{files.root}/a", f"{files.root}/b")),
     "swap in": ("rename", lambda files: files.swap_in(f"{files.root}/a", f"{files.root}/b")),
-    "remove a folder": ("makedirs", lambda files: files.remove(f"{files.root}/folder")),
+    "remove a folder": ("mkdir", lambda files: files.remove(f"{files.root}/folder")),
     "check": ("mkdir", lambda files: LocalFiles(f"{files.root}/none").check_writable()),
     "look": ("listdir", lambda files: files.names(files.root)),
 }

@@ -283,15 +283,15 @@ def test_a_write_whose_temporary_file_is_removed_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie whose half-written manifest was cleaned up writes it whole, and then finds the newer one."""
-    replace, calls = os.replace, []
+    rename, calls = os.rename, []
 
-    def removed_once(source: str, target: str) -> None:
+    def removed_once(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         calls.append(source)
         if len(calls) == 1:
-            os.unlink(source)
-        replace(source, target)
+            os.unlink(source, dir_fd=src_dir_fd)
+        rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    monkeypatch.setattr(os, "replace", removed_once)
+    monkeypatch.setattr(os, "rename", removed_once)
     LocalFiles(str(tmp_path)).write(f"{tmp_path}/a.json", b"whole")
     assert (tmp_path / "a.json").read_bytes() == b"whole"
     assert len(calls) == 2

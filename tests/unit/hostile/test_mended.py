@@ -160,7 +160,7 @@ def test_a_folder_in_the_place_of_a_document_is_said(store: ExportStore) -> None
         store.claimed()
     claim.rmdir()
     claim.symlink_to(claim.name)
-    with pytest.raises(OutputError, match="symbolic links"):
+    with pytest.raises(OutputError, match="is a symbolic link"):
         store.claimed()
 
 
