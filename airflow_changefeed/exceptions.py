@@ -75,6 +75,9 @@ from typing import Any
 # Spark adds its own state to what a query raises.
 _NAMED = re.compile(rf"{re.escape(__name__)}\.(\w+): (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
+# What every version of Spark says of a file that is gone since its path was found.
+_REPLACED = "It is possible the underlying files have been updated"
+
 
 class ChangefeedError(Exception):
     """
@@ -270,12 +273,12 @@ class ManifestError(OutputError):
     """A manifest, or one of its files, is damaged or missing."""
 
 
-class TableError(OutputError):
-    """A table of Delta Lake or Iceberg cannot be read or written, or is not this export's."""
-
 class SymbolicLinkError(OutputError):
     """A file or folder of an output is a symbolic link, or lies behind one."""
 
+
+class TableError(OutputError):
+    """A table of Delta Lake or Iceberg cannot be read or written, or is not this export's."""
 
 
 class SpecNotFoundError(OutputError):
@@ -377,7 +380,13 @@ def changefeed_error(error: BaseException | str) -> ChangefeedError | None:
 
 def own_error(error: BaseException | str) -> ChangefeedError:
     """Return our error in what another process handed on; any other (a bug, memory) counts as transient."""
-    return changefeed_error(error) or TransientError(error if isinstance(error, str) else described(error))
+    text = error if isinstance(error, str) else described(error)
+    if _REPLACED in text:
+        text = (
+            "a file was replaced while Spark read it: its unit was exported again, or the output was cleaned "
+            f"up; retry, which reads the present files. Spark said: {text}"
+        )
+    return changefeed_error(error) or TransientError(text)
 
 
 def described(error: BaseException, longest: int | None = None) -> str:

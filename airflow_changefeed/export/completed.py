@@ -24,7 +24,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.export.result import MOST_NAMED, ExportResult, named
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.layout import ManifestName
-from airflow_changefeed.output.read import UnitFile, units_and_files
+from airflow_changefeed.output.read import UnitFile, gone_error, units_and_files
 from airflow_changefeed.output.store import ExportStore
 
 if TYPE_CHECKING:
@@ -155,6 +155,8 @@ class CompletedExport:
                 ):
                     for group in range(parquet.num_row_groups):
                         yield from parquet.iter_batches(row_groups=[group], columns=columns)
+            except FileNotFoundError:
+                raise gone_error(file.path) from None
             except (pa.ArrowException, ValueError, OSError) as problem:
                 raise ManifestError(
                     f"{file.path} cannot be read ({type(problem).__name__}: {problem}): export the unit "

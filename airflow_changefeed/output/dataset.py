@@ -35,8 +35,9 @@ def export_dataset(
     Return the events of an interval as a pyarrow dataset over exactly the files of complete units.
 
     Finds its files when it is called, by manifests, and opens them when the dataset is read: call it again
-    after the export was cleaned up. A filter on ``changefeed_shard``, ``changefeed_ulid`` or
-    ``changefeed_time`` leaves out the files that hold nothing of it, also through DuckDB and Polars.
+    after units were exported again, or the output was cleaned up. A filter on ``changefeed_shard``,
+    ``changefeed_ulid`` or ``changefeed_time`` leaves out the files that hold nothing of it, also through
+    DuckDB and Polars.
 
     :param path: root of the export, a local path or an fsspec URL.
     :param start: inclusive feed time with a zone; None begins with each shard's first unit.
@@ -48,11 +49,13 @@ def export_dataset(
         counts for all; False refuses columns that changed.
     :return: the columns as exported, and the shard as ``changefeed_shard`` (int64, or string for UUIDs).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
-        names a file that is gone, or units overlap.
+        names a file that is gone, or units overlap. So does reading the dataset, where a file is gone since.
     :raises ColumnTypeError: the columns changed between units, or this pyarrow cannot read a schema.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
+
+    from airflow_changefeed.output.dataset_files import ExportDataset
 
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
@@ -65,7 +68,7 @@ def export_dataset(
         )
         for file in chosen.files
     ]
-    dataset = ds.FileSystemDataset(fragments, schema, parquet, filesystem=system)
+    dataset = ExportDataset(fragments, schema, parquet, filesystem=system)
     cut = _within(chosen)
     return dataset if cut is None else dataset.filter(cut)
 

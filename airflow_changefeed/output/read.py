@@ -235,5 +235,17 @@ def _unit(
     raise ManifestError(f"{unit} of feed {store.feed!r} keeps being replaced; read it later", unit=unit)
 
 
+def gone_error(what: str) -> ManifestError:
+    """
+    Return the error for a file that was found by its manifest, and is gone when it is opened.
+
+    :param what: its path, or what a library says of it.
+    """
+    return ManifestError(
+        f"a file is gone since its manifest was read, as its unit was exported again or the output was "
+        f"cleaned up: open the export again, and read that ({what})"
+    )
+
+
 def _reaches(facts: FileFacts, wanted: UlidRange) -> bool:
     return facts.last > wanted.after and facts.first <= wanted.upto

@@ -59,8 +59,9 @@ def read_export(
     """
     Read the complete units of an export, and of them the events of an interval.
 
-    Finds its files when it is called, not when the frame is computed: read again after the export was cleaned
-    up. Without Spark: :func:`~airflow_changefeed.output.dataset.export_dataset`.
+    Finds its files when it is called, not when the frame is computed: read again after units were exported
+    again, or the output was cleaned up; Spark says then that a file does not exist. Without Spark:
+    :func:`~airflow_changefeed.output.dataset.export_dataset`.
 
     :param path: root of the export, a local path or an fsspec URL.
     :param start: inclusive feed time with a zone; None begins with each shard's first unit.

@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.exceptions import ColumnTypeError, ManifestError
+from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, own_error
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
@@ -72,6 +72,20 @@ def test_only_files_of_the_interval_and_the_shards_are_opened(
         if manifest.unit != ExportUnit.of_window(1, hours(1, 2)[0]):
             corrupt_manifest(store, manifest)
     assert read_export(spark, store.path, FEED, START + HOUR, START + 2 * HOUR, [1]).count() == 10
+
+
+def test_a_frame_that_is_held_while_a_unit_is_exported_again_says_so(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """In Spark's words, which our own jobs translate; read again, it has the rows."""
+    held = read_export(spark, store.path, FEED)
+    flights.export(store, hours(1, 2))
+    with pytest.raises(Exception, match="It is possible the underlying files have been updated") as caught:
+        held.collect()
+    error = own_error(caught.value)
+    assert error.transient
+    assert error.message.startswith("a file was replaced while Spark read it: its unit was exported again")
+    assert read_export(spark, store.path, FEED).count() == 36
 
 
 def test_an_interval_that_is_not_complete_is_refused(spark: SparkSession, store: ExportStore) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -27,7 +28,10 @@ from airflow_changefeed.exceptions import (
     ManifestError,
     UnsupportedVersionError,
 )
+from airflow_changefeed.export.completed import completed_export
+from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.dataset import export_dataset
+from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.damage import corrupt_manifest
@@ -115,13 +119,11 @@ def test_files_that_a_filter_leaves_out_are_not_opened(store: ExportStore) -> No
     for shard, hour in ((1, 0), (1, 2)):
         file_of(store, shard, hour).unlink()
     second = START + HOUR, START + 2 * HOUR
-    import pyarrow.dataset as ds
-
     time = ds.field("changefeed_time")
     wanted = (time >= pa.scalar(second[0])) & (time < pa.scalar(second[1]))
     assert flights.to_table(filter=wanted).num_rows == 16
     assert flights.to_table(filter=ds.field("changefeed_shard") == 2).num_rows == 6
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ManifestError, match="a file is gone"):
         flights.to_table()
 
 
@@ -343,6 +345,60 @@ def test_a_replaced_unit_is_read_once(flights: Flights, store: ExportStore) -> N
     manifest = store.list(1)[1]
     store.retire(manifest.unit, manifest.attempt)
     assert read(store).count_rows() == 36
+
+
+def test_a_dataset_that_is_held_while_a_unit_is_exported_again_says_so(
+    flights: Flights, store: ExportStore
+) -> None:
+    """However it is read; opened again, it has the rows."""
+    for interval in ((), (START, START + 2 * HOUR)):
+        held, replaced = read(store, *interval, incomplete="read"), file_of(store, 1, 1)
+        flights.export(store, hours(1, 2))
+        said = f"a file is gone .* unit was exported again.*open the export again.*{replaced}"
+        for act in (
+            held.to_table,
+            held.count_rows,
+            lambda held=held: held.head(1000),
+            lambda held=held: held.take([25]),
+            lambda held=held: list(held.to_batches(columns=["id"])),
+            lambda held=held: pl.scan_pyarrow_dataset(held).collect(),
+        ):
+            with pytest.raises(ManifestError, match=said):
+                act()
+        with pytest.raises(Exception, match=f"{replaced}.*No such file"):
+            duckdb.sql("select * from held").fetchall()
+        hour = ds.field("changefeed_time") < pa.scalar(START + HOUR)
+        assert held.to_table(filter=hour).num_rows == 10
+    assert read(store).to_table().num_rows == 36
+
+
+def test_a_dataset_of_a_store_that_is_held_says_so_too(flights: Flights, tmp_path: Path) -> None:
+    """Where fsspec opens the files."""
+    memory = MemoryFileSystem()
+    root = f"memory://{uuid.uuid4().hex}"
+    flights.export(ExportStore(f"{tmp_path}/out", FEED), hours(0, 1))
+    memory.put(f"{tmp_path}/out", root, recursive=True)
+    held = export_dataset(root, FEED)
+    (file,) = unit_files(ExportStore(root, FEED))
+    memory.rm(file.path)
+    with pytest.raises(ManifestError, match=f"open the export again.*{file.path}"):
+        held.to_table()
+    memory.rm(root, recursive=True)
+
+
+def test_batches_of_a_completed_export_that_is_replaced_meanwhile_say_so(
+    flights: Flights, store: ExportStore
+) -> None:
+    """It is no damage, whose remedy is another export."""
+    plan = flights.plan(store, hours(0, 2), [1])
+    flights.run(store, plan)
+    completed = completed_export(plan, store, ExportResult("done"))
+    assert completed is not None
+    batches = completed.batches()
+    assert next(batches).num_rows == 10
+    flights.export(store, hours(1, 2))
+    with pytest.raises(ManifestError, match=r"unit was exported again.*open the export again"):
+        list(batches)
 
 
 def test_an_object_store_is_read_through_fsspec(tmp_path: Path, store: ExportStore) -> None:
