@@ -15,7 +15,8 @@ from __future__ import annotations
 import posixpath
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -156,6 +157,13 @@ class CurrentOutput(TableOutput):
         if content is None:
             return None
         return MergeRecord.from_json(content.decode(errors="replace"), where=where)
+
+    def _documents(self) -> Iterator[MergeRecord]:
+        for name in self.files.names(self._records):
+            if match := _DOCUMENT.fullmatch(name):
+                with suppress(ManifestError):
+                    if record := self.read({FRONTIER_MARK: int(match[1]), ATTEMPT_MARK: int(match[2])}):
+                        yield record
 
     def write(self, record: MergeRecord) -> None:
         """Write a document; it counts once the table has its marks."""

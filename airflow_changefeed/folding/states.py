@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -130,7 +130,7 @@ class TableOutput:
         :raises ForeignOutputError: it contains something else, or is inside another output.
         :raises OutputError: it has the table in another format.
         """
-        claims.check(self.files, self.layout, self.claimed())
+        claims.check(self.files, self.layout, self.claimed(), self._documents)
 
     def claim(self) -> None:
         """
@@ -140,9 +140,13 @@ class TableOutput:
         :raises OutputNotWritableError: the path cannot be written.
         """
         claim = self.claimed()
-        claims.check(self.files, self.layout, claim)
+        claims.check(self.files, self.layout, claim, self._documents)
         self.files.check_writable()
         claims.write(self.files, self.layout, claim)
+
+    def _documents(self) -> Iterable[claims.Owned]:
+        """Return what says whose the output is, where the claim is lost."""
+        return ()
 
     def _rows(self, path: str) -> int:
         import pyarrow.parquet as pq
@@ -198,6 +202,12 @@ class StateStore(TableOutput):
             if content is not None:
                 return State.from_json(content.decode(errors="replace"), where=where)
         raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
+
+    def _documents(self) -> Iterator[State]:
+        for at in self.times():
+            with contextlib.suppress(ManifestError):
+                if state := self.read(at):
+                    yield state
 
     def commit(self, at: datetime, attempt: str, base: BaseFacts | None = None) -> State:
         """

@@ -7,18 +7,35 @@ another's.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.plan import PARQUET
+from airflow_changefeed.core.plan import DELTA, ICEBERG, PARQUET
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
-from airflow_changefeed.output.layout import Layout, unquote_feed
+from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout, unquote_feed
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import CONTROL
 
+log = logging.getLogger(__name__)
+
 _ANCESTORS = 16
+
+
+class Owned(Protocol):
+    """A document of an output; those of a captured table name the table, too."""
+
+    @property
+    def feed(self) -> str:
+        """The feed that it is about."""
+
+    @property
+    def database(self) -> str:
+        """The identity of the feed's database."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +64,14 @@ class Claim(Document):
         return f"{self.table_format} {self.catalog_table}".rstrip()
 
 
-def check(files: Files, layout: Layout, wanted: Claim) -> None:
+def check(
+    files: Files, layout: Layout, wanted: Claim, documents: Callable[[], Iterable[Owned]] = tuple
+) -> None:
     """
-    Check that an output can be claimed.
+    Check that an output can be claimed. Where its claim is lost, the other documents say whose it is.
 
     :param layout: of the feed, or of the captured table whose states it will hold.
+    :param documents: reads them.
     :raises ForeignOutputError: it is another feed's or another database's, lies inside another output, or
         holds files that no export made.
     :raises OutputError: it is the feed's in another format.
@@ -65,12 +85,24 @@ def check(files: Files, layout: Layout, wanted: Claim) -> None:
             # It has snapshots only, which lie elsewhere.
             claimed = replace(claimed, table_format=wanted.table_format, catalog_table=wanted.catalog_table)
         _check_claim(claimed, layout, wanted)
-    elif files.names(layout.data):
-        raise ForeignOutputError(
-            f"{layout.data} holds files that are not from an export ({layout.claim} is missing): give "
-            f"the export of feed {layout.feed!r} another path",
-            path=layout.path,
-        )
+    elif names := files.names(layout.data):
+        found = format_of(names)
+        # What the table is called in a catalog only the claim has said.
+        catalog_table = wanted.catalog_table if found == wanted.table_format else ""
+        owners = {(each.feed, getattr(each, "table", ""), each.database) for each in documents()}
+        if not owners:
+            raise ForeignOutputError(
+                f"{layout.data} holds files, and neither {layout.claim} nor another document says whose they "
+                f"are: restore that file, or give feed {wanted.feed!r} another path",
+                path=layout.path,
+            )
+        for owner in owners:
+            _check_claim(Claim(*owner, found, catalog_table), layout, wanted)
+
+
+def format_of(names: Collection[str]) -> str:
+    """Return the format of an output by the names in its folder of data, where no claim says it."""
+    return DELTA if DELTA_LOG in names else ICEBERG if ICEBERG_FILES in names else PARQUET
 
 
 def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
@@ -174,6 +206,8 @@ def write(files: Files, layout: Layout, wanted: Claim) -> None:
     :raises ForeignOutputError: somebody else claimed it at the same moment.
     """
     claimed = read(files, layout)
+    if claimed is None and files.names(layout.data):
+        log.warning("%s is lost, and is written again by what the other documents say", layout.claim)
     if claimed is None or claimed.lake != wanted.lake or (wanted.database and not claimed.database):
         files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its

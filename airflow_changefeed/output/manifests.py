@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -62,7 +63,10 @@ class ManifestStore:
     def database(self) -> str:
         """Return the identity of the database whose export it is; empty if it is not known."""
         claim = claims.read(self.files, self.layout)
-        return claim.database if claim is not None else ""
+        if claim is not None:
+            return claim.database
+        dates = (units for shard in self.shards() for units in self.by_date(shard, newest_first=True))
+        return next((found.database for found in map(self.first_readable, dates) if found), "")
 
     def claimed(self) -> claims.Claim:
         """
@@ -72,19 +76,22 @@ class ManifestStore:
         """
         claim = claims.read(self.files, self.layout)
         if claim is None:
-            raise ManifestError(f"{self.layout.claim} is missing: nothing of feed {self.feed!r} was exported")
+            why = "run an export, which writes it again" if self.shards() else "nothing was exported there"
+            raise ManifestError(f"{self.layout.claim} of feed {self.feed!r} is missing: {why}")
         return claim
 
     @cached_property
     def is_table(self) -> bool:
         """
-        Whether a table of Delta Lake or Iceberg has the files, by the claim.
+        Whether a table of Delta Lake or Iceberg has the files, by the claim, or if that is lost by its log.
 
         Its readers go by the table, so a unit may have several attempts in place; what the table has held is
         not removed by exports.
         """
         claim = claims.read(self.files, self.layout)
-        return claim is not None and claim.table_format != PARQUET
+        if claim is None:
+            return claims.format_of(self.files.names(self.layout.data)) != PARQUET
+        return claim.table_format != PARQUET
 
     def shards(self) -> list[Shard]:
         """Return the shards that have manifests."""
@@ -234,6 +241,14 @@ class ManifestStore:
             if manifest is not None:
                 return manifest
         raise ManifestError(f"the manifests of {unit} of feed {self.feed!r} keep disappearing", unit=unit)
+
+    def first_readable(self, units: Iterable[ExportUnit]) -> Manifest | None:
+        """Return the first manifest of units that is not damaged."""
+        for unit in units:
+            with suppress(ManifestError):
+                if manifest := self.read(unit):
+                    return manifest
+        return None
 
     def _read_manifest(self, unit: ExportUnit, attempt: int) -> Manifest | None:
         where = self.layout.manifest(unit, attempt)

@@ -100,7 +100,7 @@ class ExportStore(ManifestStore):
         :raises OutputError: it holds the export in another format.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout, self._claim(database, options))
+        claims.check(self.files, self.layout, self._claim(database, options), self._documents)
         self.files.check_writable()
 
     def claim(self, database: str, options: ExportOptions = PLAIN) -> None:
@@ -108,6 +108,11 @@ class ExportStore(ManifestStore):
         self.check(database, options)
         claims.write(self.files, self.layout, self._claim(database, options))
         self.__dict__.pop("is_table", None)
+
+    def _documents(self) -> Iterator[Manifest]:
+        """Yield a manifest of each date that says whose the output is, where the claim is lost."""
+        dates = [units for shard in self.shards() for units in self.by_date(shard)]
+        yield from filter(None, self.each(self.first_readable, dates))
 
     def become_table(self, options: ExportOptions) -> None:
         """

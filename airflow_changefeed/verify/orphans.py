@@ -33,6 +33,7 @@ from airflow_changefeed.verify.report import EXPORT_AGAIN, UPGRADE, output_fault
 #: Remedies of what attempts leave behind.
 NEXT_EXPORT = "Nothing; the next export of the unit removes it"
 _RUNNING = "Nothing, if the attempt is running; otherwise the next export of its units removes it"
+_NO_OWNER = "Restore it, or export to another path: there are no manifests by which an export writes it again"
 _MOVE = "Move it out of the output"
 #: Remedy of what a table's readers do not see.
 CLEAN = "Nothing; the clean-up of the table removes it (output clean)"
@@ -52,14 +53,15 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
     content = store.files.read(path)
     if content is None:
         what = "it is missing, so the owner of the export is unknown"
-        yield output_fault(FaultKind.CLAIM_MISSING, what, "The next export writes it again", path=path)
+        remedy = "The next export writes it again, by what the manifests say" if store.shards() else _NO_OWNER
+        yield output_fault(FaultKind.CLAIM_MISSING, what, remedy, path=path)
         return
     try:
         found = Claim.from_json(content.decode(errors="replace"), where=path)
     except UnsupportedVersionError as problem:
         yield output_fault(FaultKind.CLAIM_NEWER, problem.message, UPGRADE, path=path)
     except ManifestError as problem:
-        remedy = "Restore it, or remove it; the next export writes it again"
+        remedy = "Restore it, or remove it; the next export writes it again, by what the manifests say"
         yield output_fault(FaultKind.CLAIM_DAMAGED, problem.message, remedy, path=path)
     else:
         owner = ""
@@ -72,8 +74,6 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
             yield output_fault(FaultKind.CLAIM_FOREIGN, what, "Check the path and the connection", path=path)
 
 
-def data_shards(store: ExportStore) -> list[Shard]:
-    """Return the shards that have data, with or without manifests."""
 def links(store: ExportStore) -> list[str]:
     """Return the symbolic links where an export has files: of its own, or shared with others."""
     layout = store.layout
@@ -81,6 +81,8 @@ def links(store: ExportStore) -> list[str]:
     return [link for folder in folders for link in store.files.links(folder)]
 
 
+def data_shards(store: ExportStore) -> list[Shard]:
+    """Return the shards that have data, with or without manifests."""
     found = (_shard(name) for name in store.files.names(store.layout.data))
     return [shard for shard in found if shard is not None]
 

@@ -4,22 +4,30 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_changefeed.core import cursor, documents
-from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core import cursor
+from airflow_changefeed.core.codec import dump, encode
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
+from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.cursors.recovery import adopt, publish, rebuild
 from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
 from airflow_changefeed.doctor.variables import variable_faults
-from airflow_changefeed.exceptions import CursorEditedError, FeedNotFoundError, ForeignOutputError
+from airflow_changefeed.exceptions import (
+    CursorEditedError,
+    FeedNotFoundError,
+    ForeignOutputError,
+    ManifestError,
+)
 from airflow_changefeed.export.completed import CompletedExport
 from airflow_changefeed.output import attempts, claims
 from airflow_changefeed.output.commit import Commit
@@ -64,7 +72,7 @@ def old_variable(source: SqliteFeedSource, **changes: Any) -> str:
     content = json.loads(CursorDocument.of_rows(source.identity(), CONSUMER, FEED, rows).to_json())
     for name in ("kind", "schema_version", "digest", "database", "recovery_fork"):
         del content[name]
-    return documents.dump(cursor.KIND, 1, content, indent=2)
+    return dump(cursor.KIND, 1, content, indent=2)
 
 
 def test_two_databases_with_the_same_names_do_not_meet(
@@ -233,7 +241,7 @@ def other_flights(tmp_path: Path) -> Flights:
 
 def forget_the_database(store: ExportStore) -> None:
     """Make the claim one of a version that did not tell databases apart."""
-    text = documents.dump("changefeed output", 1, {"feed": FEED})
+    text = dump("changefeed output", 1, {"feed": FEED})
     store.files.write(store.layout.claim, text.encode())
 
 
@@ -296,7 +304,7 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
             if path == late.layout.claim:
                 text = content.decode().replace(DATABASE, OTHER)
                 claim = {name: json.loads(text)[name] for name in ("database", "feed")}
-                late.files.write(path, documents.dump(claims.Claim.KIND, 1, claim).encode())
+                late.files.write(path, dump(claims.Claim.KIND, 1, claim).encode())
 
     store = ExportStore(late.path, FEED, files=Overtaken(late.path))
     with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
@@ -326,6 +334,72 @@ def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_
     assert store.list() == []
     assert plain_rows(store.files, FEED) == []
     assert store.database() == us.source.identity().id
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"{", b'{"kind": "changefeed output"}'])
+def test_a_claim_that_is_lost_is_written_again_by_the_next_export(
+    exported: tuple[Flights, ExportStore], caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    """As ``verify`` says: by what the manifests say. A damaged one is removed first, as it says as well."""
+    flights, store = exported
+    claim = Path(store.layout.claim)
+    before = claim.read_bytes()
+    claim.unlink()
+    if damage is not None:
+        claim.write_bytes(damage)
+    (fault,) = verify(store, source=flights.source)
+    assert fault.kind is (FaultKind.CLAIM_MISSING if damage is None else FaultKind.CLAIM_DAMAGED)
+    assert "next export writes it again, by what the manifests say" in fault.remedy
+    claim.unlink(missing_ok=True)
+    with pytest.raises(ManifestError, match="run an export, which writes it again"):
+        store.claimed()
+    assert store.database() == DATABASE
+    flights.export(store, hours(3, 4))
+    assert claim.read_bytes() == before
+    assert caplog.text.count(f"{claim} is lost") == 1
+    assert verify(store, source=flights.source) == []
+    assert sum(manifest.rows for manifest in store.list()) == 30
+
+
+def test_a_claim_that_is_lost_on_an_object_store_is_written_again(
+    exported: tuple[Flights, ExportStore],
+) -> None:
+    """Where manifests are read several at once."""
+    flights, store = exported
+    memory = MemoryFileSystem()
+    root = f"/{uuid.uuid4().hex}"
+    memory.put(store.path, root, recursive=True)
+    remote = ExportStore(f"memory://{root}", FEED)
+    memory.rm(remote.layout.claim)
+    remote.claim(flights.source.identity().id)
+    assert remote.claimed() == store.claimed()
+    memory.rm(root, recursive=True)
+
+
+def test_a_lost_claim_makes_an_output_nobody_elses(
+    exported: tuple[Flights, ExportStore], tmp_path: Path
+) -> None:
+    """Manifests say whose it is; where they do not agree, or say nothing, nobody gets it."""
+    flights, store = exported
+    us = other_flights(tmp_path)
+    Path(store.layout.claim).unlink()
+    with pytest.raises(ForeignOutputError, match=f"of database {DATABASE}, and this is .* {OTHER}"):
+        us.plan(store, hours(0, 3))
+    assert not Path(store.layout.claim).exists()
+    (first, *rest) = store.list()
+    for manifest in rest:
+        Path(store.layout.manifest(manifest.unit, manifest.attempt)).write_text("damaged")
+    flights.plan(store, hours(0, 3))
+    Path(store.layout.claim).unlink()
+    later = replace(first, database=OTHER, unit=ExportUnit.of_window(0, hours(30, 31)[0]))
+    store.write(later)
+    for mine in (flights, us):
+        with pytest.raises(ForeignOutputError, match="must not be mixed"):
+            mine.plan(store, hours(0, 3))
+    store.remove_manifest(later.unit, later.attempt)
+    store.remove_manifest(first.unit, first.attempt)
+    with pytest.raises(ForeignOutputError, match=r"neither .* nor another document says whose"):
+        flights.plan(store, hours(0, 3))
 
 
 def test_what_reads_an_output_beside_a_database_notices_another_one(

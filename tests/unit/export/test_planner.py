@@ -212,11 +212,12 @@ def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStor
     store.files.write(store.layout.claim, other.files.read(other.layout.claim) or b"")
     with pytest.raises(ForeignOutputError, match=r"somebody\.Else"):
         flights.plan(store, hours(0, 1))
-    store.files.remove(store.layout.claim)
-    with pytest.raises(ForeignOutputError, match="not from an export"):
-        flights.plan(store, hours(0, 1))
     store.files.write(store.layout.claim, claim or b"")
     assert tree(store.files) == taken
+    strange = ExportStore(str(tmp_path / "strange"), FEED)
+    strange.files.write(f"{strange.layout.data}/part.parquet", b"")
+    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+        flights.plan(strange, hours(0, 1))
 
 
 def test_a_new_shard_begins_where_the_consumer_stands(flights: Flights, store: ExportStore) -> None:

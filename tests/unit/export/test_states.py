@@ -149,6 +149,24 @@ def test_an_output_belongs_to_one_table(tmp_path: Path) -> None:
         StateStore(str(tmp_path / CAPTURE), CAPTURE, TABLE).claim()
 
 
+def test_a_claim_that_is_lost_is_written_again_by_the_next_fold(states: StateStore) -> None:
+    """By what the states say; one of another capture, or nothing that can be read, is refused."""
+    write(states, FIRST, 3)
+    states.commit(START, FIRST)
+    before = states.files.read(states.layout.claim)
+    states.files.remove_file(states.layout.claim)
+    with pytest.raises(ForeignOutputError, match=f"folded from feed '{CAPTURE}'"):
+        StateStore("unused", "other", TABLE, files=states.files).claim()
+    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+        ExportStore(states.files.root, TABLE, files=states.files).claim("")
+    states.claim()
+    assert states.files.read(states.layout.claim) == before
+    states.files.remove_file(states.layout.claim)
+    states.files.write(f"{states.folder(START)}/_state.{FIRST}.json", b"damaged")
+    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+        states.claim()
+
+
 def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """Before anything is computed."""
     (tmp_path / "file").write_text("")

@@ -372,4 +372,4 @@ def test_verify_takes_the_folders_of_tables_for_what_they_are(export: Export) ->
     first(export)
     store = ExportStore(export.path, export.feed)
     kinds = [fault.kind for fault in verify(store)]
-    assert kinds == [FaultKind.CLAIM_MISSING, FaultKind.MANIFEST_MISSING]
+    assert kinds == [FaultKind.CLAIM_MISSING, FaultKind.LEFTOVER]

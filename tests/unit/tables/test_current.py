@@ -40,6 +40,17 @@ def test_a_window_without_events_is_a_commit_without_a_job(current: Current) -> 
     assert current.rows() == [shoe(2)]
 
 
+def test_a_claim_that_is_lost_is_written_again_by_the_next_merge(current: Current) -> None:
+    """By what the commits say of themselves, in the format that the table has."""
+    current.merge(current.window(0, Event(minute(1), "add", None, shoe(1))))
+    claim = Path(current.output.layout.claim)
+    before = claim.read_bytes()
+    claim.unlink()
+    current.merge(current.window(1, Event(minute(61), "add", None, shoe(2))))
+    assert claim.read_bytes() == before
+    assert ids(current.rows()) == [1, 2]
+
+
 def test_a_second_run_of_a_window_changes_nothing(current: Current) -> None:
     """Also of an older one; a later one covers what was left out."""
     ends = [current.window(hour, Event(minute(60 * hour), "add", None, shoe(hour))) for hour in range(4)]

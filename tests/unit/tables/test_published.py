@@ -44,6 +44,22 @@ def test_a_window_that_became_empty_leaves_the_table(
     assert len(lake.rows()) == ROWS - 5
 
 
+def test_a_claim_that_is_lost_is_written_again_in_the_format_of_the_table(
+    lakes: Callable[[Flights], Lake], flights: Flights
+) -> None:
+    """Its log or metadata say which; as plain Parquet the output is refused."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 3)).run()
+    before = lake.store.claimed()
+    lake.files.remove_file(lake.store.layout.claim)
+    assert lake.store_of(lake.files).is_table
+    with pytest.raises(OutputError, match=f"as {lake.kind}.* asked for as parquet"):
+        flights.plan(lake.store, hours(0, 3))
+    lake.attempt(hours(3, 4)).run()
+    assert lake.store.claimed() == before
+    check_whole(lake, ROWS + 3)
+
+
 def test_a_table_begins_with_the_first_columns_that_are_known(
     lakes: Callable[[Flights], Lake], flights: Flights
 ) -> None:
