@@ -24,6 +24,8 @@ from airflow_changefeed import ExportJob, changefeed_export_group, window_params
 
 CONN_ID = "changefeed_default"
 PATH = "/tmp/changefeed-export"
+# Whoever can write here runs code with the job's secrets: not those who only write to PATH.
+PROGRAM_PATH = "/tmp/changefeed-program"
 FEED = "nyc.Flight"
 CONSUMER = "warehouse"
 CONNECTION_FILE = "/etc/changefeed/connection.json"
@@ -58,6 +60,7 @@ with DAG(
         submit=submit,
         feed=FEED,
         path=PATH,
+        program_path=PROGRAM_PATH,
         consumer=CONSUMER,
         unit=timedelta(hours=1),
         changefeed_conn_id=CONN_ID,

@@ -8,6 +8,8 @@ runs, all of them.
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -77,6 +79,43 @@ def check_name(name: str, value: object) -> None:
             f"{name} must be a text, not {value!r}. If its template gives a text and the DAG has "
             f"render_template_as_native_obj, quote it twice: {name}=\"'{{{{ ... }}}}'\""
         )
+
+
+def check_program_path(program_path: object, path: object) -> None:
+    """
+    Refuse a place for programs within the output, unless it is the output's own; None and "" are valid.
+
+    :raises InvalidArgumentError: whoever can write to the output could write there.
+    """
+    place, output = _place(program_path), _place(path)
+    if program_path and place != output and f"{place}/".startswith(f"{output}/"):
+        raise InvalidArgumentError(
+            f"program_path {program_path!r} lies in the output {path!r}, so whoever can write to that could "
+            "run code with the job's secrets: give a place outside, or the output's path itself to accept it"
+        )
+
+
+def need_program_path(program_path: object) -> None:
+    """
+    Refuse a job whose driver runs elsewhere, and has no place to fetch its program from.
+
+    :raises InvalidArgumentError: there is none.
+    """
+    if not program_path:
+        raise InvalidArgumentError(
+            "program_path is missing: a driver on another machine fetches the job's program from there, and "
+            "whoever can write there runs code with the job's secrets. Give a place that those who write to "
+            "the output cannot write to; or, to accept that they can, the output's path"
+        )
+
+
+def _place(path: object) -> str:
+    """Return a path in a form in which the same place has the same text, as far as that is known."""
+    scheme, separator, rest = str(path).partition("://")
+    if separator and scheme != "file":
+        scheme = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}.get(scheme, scheme)
+        return f"{scheme}://{posixpath.normpath(rest)}"
+    return os.path.realpath(os.path.expanduser(rest or str(path).removeprefix("file:")))
 
 
 def check_consumer_name(consumer: object) -> None:

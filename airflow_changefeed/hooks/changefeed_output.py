@@ -60,6 +60,19 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
     return options
 
 
+def publish_program(program_path: str, conn_id: str | None) -> tuple[str, str]:
+    """
+    Put the job's program where a driver elsewhere finds it, or see that it is there unchanged.
+
+    :param conn_id: Airflow connection of the path.
+    :return: the URIs of the job's file and of the package's archive.
+    """
+    from airflow_changefeed.output.store import ExportStore
+    from airflow_changefeed.spark.archive import store_program
+
+    return store_program(ExportStore(program_path, "", storage_options(program_path, conn_id)))
+
+
 def _translated(connection: Connection, path: str) -> dict[str, Any]:
     scheme = path.partition("://")[0] if "://" in path else "file"
     if connection.conn_type not in STORES:

@@ -123,12 +123,15 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
                 raise failure or TransientError(what)
             return paths["result"].read_text(encoding="utf-8"), failure
 
-    def _check_spark(self, *, driver_elsewhere: bool = False) -> None:
+    def _check_spark(self, *, driver_elsewhere: bool = False) -> ChangefeedSparkSubmitHook | None:
+        """Check what runs the job, and return the hook of ``spark-submit`` where that does."""
         connection = self._spark_connection()
         if connection.conn_type == changefeed_connect.CONN_TYPE:
             changefeed_connect.server_url(connection)
-        else:
-            self._get_hook().check(driver_elsewhere=driver_elsewhere)
+            return None
+        hook = self._get_hook()
+        hook.check(driver_elsewhere=driver_elsewhere)
+        return hook
 
     def _spark_connection(self) -> Connection:
         return spark_connection(self._conn_id)

@@ -233,7 +233,7 @@ class Layout:
 
     @property
     def programs(self) -> str:
-        """Folder of what jobs run, shared by all feeds below the path; no feed's name begins with ``_``."""
+        """Folder of what jobs run, where the path is that of programs; no feed's name begins with ``_``."""
         return f"{self.path}/{CONTROL}/_programs"
 
     @property

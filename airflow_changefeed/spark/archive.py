@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
+import stat
 import tempfile
 import zipfile
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.core.codec import shown
+from airflow_changefeed.exceptions import OutputError, SparkEnvironmentError
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.storage.local import unfinished
+
+log = logging.getLogger(__name__)
 
 _PACKAGES = ("airflow_changefeed", "ulid", "tenacity", "packaging")
 # What python-ulid imports before Python 3.12; a single file.
@@ -31,7 +38,7 @@ def package_archive(folder: str | None = None) -> str:
     pyarrow, numpy, fsspec and the source's driver hold machine code and must be on the executors.
 
     :param folder: where archives are kept; None for one of this user's own in the temporary folder.
-    :raises SparkEnvironmentError: the folder belongs to another user.
+    :raises SparkEnvironmentError: others can write to the folder.
     """
     content = dict(sorted(_content().items()))
     digest = hashlib.sha256()
@@ -48,30 +55,52 @@ def package_archive(folder: str | None = None) -> str:
 
 def store_program(store: ExportStore) -> tuple[str, str]:
     """
-    Put the job's file and the package's archive into an output, where a cluster finds them.
+    Put the job's file and the package's archive where a cluster finds them.
 
+    A cluster runs what it fetches from there, with the job's secrets. So what is there is compared byte by
+    byte each time, and nothing may lie beside it: Python imports modules from the folder of the file it runs.
+    Whoever can write there between this and the fetch still runs code.
+
+    :param store: below whose path they go.
     :return: their URIs.
+    :raises OutputError: something else lies in their folder.
     """
     archive = Path(package_archive())
-    targets = []
-    for name, content in (
-        (f"{archive.stem}-job.py", Path(__file__).with_name("job.py").read_bytes()),
-        (archive.name, archive.read_bytes()),
-    ):
-        where = f"{store.layout.programs}/{name}"
-        # The name says what is in it.
-        if store.files.size(where) != len(content):
-            store.files.write(where, content)
-        targets.append(store.files.url(where))
-    return targets[0], targets[1]
+    folder = f"{store.layout.programs}/{archive.stem}"
+    program = {"job.py": Path(__file__).with_name("job.py").read_bytes(), archive.name: archive.read_bytes()}
+    strange = [name for name in store.files.names(folder) if (unfinished(name) or name) not in program]
+    if strange:
+        raise OutputError(
+            f"{folder} holds {', '.join(map(shown, strange))}, which Python could import in place of its own "
+            "modules when it runs the job there. Remove what is not the job's, and find out who put it there",
+            path=folder,
+        )
+    for name, content in program.items():
+        found = store.files.read(f"{folder}/{name}")
+        if found == content:
+            continue
+        if found is not None:
+            log.warning(
+                "%s was not what this version of the package has put there, and is replaced. If no write of "
+                "it was cut off, somebody else can write there, and may have run code with the secrets of "
+                "jobs: restrict who can",
+                f"{folder}/{name}",
+            )
+        store.files.write(f"{folder}/{name}", content)
+    job, package = (store.files.url(f"{folder}/{name}") for name in program)
+    return job, package
 
 
 def _own_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"airflow_changefeed-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        # Its content runs on executors with our rights.
-        raise SparkEnvironmentError(f"{folder} belongs to another user; remove it, or set TMPDIR")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    # Its content runs on executors with our rights.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise SparkEnvironmentError(
+            f"{folder} is not a folder that only this user can write to; remove it, or set TMPDIR"
+        )
     return folder
 
 

@@ -21,8 +21,10 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_arguments import check_program_path, need_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_output import publish_program
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.transfers.changefeed_export import ExportOperator
 from airflow_changefeed.transfers.changefeed_finish import ChangefeedFinishOperator
@@ -52,8 +54,8 @@ class ExportJob:
     of an operator each becomes a number.
 
     :param spec_uri: of what the job is to do, in the output, for one feed or many: its one argument.
-    :param job_uri: of the job's Python file, in the output.
-    :param archive_uri: of the package as a Python archive (``--py-files``), in the output.
+    :param job_uri: of the job's Python file, in ``program_path``.
+    :param archive_uri: of the package as a Python archive (``--py-files``), in ``program_path``.
     :param rows: events that are still to be written.
     :param units: export units that are still to be written.
     :param tasks: tasks that Spark will run: more cores than that stay idle.
@@ -96,19 +98,29 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     skipped; with ``feeds`` it runs, and has nothing to do. With ``feeds``, the result (XCom) is a list with
     an item for each: ``{"feed", "spec_uri"}``, or ``{"feed", "error"}`` for one that could not be planned.
 
+    :param program_path: where the job's program goes; None where what starts the job needs none.
+    :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :ivar submits: the ids of the tasks that start the job, and begin after this one.
     """
 
-    template_fields = (*ExportOperator.template_fields, "feeds", "exclude")
+    template_fields = (*ExportOperator.template_fields, "feeds", "exclude", "program_path")
     submits: Sequence[str] = ()
 
     def __init__(
-        self, *, feeds: str | Sequence[str] | None = None, exclude: str | Sequence[str] = (), **kwargs: Any
+        self,
+        *,
+        feeds: str | Sequence[str] | None = None,
+        exclude: str | Sequence[str] = (),
+        program_path: str | None = None,
+        program_conn_id: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.feeds = feeds
         self.exclude = exclude
-        self._check()
+        self.program_path = program_path
+        self.program_conn_id = program_conn_id
+        self._check((check_program_path, self.program_path, self.path))
 
     def _feed_checks(self) -> list[tuple[Any, ...]]:
         if self.feeds is None:
@@ -131,7 +143,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     @reports_errors
     def execute(self, context: Context) -> list[dict[str, str]] | None:
         """Plan."""
-        self._check()
+        self._check((check_program_path, self.program_path, self.path))
         run = self._open(context)
         if self.feeds is None:
             planned = self._plan(context, run, self.feed)
@@ -194,9 +206,9 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
 
     def _push(self, context: Context, uri: str, plans: Sequence[_Planned]) -> None:
         """Hand on what the job is to do."""
-        from airflow_changefeed.spark.archive import store_program
-
-        job, archive = store_program(plans[0].store)
+        job = archive = ""
+        if self.program_path:
+            job, archive = publish_program(self.program_path, self.program_conn_id or self.path_conn_id)
         tasks = [task for planned in plans for task in planned.tasks]
         rows = sum(planned.plan.rows for planned in plans)
         units = sum(len(set().union(*planned.tasks)) for planned in plans)
@@ -221,8 +233,6 @@ def _by_spark(arguments: Mapping[str, Any]) -> Callable[[ExportJob], object]:
     return lambda job: ChangefeedSubmitOperator(
         task_id="submit",
         spec_uri=job.spec_uri,
-        job_uri=job.job_uri,
-        archive_uri=job.archive_uri,
         tasks=job.tasks,
         **arguments,
     )
@@ -236,6 +246,8 @@ def changefeed_export_group(
     path_conn_id: str | None = None,
     catalog_conn_id: str | None = None,
     lock_timeout: float | None = None,
+    program_path: str | None = None,
+    program_conn_id: str | None = None,
     spark: Mapping[str, Any] | None = None,
     **export: Any,
 ) -> TaskGroup:
@@ -262,12 +274,18 @@ def changefeed_export_group(
     :param path_conn_id: Airflow connection of the output, for ``plan`` and ``finish``.
     :param catalog_conn_id: Airflow connection of the Iceberg catalog, for ``plan`` and ``finish``.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
+    :param program_path: folder or fsspec URL where ``plan`` puts the job's program, and looks before each job
+        that it is unchanged. Whoever can write there runs code with the job's secrets, so those who can write
+        to the output should not; ``path`` itself accepts that they can. Needed with ``submit``, and in deploy
+        mode cluster. (templated)
+    :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :param spark: arguments of a ``SparkSubmitOperator`` for that one, as ``conn_id`` and ``conf``.
     :param export: the other arguments of an export, as ``feed``, ``path``, ``consumer`` and ``unit``; and of
         tasks, for ``plan``. Instead of ``feed``: ``feeds``, names of feeds or patterns as ``myservice.*``,
         and ``exclude``, those to leave out. They share the path and the consumer's name.
     :return: the group.
-    :raises InvalidArgumentError: an argument is wrong; ``submit`` made no task; or a batch was asked for.
+    :raises InvalidArgumentError: an argument is wrong or missing; ``submit`` made no task; or a batch was
+        asked for.
     """
     if submit is not None and spark is not None:
         raise InvalidArgumentError("spark is for the task that is made without submit: give one of both")
@@ -282,12 +300,17 @@ def changefeed_export_group(
         "catalog_conn_id": catalog_conn_id,
         "lock_timeout": lock_timeout,
     }
+    program = {"program_path": program_path, "program_conn_id": program_conn_id}
+    if submit is not None:
+        need_program_path(program_path)
+        # Another one looks before it starts the job.
+        export |= program
     with TaskGroup(group_id) as group:
         plan = ChangefeedPlanOperator(task_id="plan", **shared, **export)
         output: Any = plan.output
         if submit is None:
             connections = {"changefeed_conn_id": changefeed_conn_id, "path_conn_id": path_conn_id}
-            submit = _by_spark({**(spark or {}), **connections})
+            submit = _by_spark({**(spark or {}), **connections, **program})
         submit(ExportJob(*(_pulled(plan, key) for key in KEYS[:3]), *(output[key] for key in KEYS[3:])))
         made: list[Any] = [task for task in group if task is not plan]
         if not made:

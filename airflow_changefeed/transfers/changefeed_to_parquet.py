@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import check_rows
+from airflow_changefeed.hooks.changefeed_arguments import check_program_path, check_rows, need_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_lake import lake_table
-from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.hooks.changefeed_output import publish_program, storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
@@ -46,14 +46,21 @@ JOB_NAME = "changefeed-export"
 class _RunsExports(ChangefeedSparkOperator):
     """A task that runs the job of an export by a Spark connection."""
 
-    def _run_job(
-        self, context: Context, spec: str, connection: JobConnection, program: Callable[[], tuple[str, str]]
-    ) -> None:
+    path_conn_id: str | None
+    program_path: str | None
+    program_conn_id: str | None
+
+    def _check_launch(self) -> None:
+        """Check what runs the job, and that a driver elsewhere finds its program."""
+        hook = self._check_spark(driver_elsewhere=True)
+        if hook is not None and hook.is_cluster:
+            need_program_path(self.program_path)
+
+    def _run_job(self, context: Context, spec: str, connection: JobConnection) -> None:
         """
         Run the job of a spec by the Spark connection, and return when it is over.
 
         :param spec: its URI.
-        :param program: puts the job's file and the package's archive where a cluster finds them.
         """
         from airflow_changefeed.spark.job import run_spec
 
@@ -65,7 +72,8 @@ class _RunsExports(ChangefeedSparkOperator):
                 return
             if self._get_hook().is_cluster:
                 # The connection comes from a secret of the cluster.
-                self._prepare("job", {"spec": spec}, program())
+                program = publish_program(str(self.program_path), self.program_conn_id or self.path_conn_id)
+                self._prepare("job", {"spec": spec}, program)
             else:
                 connection.save(file := str(folder / "connection.json"))
                 self._prepare("job", {"spec": spec, "connection": file})
@@ -119,21 +127,41 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         (templated)
     :param catalog_conn_id: Airflow connection of the Iceberg catalog: of type ``iceberg``, or any other with
         pyiceberg's properties as its extra; None for what pyiceberg's configuration calls ``default``.
+    :param program_path: folder or fsspec URL where the driver finds the job's program in deploy mode cluster,
+        which needs one. Whoever can write there runs code with the job's secrets, so those who can write to
+        the output should not; ``path`` itself accepts that they can. (templated)
+    :param program_conn_id: Airflow connection of ``program_path``, as ``path_conn_id``, whose it is if None.
     :param kwargs: those of ``SparkSubmitOperator``. ``conn_id`` is the Spark connection: of type ``spark``,
         or of type ``spark_connect``, where of these arguments only ``conf`` counts. In deploy mode cluster
         the job reads its connection from a secret of the cluster (``airflow-changefeed job-connection``).
     """
 
-    template_fields: Sequence[str] = (*ExportOperator.template_fields, *TEMPLATED)
+    template_fields: Sequence[str] = (*ExportOperator.template_fields, "program_path", *TEMPLATED)
 
-    def __init__(self, *, mode: str = "window", local_below: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        mode: str = "window",
+        local_below: int = 0,
+        program_path: str | None = None,
+        program_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         own = take_own(kwargs, JOB_NAME)
         super().__init__(**kwargs)
         add_alias(self)
         self.mode = mode
         self.local_below = local_below
+        self.program_path = program_path
+        self.program_conn_id = program_conn_id
         self._wrong += [f"{name} cannot be given: an export runs a job of its own" for name in own]
-        self._check((check_rows, "local_below", self.local_below))
+        self._check(*self._own_checks())
+
+    def _own_checks(self) -> list[tuple[Any, ...]]:
+        return [
+            (check_rows, "local_below", self.local_below),
+            (check_program_path, self.program_path, self.path),
+        ]
 
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
@@ -141,7 +169,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.planner import make_plan
 
-        self._check((check_rows, "local_below", self.local_below))
+        self._check(*self._own_checks())
         run = self._open(context)
         store, request = self._request(context, run, self.feed)
         leases, earlier = None, []
@@ -175,7 +203,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
 
     def _check_launcher(self) -> None:
         if not self.local_below:
-            self._check_spark(driver_elsewhere=True)
+            self._check_launch()
 
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
@@ -184,7 +212,6 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
-        from airflow_changefeed.spark.archive import store_program
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
@@ -200,11 +227,11 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
             )
             return run_here(run.source, store, plan, self.log.info)
         if self.local_below:
-            self._check_spark(driver_elsewhere=True)
+            self._check_launch()
         failure: Exception | None = None
         spec = write_spec(store, plan)
         try:
-            self._run_job(context, spec, run.connection, partial(store_program, store))
+            self._run_job(context, spec, run.connection)
         except (AirflowException, ChangefeedError) as error:
             failure = error
         # From the receipt: spark-submit only knows that it failed.
@@ -226,24 +253,24 @@ class ChangefeedSubmitOperator(_RunsExports):
     Run the job of a plan by a Spark connection, ``spark`` or ``spark_connect``; part of
     :func:`changefeed_export_group`.
 
-    :param spec_uri: what it is to do; this and the next three as of an :class:`ExportJob`. (templated)
-    :param job_uri: the job's file. (templated)
-    :param archive_uri: the package's archive. (templated)
+    :param spec_uri: what it is to do; this and the next as of an :class:`ExportJob`. (templated)
     :param tasks: tasks of Spark; with none of them the job is skipped. (templated)
+    :param program_path: as of a ``ChangefeedToParquetOperator``, and so the next. (templated)
+    :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :param changefeed_conn_id: Airflow connection of the feeds' database.
     :param path_conn_id: Airflow connection of the output.
     :param kwargs: those of ``SparkSubmitOperator``.
     """
 
-    template_fields: Sequence[str] = ("spec_uri", "job_uri", "archive_uri", "tasks", *TEMPLATED)
+    template_fields: Sequence[str] = ("spec_uri", "tasks", "program_path", *TEMPLATED)
 
     def __init__(
         self,
         *,
         spec_uri: str,
-        job_uri: str,
-        archive_uri: str,
         tasks: Any,
+        program_path: str | None = None,
+        program_conn_id: str | None = None,
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
         **kwargs: Any,
@@ -251,9 +278,9 @@ class ChangefeedSubmitOperator(_RunsExports):
         own = take_own(kwargs, JOB_NAME)
         super().__init__(**kwargs)
         self.spec_uri = spec_uri
-        self.job_uri = job_uri
-        self.archive_uri = archive_uri
         self.tasks = tasks
+        self.program_path = program_path
+        self.program_conn_id = program_conn_id
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
         InvalidArgumentError.collect(
@@ -267,9 +294,11 @@ class ChangefeedSubmitOperator(_RunsExports):
         if not self.tasks:
             raise AirflowSkipException("nothing is to be written")
         from airflow_changefeed.export.job_connection import JobConnection
+        from airflow_changefeed.output.layout import parse_job, parse_spec
 
         source = ChangefeedHook(self.changefeed_conn_id).source()
         options = storage_options(self.spec_uri, self.path_conn_id)
-        self._check_spark(driver_elsewhere=True)
+        self._check_launch()
+        check_program_path(self.program_path, (parse_job(self.spec_uri) or parse_spec(self.spec_uri))[0])
         connection = JobConnection(source.describe(), options)
-        self._run_job(context, self.spec_uri, connection, lambda: (self.job_uri, self.archive_uri))
+        self._run_job(context, self.spec_uri, connection)

@@ -83,7 +83,7 @@ def test_the_documented_settings_reach_spark_submit(
 
 
 @pytest.mark.usefixtures("server")
-def test_a_driver_elsewhere_finds_all_it_needs_in_the_output(
+def test_a_driver_elsewhere_finds_all_it_needs(
     monkeypatch: pytest.MonkeyPatch, database: str, tmp_path: Path
 ) -> None:
     """In deploy mode cluster: file, package and spec by their URIs, no connection, and nobody to watch."""
@@ -98,15 +98,19 @@ def test_a_driver_elsewhere_finds_all_it_needs_in_the_output(
 
     monkeypatch.setattr(ChangefeedSparkSubmitHook, "submit", submit)
     task = ChangefeedToParquetOperator(
-        task_id="export", feed=FEED, path=str(tmp_path / "out"), consumer="warehouse"
+        task_id="export",
+        feed=FEED,
+        path=str(tmp_path / "out"),
+        program_path=str(tmp_path / "program"),
+        consumer="warehouse",
     )
     with pytest.raises(TransientError, match="ended without a receipt"):
         task.execute(context(START, START + timedelta(hours=1)))
     [command] = commands
-    programs = str(tmp_path / "out" / "_changefeed" / "_programs")
+    programs = str(tmp_path / "program" / "_changefeed" / "_programs")
     assert command[command.index("--deploy-mode") + 1] == "cluster"
     assert command[command.index("--py-files") + 1].startswith(f"{programs}/airflow_changefeed-")
-    assert [text for text in command if text.startswith(programs) and text.endswith("-job.py")]
+    assert [text for text in command if text.startswith(programs) and text.endswith("/job.py")]
     assert "--spec" in command
     assert not {"--connection", "--watch-pid"}.intersection(command)
 

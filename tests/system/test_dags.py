@@ -65,6 +65,7 @@ def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteFeedSource:
     dags = copy_dags(
         tmp_path / "dags",
         PATH=str(tmp_path / "out"),
+        PROGRAM_PATH=str(tmp_path / "program"),
         FOLD_PATH=str(tmp_path / "folded"),
         CURRENT_PATH=str(tmp_path / "current"),
         UNIT=SECOND,

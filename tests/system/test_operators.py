@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.operators]
 PAGE = "how-to/run-by-any-operator.md"
 PUSHED = {
     "spec_uri": "s3://lake/out/_changefeed/a.B/specs/000000000007/spec.json",
-    "job_uri": "s3://lake/out/_changefeed/_programs/job.py",
-    "archive_uri": "s3://lake/out/_changefeed/_programs/package.zip",
+    "job_uri": "s3://programs/_changefeed/_programs/package/job.py",
+    "archive_uri": "s3://programs/_changefeed/_programs/package/package.zip",
     "rows": 12,
     "units": 4,
     "tasks": 4,
@@ -61,7 +61,12 @@ def test_an_example_is_rendered(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     run_example(f"from __future__ import annotations\n{EXAMPLES[name]}", names)
     with DAG("dag", start_date=datetime(2013, 1, 1, tzinfo=timezone.utc)):
         group = changefeed_export_group(
-            submit=names["submit"], feed="a.B", path="s3://lake/out", consumer="c", unit=timedelta(hours=1)
+            submit=names["submit"],
+            feed="a.B",
+            path="s3://lake/out",
+            program_path="s3://programs",
+            consumer="c",
+            unit=timedelta(hours=1),
         )
     task = next(task for task in group if task.task_id == "export.submit")
     assert type(task).__name__ == name

@@ -122,7 +122,7 @@ def _by_group(window: tuple[datetime, datetime], attempt: int, export: dict[str,
         BashOperator(task_id="submit", bash_command="set by the test")
 
     with DAG("dag"):
-        group = changefeed_export_group(submit=submit, **export)
+        group = changefeed_export_group(submit=submit, program_path=f"{file.parent}/program", **export)
     tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
     own = context(*window, attempt=attempt)
     own["ti"].xcom_push = lambda *, key, value: made.update({key: value})

@@ -44,7 +44,12 @@ with DAG(
     def each(feed: str) -> None:
         """Export one feed."""
         changefeed_export_group(
-            submit=start, feed=feed, path=PATH, consumer="warehouse", unit=timedelta(hours=1)
+            submit=start,
+            feed=feed,
+            path=PATH,
+            program_path=PATH,
+            consumer="warehouse",
+            unit=timedelta(hours=1),
         )
 
     each.expand(feed=FEEDS)

@@ -39,6 +39,7 @@ for name, feed in (("lineage", "shop.Order"), ("lineage_fails", "shop.Nothing"))
                 feed=feed,
                 path=os.environ["LINEAGE_OUTPUT"] + "/group",
                 path_conn_id="lake",
+                program_path=os.environ["LINEAGE_OUTPUT"] + "/program",
                 consumer="group",
                 window_start="2025-01-01T00:00:00Z",
                 window_end="2025-01-01T01:00:00Z",

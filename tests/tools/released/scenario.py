@@ -181,7 +181,7 @@ class Group:
         made["ti"].get_task_states = lambda **_: {"run": {"export.plan": "success"}}
         task = self.tasks[name]
         if name == "submit":
-            for field in ("spec_uri", "job_uri", "archive_uri", "tasks"):
+            for field in ("spec_uri", "tasks"):
                 setattr(task, field, self.pushed[field])
         return task.execute(made)
 

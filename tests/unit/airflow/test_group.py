@@ -58,7 +58,10 @@ class Group:
         with DAG("dag"):
             group = changefeed_export_group(
                 submit=lambda job: Submit(task_id="submit", spec=job.spec_uri, command=f"run {job.job_uri}"),
-                **{"feed": FEED, "path": path, "consumer": CONSUMER, "unit": HOUR, **more},
+                **{
+                    **{"feed": FEED, "path": path, "program_path": f"{path}-program"},
+                    **{"consumer": CONSUMER, "unit": HOUR, **more},
+                },
             )
         self.tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
         self.pushed: dict[str, Any] = {}
@@ -117,6 +120,7 @@ def test_a_window_is_exported_by_the_three(database: str, path: str) -> None:
     }
     assert read_spec(group.pushed["spec_uri"])[1].rows == 12
     for name in ("job_uri", "archive_uri"):
+        assert Path(group.pushed[name]).is_relative_to(f"{path}-program")
         assert Path(group.pushed[name]).exists()
     group.submit()
     assert places(database) == dict.fromkeys((0, 1), places(database)[0])
@@ -243,13 +247,22 @@ def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
         ({"mode": "batch"}, "the leases of a batch cannot span tasks"),
         ({"submit": lambda job: None}, "submit of group 'export' made no task"),
         ({"unit": timedelta(0)}, "unit must be"),
+        (
+            {"program_path": None},
+            "program_path is missing: .* or, to accept that they can, the output's path",
+        ),
+        (
+            {"program_path": "lake/x/y", "path": "lake/x"},
+            "program_path 'lake/x/y' lies in the output 'lake/x'",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_as_the_dag_is_parsed(path: str, more: Any, message: str) -> None:
     """With what is wrong."""
     arguments = {"submit": lambda job: Submit(task_id="submit", spec=job.spec_uri), "feed": FEED}
+    arguments |= {"path": path, "program_path": path, "consumer": CONSUMER}
     with DAG("dag"), pytest.raises(InvalidArgumentError, match=message):
-        changefeed_export_group(**{**arguments, "path": path, "consumer": CONSUMER, **more})
+        changefeed_export_group(**{**arguments, **more})
 
 
 def test_the_connection_comes_from_the_clusters_secret(
