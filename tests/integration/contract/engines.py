@@ -143,6 +143,7 @@ class Engine(Protocol):
     :param keeps_triggers: whether a table keeps its triggers when one of its columns is dropped.
     :param locks_reads: whether rows that were read under locks stay unchanged until the transaction ends.
     :param savepoint: statements that set a transaction's savepoint, and go back to it.
+    :param rename: statement that gives a column another name; with places for table, old and new.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Engine(Protocol):
     keeps_triggers: bool
     locks_reads: bool
     savepoint: tuple[str, str]
+    rename: str
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Return a source over the database."""

@@ -177,6 +177,7 @@ class MssqlEngine:
     locks_reads: bool = True
     name: str = "mssql"
     savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
+    rename: str = "exec sp_rename N'{table}.{old}', N'{new}', N'COLUMN'"
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Open the source."""

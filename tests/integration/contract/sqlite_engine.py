@@ -108,6 +108,7 @@ class SqliteEngine:
     keeps_triggers: bool = True
     locks_reads: bool = True
     savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
+    rename: str = 'alter table "{table}" rename column {old} to {new}'
 
     def source(self, lock_timeout: float = 20.0) -> FeedSource:
         """Open the source."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.capture import TableCapture
+from airflow_changefeed.core.capture import Operation, TableCapture
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import CaptureGapError, LockTimeoutError, StaleVersionError
+from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError, LockTimeoutError, StaleVersionError
 from tests.clocks import after_now
 from tests.integration.contract.bench import IMPATIENT, KEPT, ODD
 from tests.integration.contract.captures import AUTHOR, CaptureBench, row, set_up_author
@@ -280,6 +280,36 @@ def test_refreshing_takes_the_present_columns(engine: Engine) -> None:
     assert [event.type for event in events] == ["add"] * 4 + ["ddl", "add", "upd"]
     assert [(event.new or {}).get("born") for event in events] == [None] * 5 + [1900, 1950]
     bench.source.seal(bench.name, after_now(bench.source))
+
+
+def test_a_name_given_to_another_column_stops_the_seals_until_a_refresh(engine: Engine) -> None:
+    """A column is not known by its name: drift says so, and a refresh records each in a field of its own."""
+    bench = _bench(engine, guard_schema=False)
+    source, name, add = bench.source, bench.name, ALTERED["a column is added"]
+    with bench.changer() as changer:
+        changer.execute(add)
+        source.refresh_capture(name)
+        changer.execute(engine.rename.format(table=NAME, old="born", new="birth"))
+        changer.execute(add)
+    bench.run(f"{UPDATE} born = 1900 where id = 1")
+    assert any("is not the recorded one" in one for one in source.capture(name).drift)
+    with pytest.raises((CaptureGapError, FeedSetupError), match="born"):
+        source.seal(name, after_now(source))
+    info = source.refresh_capture(name)
+    assert info.drift == ()
+    if info.gaps:
+        source.resolve_capture(name, note="renamed", by="test")
+    fields = info.shape.tables[NAME].columns[Operation.INSERT]
+    assert fields.keys() == {"id", "name", "birth", "born"}
+    bench.run(f"{UPDATE} birth = 1, born = 2 where id = 1")
+    last = bench.events()[-1].new or {}
+    assert {column: last[field] for column, field in fields.items()} == {
+        **row(1, "one"),
+        "birth": 1,
+        "born": 2,
+    }
+    assert [event.type for event in bench.events()].count("ddl") == 2
+    source.seal(name, after_now(source))
 
 
 def test_a_table_is_not_dropped_without_a_word(engine: Engine) -> None:

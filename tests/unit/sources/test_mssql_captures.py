@@ -21,6 +21,7 @@ from tests.unit.sources.mssql_captures import (
     capture,
     column,
     guards,
+    place,
     schema_guards,
     table,
     trigger,
@@ -90,6 +91,7 @@ def test_keys_have_the_order_of_the_primary_key() -> None:
 def _present(name: str, kind: str = "int", key: int | None = None, **other: Any) -> dict[str, Any]:
     """A column as the catalog has it."""
     return {
+        "column_id": place(name),
         "name": name,
         "type": kind,
         "max_length": 4,
@@ -120,8 +122,40 @@ STORED = [_present("k"), _present("v_1")]
             ["its primary key is now (k, v), previously (k)"],
         ),
         ([_present("k"), _present("v")], ["its primary key is now (), previously (k)"]),
+        (
+            [_present("k", key=1), _present("w", column_id=place("v"))],
+            ["column v is now named w"],
+        ),
+        ([_present("k", key=1), _present("V", column_id=place("v"))], []),
+        (
+            [_present("k", key=1), _present("w", column_id=place("v")), _present("v", column_id=9)],
+            [
+                "column v is now named w",
+                "column v is not the recorded one, but is recorded in its place",
+                "column v is not recorded",
+            ],
+        ),
+        (
+            [_present("k", key=1), _present("v", column_id=9)],
+            [
+                "column v is not the recorded one, but is recorded in its place",
+                "column v is not recorded",
+            ],
+        ),
+        (
+            [_present("v", key=1, column_id=place("k")), _present("k", column_id=place("v"))],
+            [
+                "column k is now named v",
+                "column k is not the recorded one, but is recorded in its place",
+                "column v is now named k",
+                "column v is not the recorded one, but is recorded in its place",
+            ],
+        ),
     ],
-    ids=["none", "gone", "retyped", "new", "longer key", "no key"],
+    ids=[
+        *("none", "gone", "retyped", "new", "longer key", "no key", "renamed", "other case", "name reused"),
+        *("dropped and added", "names swapped"),
+    ],
 )
 def test_drift_is_told_in_words(present: list[dict[str, Any]], words: list[str]) -> None:
     """Column by column, then the key."""

@@ -21,7 +21,7 @@ from airflow_changefeed.sources.mssql.capture.table import (
     table_problems,
 )
 from airflow_changefeed.sources.mssql.capture.table_query import TableQuery, cut, stream_range, table_columns
-from tests.unit.sources.mssql_captures import capture, capture_feed, column, table
+from tests.unit.sources.mssql_captures import capture, capture_feed, column, place, table
 
 FULL = "[myservice].[MyTable]"
 
@@ -51,6 +51,7 @@ def _present(name: str, type_: str = "int", **other: Any) -> dict[str, Any]:
     """A row of a table's columns."""
     row = _indexed(name, type_)
     own = {one: row[one] for one in ("name", "type", "max_length", "precision", "scale", "collation")}
+    own["column_id"] = place(name)
     return {**own, "key_ordinal": None, "encryption_type": None, "is_masked": 0, "may_unmask": None, **other}
 
 

@@ -68,18 +68,19 @@ def column_drift(
     table: Row, captured: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]
 ) -> Iterator[str]:
     """
-    Describe how a table's columns differ from those captured.
+    Describe how a table's columns differ from those captured: a column is known by its number in the catalog.
 
     :param captured: rows of ``capture_columns``.
     :param present: columns of the table, as the catalog has them.
     :param stored: columns of the capture's table.
     """
-    now = Named(present)
     own = _own(captured)
     yield from _changed_columns(own, present, stored)
     if _ALL in (table[asked] for asked in ASKED.values()):
-        found = [now.find(row["name"]) for row in own]
-        yield from (f"column {row['name']} is not recorded" for row in present if row not in found)
+        places = {row["place"] for row in own}
+        yield from (
+            f"column {row['name']} is not recorded" for row in present if row["column_id"] not in places
+        )
     yield from _changed_key(captured, present)
 
 
@@ -94,11 +95,18 @@ def _own(captured: Sequence[Row]) -> list[Row]:
 
 
 def _changed_columns(own: Sequence[Row], present: Sequence[Row], stored: Sequence[Row]) -> Iterator[str]:
-    now, kept = Named(present), Named(stored)
+    now, named, kept = _by_place(present), Named(present), Named(stored)
     for row in own:
-        name, is_, was = row["name"], now.find(row["name"]), kept.find(row["stored_name"])
+        name, is_, was = row["name"], now.get(row["place"]), kept.find(row["stored_name"])
+        of_that_name = named.find(name)
+        if of_that_name is not is_:
+            if is_ is not None:
+                yield f"column {name} is now named {is_['name']}"
+            if of_that_name is not None:
+                yield f"column {name} is not the recorded one, but is recorded in its place"
         if is_ is None:
-            yield f"column {name} is missing"
+            if of_that_name is None:
+                yield f"column {name} is missing"
         elif was is None:
             yield f"column {name} no longer has a column {row['stored_name']} in the capture's table"
         elif _kept_as(is_) != _kept_as(was):
@@ -108,10 +116,15 @@ def _changed_columns(own: Sequence[Row], present: Sequence[Row], stored: Sequenc
 
 
 def _changed_key(captured: Sequence[Row], present: Sequence[Row]) -> Iterator[str]:
-    now = Named(present)
-    if any((now.find(row["name"]) or {}).get("key_ordinal") != row["key_place"] for row in captured):
+    now = _by_place(present)
+    if any(now.get(row["place"], {}).get("key_ordinal") != row["key_place"] for row in captured):
         key, before = _key(present, "key_ordinal"), _key(captured, "key_place")
         yield f"its primary key is now ({', '.join(key)}), previously ({', '.join(before)})"
+
+
+def _by_place(present: Sequence[Row]) -> dict[int, Row]:
+    """Return columns by the number that each has for life."""
+    return {row["column_id"]: row for row in present}
 
 
 class Named:

@@ -186,8 +186,9 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
         "t.insert_columns, t.update_columns, t.delete_columns, t.is_whole, t.guard_name, "
         "t.unrecorded_at "
         f"{_of(registry, 'readable_capture_tables', 't')}order by t.table_no; "
-        "select k.capture_id, k.table_no, k.name, k.stored_name, k.key_place, k.on_insert, k.on_update, "
-        f"k.on_delete {_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
+        "select k.capture_id, k.table_no, k.place, k.name, k.stored_name, k.key_place, k.on_insert, "
+        "k.on_update, k.on_delete "
+        f"{_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
         "select g.number, g.capture_id, g.table_no, g.reason, g.found_at, g.after_time, g.resolved_at, "
         "g.resolved_by, g.note "
         f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end",

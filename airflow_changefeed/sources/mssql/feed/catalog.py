@@ -159,8 +159,8 @@ def columns_sql(schema: str, registered: str, *also: str) -> str:
     :param also: further columns of it in the result.
     """
     return (
-        f"select {''.join(f'x.{name}, ' for name in also)}c.name, c.type, c.max_length, c.precision, "
-        "c.scale, c.collation, c.key_ordinal, c.encryption_type, c.is_masked, c.may_unmask "
+        f"select {''.join(f'x.{name}, ' for name in also)}c.column_id, c.name, c.type, c.max_length, "
+        "c.precision, c.scale, c.collation, c.key_ordinal, c.encryption_type, c.is_masked, c.may_unmask "
         f"from {quote(schema)}.{quote(registered)} x "
         f"join {quote(schema)}.[table_columns] c on c.object_id = x.object_id"
     )

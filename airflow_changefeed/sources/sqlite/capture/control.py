@@ -22,7 +22,12 @@ from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
 from airflow_changefeed.core.feed import FeedKind, FeedStorage
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, storable
-from airflow_changefeed.sources.sqlite.capture.drift import drift_of, renamed_capture, unrecorded_fields
+from airflow_changefeed.sources.sqlite.capture.drift import (
+    check_names,
+    drift_of,
+    refreshed_spec,
+    unrecorded_fields,
+)
 from airflow_changefeed.sources.sqlite.capture.gaps import (
     DISABLED,
     add_gaps,
@@ -168,7 +173,10 @@ class SqliteCapture:
             bare = tuple(replace(table, triggers={}) for table in capture.tables)
             if capture.is_enabled:
                 now_ms = self.database.now_ms()
-                store_capture(connection, replace(capture, tables=bare, disabled_at_ms=now_ms))
+                # Without the triggers nobody knows any more which columns were renamed.
+                record_ddl(connection, tables, capture, capture, [()] * len(capture.tables), now_ms)
+                spec = refreshed_spec(capture)
+                store_capture(connection, replace(capture, spec=spec, tables=bare, disabled_at_ms=now_ms))
                 bump_version(connection, name)
 
     def refresh_capture(
@@ -185,8 +193,8 @@ class SqliteCapture:
         with self._written(name, resource_version) as (connection, tables):
             # First: recreating altered triggers would hide the gap.
             find_gaps(connection, tables, self.database.now_ms())
-            recorded = load_capture(connection, name)
-            before = renamed_capture(connection, recorded)
+            before = load_capture(connection, name)
+            before = replace(before, spec=refreshed_spec(before))
             plan = plan_capture(connection, before.spec, before, without)
             refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
@@ -210,7 +218,7 @@ class SqliteCapture:
             pairs = zip(before.tables, capture.tables, strict=True)
             other_keys = [now.name for was, now in pairs if was.key_columns != now.key_columns]
             stop_recording(connection, name, other_keys)
-            record_ddl(connection, tables, recorded, capture, unrecorded, now_ms)
+            record_ddl(connection, tables, before, capture, unrecorded, now_ms)
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)
@@ -350,7 +358,9 @@ class SqliteCapture:
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
-        """Check for gaps under the write lock of a seal."""
+        """Check for gaps, and for names that others have, under the write lock of a seal."""
+        if tables.capture is not None:
+            check_names(tables.capture)
         return find_gaps(connection, tables, self.database.now_ms())
 
     @contextmanager

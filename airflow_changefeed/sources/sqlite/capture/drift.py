@@ -7,10 +7,11 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
 
-from airflow_changefeed.core.capture import Operation, TableCapture
+from airflow_changefeed.core.capture import CaptureSpec, Operation, TableCapture
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.capture.triggers import renamed_columns
+from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable, renamed
 from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote
 
 
@@ -23,17 +24,51 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
         if not present:
             differences.append(f"table {table.name!r} is missing")
             continue
-        renamed = _renamed(connection, table)
-        differences += _gone(table, [column for column, _ in present], renamed)
-        differences += _added(asked, table, [column for column, _ in present], set(renamed.values()))
-        differences += _retyped(table, [column for column, _ in present], types)
+        former, columns = capture.recorded(table), [column for column, _ in present]
+        for name, now in sorted(table.names_since(former).items()):
+            kept = f"; its events keep {table.fields[now]!r}" if now in table.fields else ""
+            differences.append(f"column {name!r} of {table.name!r} is now named {now!r}{kept}")
+        differences += _names_of_others(capture, table)
+        differences += _gone(table, columns)
+        differences += _added(asked, table, columns)
+        differences += _retyped(table, columns, types)
         keys = tuple(column.name for column, place in sorted(present, key=lambda one: one[1]) if place)
-        if keys != tuple(renamed.get(name, name) for name in table.key_columns):
+        if keys != table.key_columns:
             differences.append(
                 f"the primary key of {table.name!r} is now ({', '.join(keys)}), previously "
-                f"({', '.join(table.key_columns)})"
+                f"({', '.join(former.key_columns)})"
             )
     return tuple(differences)
+
+
+def check_names(capture: StoredCapture) -> None:
+    """
+    Raise if a column that is not recorded has the name of one that is: who reads events of the table by their
+    columns' names would miss its changes.
+    """
+    problems = [one for table in capture.tables for one in _names_of_others(capture, table)]
+    if problems:
+        raise FeedSetupError(
+            f"capture {capture.name!r}: its feed is not sealed, because {'; '.join(problems)}. Record the "
+            f"present columns: {shell('capture refresh', capture.name)}",
+            capture=capture.name,
+            problems=problems,
+        )
+
+
+def _names_of_others(capture: StoredCapture, table: StoredTable) -> list[str]:
+    """Describe the columns that have the name of a recorded one, and are not recorded as it was."""
+    former = capture.recorded(table)
+    names = table.names_since(former)
+    return [
+        f"column {name!r} of {table.name!r} is not the recorded one, which is now named {names[name]!r}, "
+        "and its changes are not recorded"
+        for name in capture.taken.get(table.name, ())
+        if any(
+            name in was and name.casefold() not in map(str.casefold, table.columns[operation])
+            for operation, was in former.columns.items()
+        )
+    ]
 
 
 def unrecorded_fields(
@@ -52,88 +87,46 @@ def unrecorded_fields(
     others = {field for one in capture.tables if one.name != before.name for field in one.fields.values()}
     # A field that no table has is of a former column, whose name another one got by a rename.
     recorded = {*before.fields.values()} | ({one.name for one in capture.fields} - others)
-    filled = {
-        name
-        for (name,) in connection.execute(
-            'select name from pragma_table_xinfo(?) where "notnull" or dflt_value is not null or hidden > 1',
-            (now.name,),
-        )
-    }
     return [
         now.fields[name]
         for name, type_ in (now.types or {}).items()
-        if types.get(name) != type_.casefold() and (name in filled or now.fields[name] in recorded)
+        if types.get(name) != type_.casefold()
+        and (now.fields[name] in recorded or _has_values(connection, now.name, name))
     ]
 
 
-def _renamed(connection: sqlite3.Connection, table: StoredTable) -> dict[str, str]:
-    """Return the new names of renamed columns, which SQLite also renames in the triggers."""
-    renamed: dict[str, str] = {}
-    for name, made in table.triggers.items():
-        row = connection.execute("select sql from sqlite_master where name = ?", (name,)).fetchone()
-        renamed |= (renamed_columns(made, row[0]) if row else None) or {}
-    return renamed
+def _has_values(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    sql = f"select 1 from {quote(table)} where {quote(column)} is not null limit 1"
+    return connection.execute(sql).fetchone() is not None
 
 
-def renamed_capture(connection: sqlite3.Connection, capture: StoredCapture) -> StoredCapture:
-    """
-    Return a capture with the current names of its columns.
-
-    Each keeps its field: events before and after a rename have the column's values in the same field.
-    """
-    asked, tables = [], []
+def refreshed_spec(capture: StoredCapture) -> CaptureSpec:
+    """Return what was asked of a capture, by the names that its columns have now."""
+    asked = []
     for one, table in zip(capture.spec.tables, capture.tables, strict=True):
-        names = _renamed(connection, table)
-        insert, update, delete = (_now(one.operations.get(operation), names) for operation in Operation)
+        names = table.names_since(capture.recorded(table))
+        given = (one.operations.get(operation) for operation in Operation)
+        insert, update, delete = (None if each is None else renamed(each, names) for each in given)
         asked.append(replace(one, insert=insert, update=update, delete=delete))
-        tables.append(
-            replace(
-                table,
-                key_columns=_now(table.key_columns, names) or (),
-                columns={operation: _now(own, names) or () for operation, own in table.columns.items()},
-                fields=_renamed_fields(table, names),
-                types=table.types and {names.get(name, name): one for name, one in table.types.items()},
-            )
-        )
-    return replace(capture, spec=replace(capture.spec, tables=tuple(asked)), tables=tuple(tables))
-
-
-def _now(columns: tuple[str, ...] | None, names: dict[str, str]) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(names.get(name, name) for name in columns)
-
-
-def _renamed_fields(table: StoredTable, names: dict[str, str]) -> dict[str, str]:
-    """Return the fields by current names; a former column with the same name is dropped."""
-    changed = {*names, *names.values()}
-    kept = {name: field for name, field in table.fields.items() if name not in changed}
-    return kept | {now: table.fields[name] for name, now in names.items() if name in table.fields}
+    return replace(capture.spec, tables=tuple(asked))
 
 
 def _captured(table: StoredTable) -> set[str]:
     return {name for some in table.columns.values() for name in some}
 
 
-def _gone(table: StoredTable, present: list[Column], renamed: dict[str, str]) -> Iterable[str]:
-    names = {column.name for column in present}
-    for name in sorted(_captured(table) - names):
-        if name in renamed:
-            yield (
-                f"column {name!r} of {table.name!r} is now named {renamed[name]!r}; its events keep "
-                f"{table.fields[name]!r}"
-            )
-        else:
-            yield f"column {name!r} of {table.name!r} is missing"
+def _gone(table: StoredTable, present: list[Column]) -> Iterable[str]:
+    for name in sorted(_captured(table) - {column.name for column in present}):
+        yield f"column {name!r} of {table.name!r} is missing"
 
 
-def _added(
-    asked: TableCapture, table: StoredTable, present: list[Column], renamed: set[str]
-) -> Iterable[str]:
+def _added(asked: TableCapture, table: StoredTable, present: list[Column]) -> Iterable[str]:
     """Yield the columns not captured by an operation that captures all columns."""
     for column in present:
         missing = [
             operation.value
             for operation, chosen in asked.operations.items()
-            if not chosen and column.name not in (*table.columns[operation], *renamed)
+            if not chosen and column.name not in table.columns[operation]
         ]
         if missing:
             yield f"column {column.name!r} of {table.name!r} is not captured by {', '.join(missing)}"

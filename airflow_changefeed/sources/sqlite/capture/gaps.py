@@ -24,8 +24,13 @@ from airflow_changefeed.core.fault import gap_remedy
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureGapError
-from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable, store_balances
-from airflow_changefeed.sources.sqlite.capture.triggers import renamed_columns, written_by_triggers
+from airflow_changefeed.sources.sqlite.capture.registry import (
+    StoredCapture,
+    StoredTable,
+    renamed_columns,
+    store_balances,
+)
+from airflow_changefeed.sources.sqlite.capture.triggers import written_by_triggers
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, present, quote
 
 #: Table number, kind and reason of a finding.

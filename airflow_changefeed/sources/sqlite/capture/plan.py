@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureSpec, OnDdl, Operation, TableCapture
@@ -223,17 +224,13 @@ def _fields(
                 )
             continue
         own = f"{table}.{column.name}"
-        names = [own] if column.name.casefold() in contested else [column.name, own]
+        names = chain([column.name, own], (f"{own}.{number}" for number in count(2)))
         taken = {one.casefold() for one in given.values()}
-        for name in names:
+        for name in islice(names, column.name.casefold() in contested, None):
             found = plan.fields.setdefault(name.casefold(), Column(name, column.type))
             if found.type.casefold() == column.type.casefold() and name.casefold() not in taken:
                 given[column.name] = found.name
                 break
-        else:
-            plan.problems.append(
-                f"column {column.name!r} of {table!r} conflicts with the name of another field; rename it"
-            )
     return given
 
 
@@ -355,5 +352,10 @@ def check_columns(connection: sqlite3.Connection, capture: StoredCapture) -> Non
         elif wanted - names:
             gone = ", ".join(map(repr, sorted(wanted - names)))
             problems.append(f"table {table.name!r} has lost {gone}; refresh the capture first")
+        elif other := table.names_since(capture.recorded(table)):
+            named = ", ".join(map(repr, sorted(other)))
+            problems.append(
+                f"columns {named} of table {table.name!r} were renamed; refresh the capture first"
+            )
         problems += nullable_keys(connection, table.name)
     refuse(capture.name, problems)

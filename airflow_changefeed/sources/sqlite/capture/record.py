@@ -173,11 +173,14 @@ def record_ddl(
     Record an event in each shard of each table whose captured columns, types or key have changed.
 
     :param tables: of the capture's feed.
+    :param before: as it was recorded until now.
     :param unrecorded: for each table the fields whose values in rows of before no event has.
     """
     changed = [
         (number, was, now)
-        for number, (was, now) in enumerate(zip(before.tables, after.tables, strict=True))
+        for number, (was, now) in enumerate(
+            zip(map(before.recorded, before.tables), after.tables, strict=True)
+        )
         if _facts(before, was) != _facts(after, now)
     ]
     if not changed:
@@ -198,8 +201,9 @@ def record_ddl(
 
 
 def _facts(capture: StoredCapture, table: StoredTable) -> tuple[object, ...]:
-    types = {one.name: one.type.casefold() for one in capture.captured_columns(table)}
-    return types, table.key_columns
+    """Return types and fields of the captured columns, and the key."""
+    own = {one.name: (one.type.casefold(), table.fields[one.name]) for one in capture.captured_columns(table)}
+    return own, table.key_columns
 
 
 def _queue(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The captures stored in a SQLite file: one row each, with the spec and the facts of each table."""
+"""
+The captures stored in a SQLite file: one row each, with the spec and the facts of each table.
+
+A column is recognised by the capture's triggers, in which SQLite follows ``rename column``, and not by its
+name or its place: a name may be given to another column, and a place changes when a table is built again.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +29,9 @@ from airflow_changefeed.exceptions import CaptureNotFoundError
 #: Table of captures; missing if there never was one.
 REGISTRY = "changefeed.capture"
 _COLUMNS = "name, spec, fields, tables, balances, checked_upto, enabled_at_ms, disabled_at_ms"
+#: How the names of all triggers of captures begin.
+TRIGGER = "changefeed.capture:"
+_REFERENCE = re.compile(r'\b(new|old)\."((?:[^"]|"")*)"')
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,13 @@ class StoredTable:
         at = None if self.unrecorded_at_ms is None else from_milliseconds(self.unrecorded_at_ms)
         return CapturedTable(self.key_columns, columns, self.is_whole, unrecorded_at=at)
 
+    def names_since(self, former: StoredTable) -> dict[str, str]:
+        """Return the names of the captured columns and keys that were renamed since, by their former ones."""
+        pairs = [*zip(former.key_columns, self.key_columns, strict=True)]
+        for operation, columns in former.columns.items():
+            pairs += zip(columns, self.columns[operation], strict=True)
+        return {was: now for was, now in pairs if was != now}
+
     def columns_for(self, *operations: Operation) -> tuple[str, ...]:
         """Return the columns of the first of some operations that is captured, or of any."""
         wanted = (*operations, *Operation)
@@ -68,10 +84,14 @@ class StoredCapture:
 
     :param spec: as it was asked for, with its full name.
     :param fields: the columns of an image, with their declared types.
+    :param tables: by the names that their columns have now.
     :param balances: for each table its number of rows according to the events up to ``checked_upto``;
         None if unknown.
     :param gaps: table, last seal (0 for none) and discovery of each, in milliseconds; also those that are
         resolved.
+    :param former: the tables of which columns were renamed since the capture was enabled or refreshed, as
+        they were recorded then; by name.
+    :param taken: for each of them the former names that other columns have now.
     """
 
     spec: CaptureSpec
@@ -82,6 +102,8 @@ class StoredCapture:
     balances: tuple[int | None, ...] = ()
     checked_upto: int = 0
     gaps: tuple[tuple[str, int, int], ...] = ()
+    former: Mapping[str, StoredTable] = field(default_factory=dict)
+    taken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_enabled(self) -> bool:
@@ -98,7 +120,7 @@ class StoredCapture:
         """The capture as readers of its events see it."""
         tables = {
             table.name: replace(
-                table.shape,
+                self.shown(table).shape,
                 gaps=tuple(
                     (from_milliseconds(after), from_milliseconds(found))
                     for name, after, found in self.gaps
@@ -109,6 +131,14 @@ class StoredCapture:
         }
         begun = from_milliseconds(self.enabled_at_ms)
         return CaptureShape(self.name, self.spec.key_change, self.spec.with_sequence, tables, begun)
+
+    def recorded(self, table: StoredTable) -> StoredTable:
+        """Return a table by the names that its columns had when the capture was enabled or refreshed."""
+        return self.former.get(table.name, table)
+
+    def shown(self, table: StoredTable) -> StoredTable:
+        """Return a table by the names that readers know: the recorded ones, until another column has one."""
+        return table if self.taken.get(table.name) else self.recorded(table)
 
     def captured_columns(self, table: StoredTable) -> list[Column]:
         """Return the columns of a table that any operation captures, with their types."""
@@ -123,7 +153,7 @@ class StoredCapture:
         """The spec, with the columns that are captured now."""
         tables = []
         for asked, table in zip(self.spec.tables, self.tables, strict=True):
-            insert, update, delete = (table.columns.get(operation) for operation in Operation)
+            insert, update, delete = map(self.shown(table).columns.get, Operation)
             tables.append(replace(asked, insert=insert, update=update, delete=delete))
         return replace(self.spec, tables=tuple(tables))
 
@@ -136,7 +166,85 @@ def load_captures(connection: sqlite3.Connection, name: str | None = None) -> li
     rows = connection.execute(
         f'select {_COLUMNS} from "{REGISTRY}" where ?1 is null or name = ?1 order by name', (name,)
     ).fetchall()
-    return [replace(_stored(*row), gaps=_gaps(connection, row[0])) for row in rows]
+    begin = TRIGGER if name is None else f"{TRIGGER}{name}:"
+    triggers = dict(
+        connection.execute(
+            "select name, sql from sqlite_master where type = 'trigger' and instr(name, ?) = 1", (begin,)
+        ).fetchall()
+    )
+    return [
+        _with_present_names(connection, replace(_stored(*row), gaps=_gaps(connection, row[0])), triggers)
+        for row in rows
+    ]
+
+
+def _with_present_names(
+    connection: sqlite3.Connection, capture: StoredCapture, triggers: Mapping[str, str]
+) -> StoredCapture:
+    """
+    Return a capture by the names that its columns have now.
+
+    :param triggers: the texts of the database's triggers, by name.
+    """
+    tables: list[StoredTable] = []
+    former: dict[str, StoredTable] = {}
+    taken: dict[str, tuple[str, ...]] = {}
+    for table in capture.tables:
+        names: dict[str, str] = {}
+        for trigger, made in table.triggers.items():
+            names |= renamed_columns(made, triggers.get(trigger, made)) or {}
+        if names:
+            rows = connection.execute("select name from pragma_table_xinfo(?)", (table.name,)).fetchall()
+            # SQLite ignores case.
+            present = {name.casefold(): name for (name,) in rows}
+            former[table.name] = table
+            taken[table.name] = tuple(
+                was for was, now in names.items() if present.get(was.casefold(), now) != now
+            )
+        tables.append(_renamed(table, names) if names else table)
+    return replace(capture, tables=tuple(tables), former=former, taken=taken)
+
+
+def renamed_columns(made: str, found: str) -> dict[str, str] | None:
+    """
+    Return which columns were renamed since a trigger was made; None where its text differs otherwise.
+
+    :param made: text of the trigger when it was made.
+    """
+    if made == found:
+        return {}
+    before, now = _REFERENCE.split(made), _REFERENCE.split(found)
+    if len(before) != len(now):
+        return None
+    renamed: dict[str, str] = {}
+    for place, (was, is_) in enumerate(zip(before, now, strict=True)):
+        is_name = place % 3 == 2
+        if (renamed.setdefault(was, is_) if is_name else was) != is_:
+            return None
+    if len({*renamed.values()}) < len(renamed):
+        return None
+    return {_bare(was): _bare(is_) for was, is_ in renamed.items() if was != is_}
+
+
+def _bare(name: str) -> str:
+    return name.replace('""', '"')
+
+
+def _renamed(table: StoredTable, names: Mapping[str, str]) -> StoredTable:
+    """Return a table with other names of its columns, each of which keeps its field."""
+    columns = {operation: renamed(own, names) for operation, own in table.columns.items()}
+    # A former column whose name another one has now is forgotten.
+    kept = {name: place for name, place in table.fields.items() if name not in {*names, *names.values()}}
+    fields = kept | {now: table.fields[name] for name, now in names.items() if name in table.fields}
+    types = table.types and {names.get(name, name): type_ for name, type_ in table.types.items()}
+    return replace(
+        table, key_columns=renamed(table.key_columns, names), columns=columns, fields=fields, types=types
+    )
+
+
+def renamed(columns: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return columns by other names; those that have none keep theirs."""
+    return tuple(names.get(name, name) for name in columns)
 
 
 def _gaps(connection: sqlite3.Connection, name: str) -> tuple[tuple[str, int, int], ...]:

@@ -189,6 +189,7 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
         for one in query.columns
         if one.name != SHARD_COLUMN and (one.name not in there or there[one.name] != one.type)
     ]
+    changed += query.table.names_since(query.capture.recorded(query.table))
     if changed:
         problems.append(
             f"columns {', '.join(map(repr, changed))} were changed or dropped since they are recorded; "

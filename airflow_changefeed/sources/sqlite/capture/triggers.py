@@ -8,7 +8,6 @@ nothing written here has a constraint that could fail silently: invalid values a
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
-from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
+from airflow_changefeed.sources.sqlite.capture.registry import TRIGGER, StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.feed.names import any_of, columns_of, literal, quote
 from airflow_changefeed.sources.sqlite.feed.types import shard_check
 from airflow_changefeed.sql import fill, load_sql
@@ -27,12 +26,11 @@ NOW = "cast((julianday('now') - 2440587.5) * 86400000 + 0.5 as integer)"
 #: A trigger of a capture: what fires it, and when.
 KINDS = {"insert": "insert", "update": "update", "key": "update", "delete": "delete"}
 _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
-_REFERENCE = re.compile(r'\b(new|old)\."((?:[^"]|"")*)"')
 
 
 def trigger_name(capture: str, number: int, kind: str) -> str:
     """Return the name of a trigger."""
-    return f"changefeed.capture:{capture}:{number}:{kind}"
+    return f"{TRIGGER}{capture}:{number}:{kind}"
 
 
 def with_triggers(
@@ -93,37 +91,13 @@ def drop_triggers(connection: sqlite3.Connection, capture: str, numbers: Iterabl
             connection.execute(f"drop trigger if exists {name}")
 
 
-def renamed_columns(made: str, found: str) -> dict[str, str] | None:
-    """
-    Return which columns were renamed since a trigger was made; None where its text differs otherwise.
-
-    SQLite follows ``rename column`` in the triggers that name the column.
-
-    :param made: text of the trigger when it was made.
-    """
-    before, now = _REFERENCE.split(made), _REFERENCE.split(found)
-    if len(before) != len(now):
-        return None
-    renamed: dict[str, str] = {}
-    for place, (one, other) in enumerate(zip(before, now, strict=True)):
-        if one == other and place % 3 != 2:
-            continue
-        if place % 3 != 2 or renamed.setdefault(one, other) != other:
-            return None
-    return {_bare(one): _bare(other) for one, other in renamed.items() if one != other}
-
-
-def _bare(name: str) -> str:
-    return name.replace('""', '"')
-
-
 def written_by_triggers(connection: sqlite3.Connection, table: str) -> set[str]:
     """Return the folded names of all tables that changes of a table write by triggers of others than ours."""
     written: set[str] = set()
 
     def note(action: int, one: str | None, _: str | None, __: str | None, trigger: str | None) -> int:
         # A statement of a trigger names the innermost one.
-        if action in _WRITES and trigger and not trigger.startswith("changefeed.capture:"):
+        if action in _WRITES and trigger and not trigger.startswith(TRIGGER):
             written.add(str(one).casefold())
         return sqlite3.SQLITE_OK
 

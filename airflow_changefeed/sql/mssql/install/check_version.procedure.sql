@@ -37,13 +37,13 @@ begin
             cross apply <<schema>>.[captured_columns](t.object_id) as s
             where t.capture_id = @capture_id and (t.insert_columns = N'[]' or t.update_columns = N'[]' or t.delete_columns = N'[]') and not exists (
                 select 1 from <<schema>>.[capture_columns] as k
-                where k.capture_id = t.capture_id and k.table_no = t.table_no and k.name = s.name collate database_default and k.definition = s.definition collate database_default)
+                where k.capture_id = t.capture_id and k.table_no = t.table_no and k.place = s.place and k.name = s.name collate database_default and k.definition = s.definition collate database_default)
             union
             select concat(t.table_schema, N'.', t.table_name), k.name
             from <<schema>>.[capture_tables] as t
             inner join <<schema>>.[capture_columns] as k on k.capture_id = t.capture_id and k.table_no = t.table_no
             where t.capture_id = @capture_id and not exists (
-                select 1 from <<schema>>.[captured_columns](t.object_id) as s where s.name collate database_default = k.name)
+                select 1 from <<schema>>.[captured_columns](t.object_id) as s where s.place = k.place and s.name collate database_default = k.name)
         ) as d
         having count(*) > 0;
         select @present = concat(@present, N'; open gaps: ', count(*)) from <<schema>>.[capture_gaps] as g

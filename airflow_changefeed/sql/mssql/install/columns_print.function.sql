@@ -1,4 +1,4 @@
--- A fingerprint of the columns of a feed's table (of a capture: of its tables): names, types, nullability, keys and order. Null if the
+-- A fingerprint of the columns of a feed's table (of a capture: of its tables): numbers, names, types, nullability, keys and order. Null if the
 -- caller does not see all of them.
 -- @name, @object_id: of the feed.
 create or alter function <<schema>>.[columns_print](@name nvarchar(128), @object_id int) returns varbinary(32)
@@ -18,7 +18,7 @@ begin
             and isnull(has_perms_by_name(concat(quotename(object_schema_name(t.object_id)), N'.', quotename(object_name(t.object_id))), 'OBJECT', 'VIEW DEFINITION'), 0) = 0)
         return null;
     select @text = string_agg(convert(nvarchar(max), concat(
-        t.table_no, N'/', c.name, N'/', c.system_type_id, N'/', c.user_type_id, N'/', c.max_length, N'/', c.precision, N'/', c.scale, N'/', c.is_nullable, N'/',
+        t.table_no, N'/', c.column_id, N'/', c.name, N'/', c.system_type_id, N'/', c.user_type_id, N'/', c.max_length, N'/', c.precision, N'/', c.scale, N'/', c.is_nullable, N'/',
         c.collation_name, N'/', k.key_ordinal)), nchar(10)) within group (order by t.table_no, c.column_id)
     from (
         select t.table_no, t.object_id from <<schema>>.[capture_tables] as t

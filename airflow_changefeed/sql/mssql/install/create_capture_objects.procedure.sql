@@ -41,12 +41,12 @@ begin
     set @events = concat(quotename(object_schema_name(@feed_object)), N'.', quotename(object_name(@feed_object)));
     select @first = k.name from @keys as k where k.place = 1;
     insert into @columns (place, name, stored, bytes, on_insert, on_update, on_delete, is_paired, is_added, is_deleted)
-    select c.place, quotename(c.name), quotename(c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
+    select c.place, quotename(s.name), quotename(c.stored_name), s.bytes, c.on_insert, c.on_update, c.on_delete,
         c.on_update,
         case when @has_insert = 1 then c.on_insert when @has_update = 1 then c.on_update else c.on_delete end,
         case when @has_delete = 1 then c.on_delete else c.on_update end
     from <<schema>>.[capture_columns] as c
-    inner join <<schema>>.[captured_columns](@object_id) as s on s.name = c.name collate database_default
+    inner join <<schema>>.[captured_columns](@object_id) as s on s.place = c.place
     where c.capture_id = @capture_id and c.table_no = @table_no and (c.on_insert = 1 or c.on_update = 1 or c.on_delete = 1);
     if @key_change = 'delete_insert'
         update @columns set is_paired = 1 where is_added = 1 or is_deleted = 1;

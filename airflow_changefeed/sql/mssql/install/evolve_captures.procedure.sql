@@ -56,7 +56,7 @@ begin
             and not exists (select 1 from @columns as k where k.capture_id = @id and k.name = s.name collate database_default)
             and not exists (
                 select 1 from <<schema>>.[capture_columns] as k
-                where k.capture_id = @id and k.table_no = @no and k.name = s.name collate database_default);
+                where k.capture_id = @id and k.table_no = @no and k.place = s.column_id);
         set @without = concat(N'[', @without, N']');
         exec <<schema>>.[change_capture_columns]
             @capture_id = @id, @table_no = @no, @without = @without, @statement = @statement, @is_guard = 1;

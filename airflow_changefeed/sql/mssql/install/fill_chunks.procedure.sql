@@ -20,10 +20,11 @@ begin
     insert into @keys (place, name, stored, definition)
     select k.place, quotename(k.name), quotename(c.stored_name), k.definition
     from <<schema>>.[key_columns](@object_id) as k
+    inner join sys.columns as s on s.object_id = @object_id and s.name = k.name
     left join (
         <<schema>>.[capture_columns] as c
         inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id and t.table_no = c.table_no
-    ) on c.capture_id = @capture_id and c.table_no = @table_no and c.name = k.name collate database_default
+    ) on c.capture_id = @capture_id and c.table_no = @table_no and c.place = s.column_id
         and 1 = case when t.insert_columns is not null then c.on_insert when t.update_columns is not null then c.on_update else c.on_delete end;
     select @count = count(*) from @keys as k
     where not exists (select 1 from @keys as o where o.stored is null);

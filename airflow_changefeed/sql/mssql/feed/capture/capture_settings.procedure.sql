@@ -1,4 +1,4 @@
--- Returns what is wrong with the triggers of a captured table; null if they are unchanged.
+-- Returns what is wrong with the triggers of a captured table, or with what they record; null if they are unchanged.
 -- permission: internal
 create or alter procedure <<schema>>.[capture_settings:<<name>>] (
     @table_no smallint,
@@ -31,4 +31,11 @@ begin
             select 1 from sys.triggers as t
             where t.parent_class = 1 and t.is_disabled = 0 and not exists (select 1 from <<schema>>.[capture_triggers] as k where k.trigger_id = t.object_id))
         set @reason = N'the server''s option "nested triggers" is off: changes by other triggers are not recorded';
+    else
+        -- The triggers know columns by name, and a column keeps its number for life.
+        select @reason = concat(N'another column now has the name of a recorded one, and is recorded in its place: ', left(string_agg(convert(nvarchar(max), k.name), N', '), 1000))
+        from <<schema>>.[capture_columns] as k
+        inner join sys.columns as s on s.object_id = @object_id and s.name = k.name collate database_default
+        where k.capture_id = @id and k.table_no = @table_no and s.column_id <> k.place and (k.on_insert = 1 or k.on_update = 1 or k.on_delete = 1)
+        having count(*) > 0;
 end
