@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.exceptions import FeedNotFoundError
+from airflow_changefeed.exceptions import CaptureNotFoundError, FeedNotFoundError
 
 _MOST, _CLOSE = 3, 0.6
 #: Suffix of a capture's default name.
@@ -41,14 +41,14 @@ def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFo
     """
     there = {table.casefold(): table for table in tables}
     captured = there.get(feed.removesuffix(_CAPTURES).casefold()) if feed.endswith(_CAPTURES) else None
-    near = nearest(feed, feeds)
-    if captured:
+    meant = _meant(feed, feeds)
+    if captured and not any(each.casefold() == feed.casefold() for each in feeds):
         remedy = (
             f"Table {captured!r} is not captured yet; enable its capture: "
             f"{shell('capture enable', '--table', captured)}"
         )
-    elif near:
-        remedy = f"Did you mean {' or '.join(map(repr, near))}?"
+    elif meant:
+        remedy = meant
     elif feed.casefold() in there:
         remedy = "Create it with set_up_feed, or record the table's changes with enable_capture"
     else:
@@ -58,3 +58,24 @@ def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFo
         feed=feed,
         known=list(feeds),
     )
+
+
+def no_capture(capture: str, known: Sequence[str]) -> CaptureNotFoundError:
+    """
+    Return the error for a capture that does not exist.
+
+    :param known: the names of those that do.
+    """
+    remedy = _meant(capture, known) or "Create it with enable_capture"
+    return CaptureNotFoundError(
+        f"capture {capture!r} not found; this database has {', '.join(known) or 'none'}. {remedy}",
+        capture=capture,
+        known=list(known),
+    )
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Return the question for the names that may be meant: first of all one that differs in case only."""
+    same = [each for each in known if each.casefold() == name.casefold()]
+    near = same or nearest(name, known)
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""

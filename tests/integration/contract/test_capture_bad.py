@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
-from airflow_changefeed.exceptions import CaptureNotFoundError, FeedSetupError, InvalidArgumentError
+from airflow_changefeed.exceptions import (
+    CaptureNotFoundError,
+    FeedNotFoundError,
+    FeedSetupError,
+    InvalidArgumentError,
+)
 from tests.integration.contract.captures import (
     AUTHOR,
     CAPTURE,
@@ -206,6 +211,15 @@ def test_a_capture_that_is_not_there_is_named_with_those_that_are(engine: Engine
                 asked(bench.source, name)
             assert name in caught.value.message
             assert CAPTURE in caught.value.message
+
+
+def test_a_capture_s_name_in_other_letters_is_said_with_the_name_that_it_has(engine: Engine) -> None:
+    """Nobody is told to enable it once more."""
+    source, other = set_up_author(engine).source, CAPTURE.replace("author", "Author")
+    for ask in (source.capture, source.feed):
+        with pytest.raises((CaptureNotFoundError, FeedNotFoundError)) as caught:
+            ask(other)
+        assert caught.value.message.endswith(f"Did you mean {CAPTURE!r}?")
 
 
 def test_a_shard_that_does_not_fit_stops_its_writer(engine: Engine) -> None:

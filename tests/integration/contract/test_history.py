@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import HistoryError
@@ -119,6 +120,20 @@ def test_history_below_what_was_purged_is_refused(bench: Bench) -> None:
     with pytest.raises(HistoryError, match="purged"):
         bench.source.insert_history(bench.feed, 0, [(PAST, key)], reason="x")
     bench.source.insert_history(bench.feed, 0, [(PAST + HOUR, key)], reason="x")
+
+
+def test_history_begins_in_1970(bench: Bench) -> None:
+    """Nothing was purged there, until a purge."""
+    _sealed(bench)
+    first, second = bench.write_rows(2)
+    mark = bench.source.insert_history(bench.feed, 0, [(EPOCH, first)], reason="x")
+    event = bench.events()[0]
+    assert (event.key, event.ulid.time) == (first, EPOCH)
+    assert event.ulid in mark.range
+    assert event.ulid in Window(EPOCH, EPOCH + HOUR).range
+    bench.source.purge(bench.feed, EPOCH + HOUR)
+    with pytest.raises(HistoryError, match="purged"):
+        bench.source.insert_history(bench.feed, 0, [(EPOCH, second)], reason="x")
 
 
 def test_a_key_is_fed_once(bench: Bench) -> None:

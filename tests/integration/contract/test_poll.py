@@ -132,8 +132,8 @@ def test_a_feed_that_was_made_anew_is_looked_at_as_it_is(either: Bench) -> None:
 
 
 def test_a_name_in_other_letters_is_no_feed(either: Bench) -> None:
-    """Also where the database compares names without regard to case."""
-    with pytest.raises(FeedNotFoundError, match=either.feed.upper()):
+    """Also where the database compares names without regard to case; the error says which one is meant."""
+    with pytest.raises(FeedNotFoundError, match=rf"{either.feed.upper()}.*Did you mean '{either.feed}'\?"):
         either.source.poll(either.feed.upper(), "reader")
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureGap, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.exceptions import CaptureNotFoundError
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 from airflow_changefeed.sources.mssql.names import as_time, literal, quote
+from airflow_changefeed.sources.near import no_capture
 
 Row = Mapping[str, Any]
 #: For a gap before the first seal; a naive datetime2 in UTC.
@@ -119,20 +119,6 @@ class Registry:
             )
             for row in self.captures
         }
-
-
-def no_capture(name: str, known: Sequence[str]) -> CaptureNotFoundError:
-    """
-    Return the error for a capture that does not exist.
-
-    :param known: the names of those that do.
-    """
-    return CaptureNotFoundError(
-        f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
-        "enable_capture",
-        capture=name,
-        known=list(known),
-    )
 
 
 def table_name(table: Row) -> str:

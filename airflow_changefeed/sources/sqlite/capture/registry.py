@@ -24,7 +24,7 @@ from airflow_changefeed.core.capture import (
 from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.exceptions import CaptureNotFoundError
+from airflow_changefeed.sources.near import no_capture
 
 #: Table of captures; missing if there never was one.
 REGISTRY = "changefeed.capture"
@@ -288,13 +288,7 @@ def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
     found = load_captures(connection, name)
     if found:
         return found[0]
-    known = [capture.name for capture in load_captures(connection)]
-    raise CaptureNotFoundError(
-        f"capture {name!r} not found; this database has {', '.join(known) or 'none'}. Create it with "
-        "enable_capture",
-        capture=name,
-        known=known,
-    )
+    raise no_capture(name, [capture.name for capture in load_captures(connection)])
 
 
 def store_capture(connection: sqlite3.Connection, capture: StoredCapture) -> None:

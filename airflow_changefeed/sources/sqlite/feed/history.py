@@ -124,7 +124,8 @@ def _problems(
             f"{format_time(from_milliseconds(max(late)))} is not before the seal ({sealed}), so readers at "
             "the head would miss it; insert it into the outbox, or seal first"
         )
-    if any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
+    # Nothing was purged up to the lowest of all ULIDs, which is that of 1970 as well.
+    if purged > Ulid.MIN and any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
         problems.append(f"events up to {purged} were purged")
     problems += _key_problems(connection, tables, [key for _, key in timed])
     return problems
