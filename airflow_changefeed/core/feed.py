@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,14 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, 
 INTEGER_SHARD_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 SHARD_KEY_TYPES = (*INTEGER_SHARD_BITS, "uniqueidentifier")
 TABLE_COMPRESSIONS = ("page", "row", "none")
+
+#: Bytes of a folder's name, on most file systems.
+MOST_BYTES = 255
+# No percent sign: some readers decode it once too often. A "-x" of the name itself would look like ours.
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._-]|^[._]|-(?=x)")
+_ESCAPED = re.compile(r"-x([0-9A-F]{2,6})-")
+_MOST_CODE, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
+_SHOWN = 100
 
 
 class FeedKind(str, Enum):
@@ -336,3 +345,46 @@ class Page:
     def last(self) -> Ulid | None:
         """The cursor to go on from; None on an empty page."""
         return self.events[-1].ulid if self.events else None
+
+
+# ---- names of folders
+
+
+def quote_name(name: str) -> str:
+    """
+    Write a name so that it can name a folder everywhere; distinct names get distinct folders.
+
+    Each character outside ``[A-Za-z0-9._-]`` becomes ``-x<code point>-``, in hexadecimal digits, and so does
+    a ``_`` or ``.`` in front, which would hide the folder: ``order items`` is ``order-x20-items``.
+
+    :raises InvalidArgumentError: the name has half a character, which no folder has.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"the name {name[:_SHOWN]!r} has half a character (a lone surrogate), which neither a folder "
+            "nor a document can have; rename the table"
+        ) from None
+    return _UNUSUAL.sub(lambda match: f"-x{ord(match[0]):02X}-", name)
+
+
+def unquote_name(folder: str) -> str:
+    """Read what :func:`quote_name` wrote."""
+    return _ESCAPED.sub(_character, folder)
+
+
+def _character(match: re.Match[str]) -> str:
+    code = int(match[1], 16)
+    return match[0] if code > _MOST_CODE or code in _SURROGATES else chr(code)
+
+
+def folder_problems(*names: str) -> list[str]:
+    """Describe the names that are too long for a folder."""
+    sizes = {name: len(quote_name(name)) for name in names}
+    return [
+        f"the name {name[:_SHOWN]!r} needs a folder of {size} characters in outputs, and file systems allow "
+        f"{MOST_BYTES} (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a shorter one"
+        for name, size in sizes.items()
+        if size > MOST_BYTES
+    ]

@@ -15,9 +15,10 @@ from typing import Protocol
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.feed import unquote_name
 from airflow_changefeed.core.plan import DELTA, ICEBERG, PARQUET
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
-from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout, unquote_feed
+from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import CONTROL
 
@@ -170,7 +171,7 @@ def tables(files: Files, feed: str) -> list[str]:
     """Return the tables whose states, folded from a feed, lie below a root."""
     found = []
     for name in files.names(f"{files.root}/{CONTROL}"):
-        layout = Layout(files.root, unquote_feed(name))
+        layout = Layout(files.root, unquote_name(name))
         # Damaged claims of other feeds, and folders of something else, are not our concern.
         with contextlib.suppress(OutputError, InvalidArgumentError):
             claim = read(files, layout)
@@ -191,7 +192,7 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
         # Not by the files: above the root a link is the user's own.
         is_inside = files.moves_folders and name and os.path.exists(f"{parent}/{CONTROL}/{name}/feed.json")
         if name == CONTROL or is_inside:
-            owner = "an export" if name == CONTROL else f"the export of feed {unquote_feed(name)!r}"
+            owner = "an export" if name == CONTROL else f"the export of feed {unquote_name(name)!r}"
             raise ForeignOutputError(
                 f"{layout.path} lies inside {parent}/{name}, which {owner} below {parent} uses: give the "
                 f"export of feed {layout.feed!r} another path",

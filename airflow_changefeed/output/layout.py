@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote
 
-from airflow_changefeed.core.codec import shown
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
+from airflow_changefeed.core.feed import Shard, parse_shard, quote_name, shard_text, unquote_name
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -23,7 +21,6 @@ _TOKEN_DIGITS = 12
 MOST_TOKEN = (1 << 63) - 1
 # No feed's name begins with "_".
 _JOBS = "_jobs"
-_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _RECEIPT = re.compile(r"result\.(\d+)\.json")
 _FILE = re.compile(
     r"changefeed_shard=(?P<shard>[^/]+)/changefeed_date=[^/]+/changefeed_unit=(?P<unit>[^/]+)/"
@@ -31,30 +28,6 @@ _FILE = re.compile(
 )
 _MANIFEST = re.compile(r"(.+)\.(\d+)\.json")
 _PLACED = "changefeed_attempt="
-
-
-def quote_feed(feed: str) -> str:
-    """
-    Write a feed's name so that it can name a folder everywhere; distinct feeds get distinct names.
-
-    Everything outside ``[A-Za-z0-9._-]`` is percent-encoded as UTF-8, and so is a ``_`` or ``.`` in front,
-    which would hide the folder.
-
-    :raises InvalidArgumentError: the name has half a character, which has no UTF-8.
-    """
-    try:
-        quoted = _PLAIN.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), feed)
-    except UnicodeEncodeError:
-        raise InvalidArgumentError(
-            f"the name {shown(feed)} has half a character (a lone surrogate), which neither a folder nor a "
-            "document can have; rename the table"
-        ) from None
-    return f"%{ord(quoted[0]):02X}{quoted[1:]}" if quoted[:1] in ("_", ".") else quoted
-
-
-def unquote_feed(name: str) -> str:
-    """Read what :func:`quote_feed` wrote."""
-    return unquote(name)
 
 
 def token_text(attempt: int) -> str:
@@ -174,7 +147,7 @@ def parse_spec(uri: str) -> tuple[str, str, int]:
     parts = rest.split("/")
     token = parse_token(parts[2]) if len(parts) == 4 else None
     if root and token is not None and parts[1] == "specs" and parts[3] == "spec.json":
-        return root, unquote_feed(parts[0]), token
+        return root, unquote_name(parts[0]), token
     raise InvalidArgumentError(
         f"{uri!r} is not the URI of a spec; expected <path>/{CONTROL}/<feed>/specs/<token>/spec.json"
     )
@@ -214,12 +187,12 @@ class Layout:
     @property
     def data(self) -> str:
         """Folder that plain Parquet readers read: only placed units live below it."""
-        return f"{self.path}/{quote_feed(self.feed)}"
+        return f"{self.path}/{quote_name(self.feed)}"
 
     @property
     def control(self) -> str:
         """Folder of everything else."""
-        return f"{self.path}/{CONTROL}/{quote_feed(self.feed)}"
+        return f"{self.path}/{CONTROL}/{quote_name(self.feed)}"
 
     @property
     def claim(self) -> str:

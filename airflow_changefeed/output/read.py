@@ -9,13 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.completeness import MissingRange
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, unquote_name
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps
-from airflow_changefeed.output.layout import unquote_feed
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
@@ -140,7 +139,7 @@ def export_there(store: ExportStore) -> None:
         return
     names = store.files.names(f"{store.layout.path}/{CONTROL}")
     others = [name for name in names if store.files.exists(f"{store.layout.path}/{CONTROL}/{name}/feed.json")]
-    there = ", ".join(unquote_feed(name) for name in others) or "none"
+    there = ", ".join(unquote_name(name) for name in others) or "none"
     raise ManifestError(
         f"{store.layout.path} holds no export of feed {store.feed!r} (feeds there: {there}): check the path, "
         "its storage options and the feed's name",

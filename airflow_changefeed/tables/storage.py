@@ -48,17 +48,16 @@ def table_url(files: Files, folder: str, what: str) -> str:
     """
     Return a folder's URL for ``deltalake``, which decodes percent signs in it.
 
-    :raises TableError: the folder's own name has a percent sign: the library writes its log there, but looks
-        for it elsewhere.
+    :raises TableError: the path has a percent sign: the library writes its log there, but looks for it
+        elsewhere.
     """
     url = f"file://{folder}" if isinstance(files, LocalFiles) else files.url(folder)
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     if "%" in path:
         raise TableError(
-            f"{what} lies in a folder whose name contains a percent sign, which deltalake cannot read: "
-            "folders of feeds have one for each character other than A-Z a-z 0-9 . _ and -. Export the "
-            "feed to a table of Iceberg or to plain Parquet",
+            f"{what} lies below a path with a percent sign, {files.url(files.root)}, and deltalake looks for "
+            "the table elsewhere: give it a path without one, or use a table of Iceberg or plain Parquet",
             table=what,
         )
     return f"{scheme}://{authority}{slash}{quote(path)}"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
+from airflow_changefeed.core.feed import quote_name
 from airflow_changefeed.exceptions import (
     CaptureNotFoundError,
     FeedNotFoundError,
@@ -220,6 +221,17 @@ def test_a_capture_s_name_in_other_letters_is_said_with_the_name_that_it_has(eng
         with pytest.raises((CaptureNotFoundError, FeedNotFoundError)) as caught:
             ask(other)
         assert caught.value.message.endswith(f"Did you mean {CAPTURE!r}?")
+
+
+def test_a_name_that_no_folder_can_have_is_refused(engine: Engine) -> None:
+    """When it is enabled, and not when it is exported: each unusual letter takes more places."""
+    engine.create_table(AUTHOR)
+    bench = CaptureBench(engine, engine.source())
+    with pytest.raises(FeedSetupError, match=r"needs a folder of 285 characters in outputs.*allow 255"):
+        bench.enable(NAME, name="shop." + "日" * 40)
+    name = "shop." + "日" * 34 + "é" * 2
+    assert len(quote_name(name)) == 253
+    bench.enable(NAME, name=name)
 
 
 def test_a_shard_that_does_not_fit_stops_its_writer(engine: Engine) -> None:

@@ -55,7 +55,7 @@ def test_the_uri_is_that_of_the_folder(given: str, uri: str) -> None:
 
 def test_feeds_of_one_output_are_different_assets() -> None:
     """Also those whose names no folder can have."""
-    assert changefeed_asset("a/b", "/x").uri == "file:///x/a%2Fb"
+    assert changefeed_asset("a/b", "/x").uri == "file:///x/a-x2F-b"
     assert changefeed_asset("a b", "/x") != changefeed_asset("a%20b", "/x")
 
 

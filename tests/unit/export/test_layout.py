@@ -9,34 +9,49 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_changefeed.core.feed import quote_name, unquote_name
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit, quote_feed, unquote_feed
+from airflow_changefeed.output.layout import Layout, ManifestName, parse_unit
 from tests.unit.export.flights import hours
 
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40) | st.text(
+    "-x2F_. ", min_size=1, max_size=12
+)
 
 
 @given(NAMES)
 def test_any_feed_has_a_folder_that_is_visible_and_safe(feed: str) -> None:
     """A quoted name holds harmless characters only, hides nothing, climbs nowhere, and reads back."""
-    name = quote_feed(feed)
-    assert re.fullmatch(r"[A-Za-z0-9%-][A-Za-z0-9._%-]*", name)
-    assert unquote_feed(name) == feed
+    name = quote_name(feed)
+    assert re.fullmatch(r"[A-Za-z0-9-][A-Za-z0-9._-]*", name)
+    assert unquote_name(name) == feed
 
 
 @given(NAMES, NAMES)
 def test_two_feeds_have_two_folders(one: str, other: str) -> None:
     """Distinct names stay distinct."""
-    assert (quote_feed(one) == quote_feed(other)) == (one == other)
+    assert (quote_name(one) == quote_name(other)) == (one == other)
 
 
 def test_usual_names_stay_readable() -> None:
     """A schema and a table need no quoting; what would hide or climb does."""
-    assert quote_feed("nyc.Flight") == "nyc.Flight"
-    assert quote_feed("_changefeed") == "%5Fchangefeed"
-    assert quote_feed("..") == "%2E."
-    assert quote_feed("a/b c=1") == "a%2Fb%20c%3D1"
+    assert quote_name("nyc.Flight") == "nyc.Flight"
+    assert quote_name("_changefeed") == "-x5F-changefeed"
+    assert quote_name("..") == "-x2E-."
+    assert quote_name("a/b c=1") == "a-x2F-b-x20-c-x3D-1"
+    assert quote_name("Größe") == "Gr-xF6--xDF-e"
+    assert quote_name("a-b-xF6-") == "a-b-x2D-xF6-"
+
+
+def test_a_folder_of_others_has_a_name_as_it_is() -> None:
+    """No character has such a number."""
+    assert [unquote_name(name) for name in ("-xFFFFFF-", "-xD800-", "-x1-", "-xf6-")] == [
+        "-xFFFFFF-",
+        "-xD800-",
+        "-x1-",
+        "-xf6-",
+    ]
 
 
 def test_names_of_units_and_manifests_read_back() -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_changefeed.core.feed import quote_name, unquote_name
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     InvalidArgumentError,
@@ -22,7 +23,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.output.layout import Layout, parse_spec, quote_feed, unquote_feed
+from airflow_changefeed.output.layout import Layout, parse_spec
 from airflow_changefeed.output.schemas import parse_schema, schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
@@ -37,8 +38,8 @@ ANY = st.text(max_size=60) | st.sampled_from(NAMES)
 @given(texts)
 def test_any_name_has_a_folder_of_its_own(name: str) -> None:
     """One that no other name has, that is no way to another folder, and that is not hidden."""
-    quoted = quote_feed(name)
-    assert unquote_feed(quoted) == name
+    quoted = quote_name(name)
+    assert unquote_name(quoted) == name
     assert quoted.isascii()
     assert not set('/\\\x00 :*?"<>|') & set(quoted)
     assert not quoted.startswith((".", "_"))
@@ -51,7 +52,7 @@ def test_any_name_has_a_folder_of_its_own(name: str) -> None:
 def test_half_a_character_is_refused(name: str) -> None:
     """No document could hold it; Windows's and SQL Server's names may."""
     with pytest.raises(InvalidArgumentError, match="half a character"):
-        quote_feed(name)
+        quote_name(name)
 
 
 @hostile

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -71,15 +72,36 @@ def test_a_missing_package_is_named_with_its_extra(
         export.table()
 
 
-def test_a_feed_whose_folder_has_a_percent_sign(tmp_path: Path) -> None:
+def test_a_path_with_a_percent_sign(tmp_path: Path) -> None:
     """Iceberg takes it; deltalake would write its log there, and look for it elsewhere."""
-    feed = "dbo.Flüge 2013"
-    with pytest.raises(TableError, match="percent sign"):
-        Export("delta", tmp_path, feed=feed).table()
-    export = Export("iceberg", tmp_path, feed=feed)
+    root = f"{tmp_path}/lake%20one"
+    with pytest.raises(TableError, match=rf"below a path with a percent sign, {root}, "):
+        Export("delta", tmp_path, root).table()
+    export = Export("iceberg", tmp_path, root)
     file, table = export.write(unit(0), 1), export.table()
     table.commit(table.look(), change([file]))
     assert paths(export.table().look()) == [file.path]
+
+
+@pytest.mark.parametrize(
+    "feed", ["dbo.Flüge 2013", "a$b", "_x", "a%20b", "a/b", "日本", "-x20-", "a[1]{b}*?#"]
+)
+def test_feeds_may_have_any_name(export: Export, tmp_path: Path, feed: str) -> None:
+    """Their folders are found by all who read tables."""
+    export = Export(export.format, tmp_path, feed=feed)
+    file, table = export.write(unit(0), 1), export.table()
+    table.commit(table.look(), change([file]))
+    assert paths(export.table().look()) == [file.path]
+    assert export.table().unused(0) == []
+
+
+@pytest.mark.parametrize("folder", ["a lake", "löke"])
+def test_polars_reads_a_table_below_any_folder(tmp_path: Path, folder: str) -> None:
+    """With pyarrow, as the documentation says; by itself it looks for another folder."""
+    export = Export("delta", tmp_path / folder)
+    file, table = export.write(unit(0), 1), export.table()
+    table.commit(table.look(), change([file]))
+    assert polars.read_delta(export.store.layout.data, use_pyarrow=True).height == file.rows
 
 
 @pytest.mark.parametrize("folder", ["a lake", "lake#1", "lake?", "löke", "a+b=c"])

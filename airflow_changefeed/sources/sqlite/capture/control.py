@@ -19,7 +19,7 @@ from airflow_changefeed.core.capture import (
     UnexportableValue,
 )
 from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
-from airflow_changefeed.core.feed import FeedKind, FeedStorage
+from airflow_changefeed.core.feed import FeedKind, FeedStorage, folder_problems
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, storable
 from airflow_changefeed.sources.sqlite.capture.drift import (
@@ -129,6 +129,7 @@ class SqliteCapture:
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
         plan = plan_capture(connection, spec)
         problems = name_problems(connection, spec.name) + plan.problems
+        problems += folder_problems(spec.name, *(table.table for table in spec.tables))
         refuse(spec.name, problems)
         now_ms = self.database.now_ms()
         capture = StoredCapture(spec, tuple(plan.fields.values()), tuple(plan.tables), now_ms)

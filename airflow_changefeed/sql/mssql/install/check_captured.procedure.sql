@@ -59,6 +59,30 @@ begin
         set @problems = concat(@problems, N'; it belongs to changefeed');
     if len(@name + N'.') - 1 > 102
         set @problems = concat(@problems, N'; the capture''s name "', @name, N'" has ', len(@name + N'.') - 1 - 102, N' characters more than the limit of 102');
+    -- As folder_problems in Python: a name as that of a folder.
+    with units as (
+        select n.name, 1 as place from (values (@name), (@table)) as n (name)
+        union all
+        select u.name, u.place + 1 from units as u where u.place < datalength(u.name) / 2
+    )
+    select @problems = concat(@problems, string_agg(concat(N'; the name "', s.name, N'" needs a folder of ', s.bytes,
+        N' characters in outputs, and file systems allow 255 (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a shorter one'), N''))
+    from (
+        select c.name, sum(case
+            when c.unit between 0xDC00 and 0xDFFF then 0
+            when c.unit between 0xDBC0 and 0xDBFF then 9
+            when c.unit between 0xD800 and 0xDBBF then 8
+            when c.unit > 0xFFF then 7
+            when c.unit > 0xFF then 6
+            when nchar(c.unit) collate Latin1_General_BIN2 like N'[A-Za-z0-9.-]' or (c.unit = 0x5F and c.place > 1) then 1
+            else 5 end) as bytes
+        from (
+            select u.name, u.place, unicode(substring(u.name collate Latin1_General_BIN2, u.place, 1)) as unit from units as u
+        ) as c
+        group by c.name
+    ) as s
+    where s.bytes > 255
+    option (maxrecursion 400);
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), t.name), N', ')
     from sys.trigger_events as e
