@@ -148,6 +148,7 @@ class Plan(Document):
     :param spec: of the attempt of a started job: token of the plan that it was started with; else 0.
     :param gaps: of a capture, as its manifests have them.
     :param is_whole: whether it has all shards of the feed, as none were named.
+    :param names: in the output, of the feed's columns that it spells in other letter case.
     """
 
     KIND = "changefeed plan"
@@ -165,6 +166,7 @@ class Plan(Document):
     spec: int = 0
     gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
     is_whole: bool = True
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def task(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
 from airflow_changefeed.export.progress import TaskProgress
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
-from airflow_changefeed.output.schemas import file_schema, parse_schema, schema_text
+from airflow_changefeed.output.schemas import file_schema, parse_schema, respelled, schema_text
 from airflow_changefeed.output.store import StagedFile, WrittenParts
 from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
@@ -79,6 +80,8 @@ def plan_parts(plan: Plan) -> list[PlannedPart]:
                 "folder": unit_key(planned.unit),
                 **encode(range_),
             }
+            if plan.names:
+                content["names"] = dict(plan.names)
             parts.append(PlannedPart(number, planned.rows // len(planned.parts), content))
     return parts
 
@@ -137,9 +140,9 @@ def write_parts(
     layout = Layout(files.root, feed)
     home = f"{layout.writing(attempt)}/{task}"
     progress = TaskProgress(files, f"{home}/progress.json")
-    schema = source.schema(feed)
-    shaped = shaped_schema(schema, options.shape, feed=feed)
-    yield {"schema": schema_text(file_schema(shaped, options.table_format))}
+    schema, parts = source.schema(feed), list(parts)
+    names = parts[0].get("names", {}) if parts else {}
+    yield {"schema": schema_text(_file_columns(schema, options, names, feed))}
     for part in parts:
         shard = parse_shard(part["shard"])
         folder = f"{home}/{part['folder']}"
@@ -159,6 +162,7 @@ def write_parts(
             range_=decode(UlidRange, part, where="part"),
             part=part["part"],
             options=options,
+            names=names,
             progress=partial(progress.add, part["shard"]),
         ):
             path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
@@ -176,6 +180,7 @@ def write_part(
     range_: UlidRange,
     part: int,
     options: ExportOptions,
+    names: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda rows, size: None,
 ) -> Iterator[WrittenFile]:
     """
@@ -186,12 +191,13 @@ def write_part(
     :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
         the shape and the table format of the options.
     :param part: number of the range within its unit, from 0; part of the files' names.
+    :param names: of the plan.
     :param progress: called with the rows and bytes of each finished batch.
     :raises IncompleteReadError: the source gave events out of order or outside the range.
     :raises SchemaChangedError: it gives other columns than ``schema``.
     :raises InvalidArgumentError: a shape that the feed's events cannot have.
     """
-    written = file_schema(shaped_schema(schema, options.shape, feed=feed), options.table_format)
+    written = _file_columns(schema, options, names, feed)
     stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     file: PartFile | None = None
     number, before, last = 0, 0, str(range_.after)
@@ -235,10 +241,20 @@ def write_part(
             close()
 
 
+def _file_columns(
+    schema: pa.Schema, options: ExportOptions, names: Mapping[str, str], feed: str
+) -> pa.Schema:
+    """Return the columns of the files, for those of the feed."""
+    shaped = shaped_schema(schema, options.shape, feed=feed)
+    return file_schema(respelled(shaped, names), options.table_format)
+
+
 def _shaped(batch: pa.RecordBatch, options: ExportOptions, feed: str, written: pa.Schema) -> pa.RecordBatch:
     """Return rows in the shape of the options, with the columns of the files."""
     rows = shaped_batch(batch, options.shape, feed=feed)
-    return rows if rows.schema == written else rows.cast(written)
+    if rows.schema == written:
+        return rows
+    return pa.RecordBatch.from_arrays(rows.columns, names=written.names).cast(written)
 
 
 class ParquetFile:

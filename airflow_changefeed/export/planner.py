@@ -41,6 +41,7 @@ from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import Start, committed_before
 from airflow_changefeed.output.ownership import check_not_restored, check_output
+from airflow_changefeed.output.schemas import kept_names
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader, FeedSource
 
@@ -87,9 +88,11 @@ def make_plan(
     """
     request.check()
     info = source.feed(request.feed)
-    gaps = _gaps(check_shape(source, request.feed, request.options.shape))
+    columns = check_shape(source, request.feed, request.options.shape)
+    gaps = _gaps(columns)
     check_shards(info, request.shards)
     database = check_output(source, store, request.options)
+    names = kept_names(columns.names, store.column_names())
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database. The seal may add shards, but none that was named.
@@ -145,6 +148,7 @@ def make_plan(
         database=database,
         gaps=gaps,
         is_whole=request.shards is None,
+        names=names,
     )
 
 

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, select
+from airflow_changefeed.output.schemas import same_names
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.files import Files
@@ -50,7 +52,8 @@ def export_dataset(
     :return: the columns as exported, and the shard as ``changefeed_shard`` (int64, or string for UUIDs).
     :raises ManifestError: nothing was exported there, the interval is not complete, a manifest is damaged, or
         names a file that is gone, or units overlap. So does reading the dataset, where a file is gone since.
-    :raises ColumnTypeError: the columns changed between units, or this pyarrow cannot read a schema.
+    :raises ColumnTypeError: the columns changed between units, also in letter case only, or this pyarrow
+        cannot read a schema.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -59,6 +62,13 @@ def export_dataset(
 
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
+    if names := same_names(file.manifest for file in chosen.files):
+        raise ColumnTypeError(
+            f"feed {feed!r} has units that spell a column in different letter case "
+            f"({' and '.join(names[0])}), so pyarrow would find it in some of them only: export the older "
+            "units again, or read with Spark (read_export)",
+            columns=names[0],
+        )
     shard_type = pa.int64() if chosen.has_integer_shards else pa.string()
     schema = chosen.schema.append(pa.field(SHARD_COLUMN, shard_type))
     system, parquet = _file_system(store.files), ds.ParquetFileFormat()

@@ -19,7 +19,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.exceptions import ManifestError
+from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import (
     MOST_TOKEN,
@@ -138,6 +138,17 @@ class ManifestStore:
             found: dict[ExportUnit, int] = {}
             if self._collect(shard, date, found):
                 yield list(_in_order(found))
+
+    def column_names(self) -> list[str]:
+        """Return the columns of a unit, as the newest of some shard has them; empty if no unit has any."""
+        dates = (date for shard in self.shards() for date in self.by_date(shard, newest_first=True))
+        for unit in (unit for date in dates for unit in reversed(date)):
+            # What is damaged is said by those who need it.
+            with suppress(ManifestError, UnsupportedVersionError):
+                manifest = self.read(unit)
+                if manifest is not None and manifest.columns:
+                    return list(manifest.columns)
+        return []
 
     def overlapping(
         self, shard: Shard, wanted: UlidRange, *, ignore: Container[str] = ()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,45 @@ def _table_type(kind: pa.DataType, table_format: str) -> pa.DataType:
         return pa.timestamp("us", kind.tz)
     wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32()} if table_format == ICEBERG else {}
     return wider.get(kind, kind)
+
+
+def kept_names(own: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """
+    Return how an output spells columns that a feed spells in other letter case.
+
+    Most readers take both for one column, and the others would find it in some of the files only.
+
+    :param own: the feed's columns.
+    :param known: those of the output.
+    """
+    folded = [Counter(map(str.casefold, names)) for names in (own, known)]
+    there = {name.casefold(): name for name in known}
+    return {
+        name: there[name.casefold()]
+        for name in own
+        if name not in known and all(count[name.casefold()] == 1 for count in folded)
+    }
+
+
+def same_names(manifests: Iterable[Manifest]) -> list[list[str]]:
+    """Return the names of columns that units spell in different letter case, if no unit has two of them."""
+    found: dict[str, dict[str, None]] = {}
+    twice: set[str] = set()
+    for columns in dict.fromkeys(tuple(manifest.columns) for manifest in manifests):
+        folded = Counter(map(str.casefold, columns))
+        twice |= {name for name, number in folded.items() if number > 1}
+        for name in columns:
+            found.setdefault(name.casefold(), {})[name] = None
+    return [list(names) for folded, names in found.items() if len(names) > 1 and folded not in twice]
+
+
+def respelled(schema: pa.Schema, names: Mapping[str, str]) -> pa.Schema:
+    """Return columns with other names, as :func:`kept_names` gives them."""
+    import pyarrow as pa
+
+    if not names:
+        return schema
+    return pa.schema([field.with_name(names.get(field.name, field.name)) for field in schema])
 
 
 def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> pa.Schema:

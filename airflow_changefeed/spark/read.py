@@ -13,6 +13,7 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.output.read import SHARD_COLUMN, UnitFile, select
+from airflow_changefeed.output.schemas import same_names, wider_type
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.output.structs import leaf_types
 from airflow_changefeed.sources.base import ULID_COLUMN
@@ -80,6 +81,8 @@ def read_export(
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)
     kinds = {column.name: column.type for column in chosen.schema}
+    if spark.conf.get("spark.sql.caseSensitive", "false") != "true":
+        kinds = _in_one_case(kinds, same_names(file.manifest for file in chosen.files))
     check_times(spark, kinds)
     columns = ddl(kinds)
     kind = "bigint" if chosen.has_integer_shards else "string"
@@ -89,6 +92,23 @@ def read_export(
     if not frames:
         return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
     return _between(union(frames), start, end)
+
+
+def _in_one_case(kinds: Mapping[str, pa.DataType], same: Sequence[Sequence[str]]) -> dict[str, pa.DataType]:
+    """Return each column once, by the newest name, where units spell it in different letter case."""
+    found = dict(kinds)
+    for names in same:
+        first, *others = (name for name in kinds if name in names)
+        for name in others:
+            wider = wider_type(found[first], found.pop(name))
+            if wider is None:
+                raise ColumnTypeError(
+                    f"column {first!r} is {kinds[first]}, and {name!r} in other units is {kinds[name]}: "
+                    "these types have no common one; export the older units again, or read them one by one",
+                    column=first,
+                )
+            found[first] = wider
+    return found
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

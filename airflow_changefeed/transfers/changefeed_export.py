@@ -202,12 +202,13 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _check_table(self, run: ExportRun, store: ExportStore, request: ExportRequest) -> None:
         """Refuse columns that the export's table could not hold, before anything is sealed."""
         from airflow_changefeed.export.planner import check_shape
-        from airflow_changefeed.output.schemas import file_schema
+        from airflow_changefeed.output.schemas import file_schema, kept_names, respelled
 
         options = request.options
         table = lake_table(store, options, run.connection.storage_options, self.catalog_conn_id)
         if table is not None:
             columns = check_shape(run.source, request.feed, options.shape)
+            columns = respelled(columns, kept_names(columns.names, store.column_names()))
             table.check(file_schema(columns, options.table_format), table.columns())
 
     def _check_launcher(self) -> None:

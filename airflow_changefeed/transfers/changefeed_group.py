@@ -160,6 +160,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.spec import write_receipt, write_spec
         from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.output.schemas import respelled
 
         store, request = self._request(context, run, feed)
         plan = make_plan(run.source, store, request, partial(metrics.sealed, feed, self.consumer))
@@ -168,7 +169,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         planned = _Planned(store, plan, write_spec(store, plan), tasks)
         if plan.is_empty:
             plan = replace(plan, spec=plan.attempt)
-            schema = check_shape(run.source, plan.feed, plan.options.shape)
+            schema = respelled(check_shape(run.source, plan.feed, plan.options.shape), plan.names)
             result = ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
             write_receipt(store, plan.spec, plan.attempt, result)
         return planned

@@ -212,12 +212,13 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         from airflow_changefeed.export.run import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
+        from airflow_changefeed.output.schemas import respelled
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
         if plan.is_empty:
             # An empty unit also has the feed's columns.
-            schema = check_shape(run.source, plan.feed, plan.options.shape)
+            schema = respelled(check_shape(run.source, plan.feed, plan.options.shape), plan.names)
             return ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
         if plan.rows < self.local_below:
             self.log.info(

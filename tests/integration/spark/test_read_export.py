@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,17 @@ def test_columns_that_changed_are_refused_or_unified(
         read_export(spark, store.path, FEED)
     gates = [row["gate"] for row in read_export(spark, store.path, FEED, unify_schemas=True).collect()]
     assert (gates.count(4), gates.count(None)) == (10, 26)
+
+
+def test_units_that_spell_a_column_in_two_ways_are_one_frame(
+    spark: SparkSession, flights: Flights, store: ExportStore
+) -> None:
+    """Spark finds a column whatever its letter case: it has the values of all units, by the newest name."""
+    flights.execute(f'alter table "{FEED}" rename column delay to Delay')
+    flights.run(store, replace(flights.plan(store, hours(2, 3)), names={}))
+    frame = read_export(spark, store.path, FEED, unify_schemas=True)
+    assert [name for name in frame.columns if name.lower() == "delay"] == ["Delay"]
+    assert frame.where("delay is not null").count() == 36
 
 
 WIDENED = {

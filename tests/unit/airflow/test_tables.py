@@ -198,6 +198,23 @@ def test_columns_that_the_table_cannot_take_are_refused_before_anything_is_writt
     assert seen() == before
 
 
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=ICEBERG_CATALOG)])
+def test_a_column_that_is_spelled_otherwise_is_the_tables_column(
+    database: str, path: str, iceberg: dict[str, str], lake: str
+) -> None:
+    """An output keeps the letter case of a name, as tables find a column by it."""
+    task = operator(path, local_below=1000, **(DELTA if lake == "delta" else iceberg))
+    task.execute(context(START, START + HOUR))
+    before = export_dataset(path, FEED).schema.names
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(f'alter table "{FEED}" rename column origin to Origin')
+    task.execute(context(START + HOUR, START + 3 * HOUR))
+    found = export_dataset(path, FEED)
+    assert found.schema.names == before
+    assert found.to_table()["origin"].null_count == 0
+    assert verify_export(path, FEED).faults == []
+
+
 def test_a_rest_catalog_is_described_by_airflows_own_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Host, client id and secret, as the provider of Iceberg has them."""
     connection = {"conn_type": "iceberg", "host": "http://rest:8181", "login": "me", "password": "pass"}
