@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OLD, NEW = "old", "new"
+#: Column in which Spark counts the rows of a file.
+_OF_SPARK = "_tmp_metadata_row_index"
 _EVENT = (ULID_COLUMN, "name", "type", "captured_at", OLD, NEW)
 # Arrow types of second columns, and of the columns that they belong to.
 _INSTANT = "timestamp[us, tz=UTC]"
@@ -125,7 +128,7 @@ def foldable_table(shape: CaptureShape, table: str | None) -> str:
         problems.
     """
     name = _table(shape, table)
-    problems = _problems(shape.tables[name])
+    problems = _problems(shape.tables[name]) + _name_problems(shape, name)
     if shape.not_for_replication:
         problems.append(
             "it does not capture what replication changes (not_for_replication); enable a capture without "
@@ -157,6 +160,28 @@ def _table(shape: CaptureShape, table: str | None) -> str:
             table=table,
         )
     return table
+
+
+def _name_problems(shape: CaptureShape, table: str) -> list[str]:
+    """Return why Spark cannot read a table's columns, or its events', by their names."""
+    own = shape.tables[table].columns.get(Operation.INSERT, {})
+    problems = [
+        f"its column {name!r} has a name that Spark's reader of Parquet uses itself; rename it, or "
+        "refresh the capture without it"
+        for name in own
+        if name.lower() == _OF_SPARK
+    ]
+    # Two tables may have fields that differ so, in one struct.
+    for names in (own, shape.own_fields):
+        counts = Counter(map(str.lower, names))
+        alike = sorted(name for name in names if counts[name.lower()] > 1)
+        if alike:
+            problems.append(
+                f"columns {', '.join(map(repr, alike))} differ in letter case only, and Spark takes them for "
+                "one; rename one, or refresh the capture without it"
+            )
+            break
+    return problems
 
 
 def _problems(captured: CapturedTable) -> list[str]:

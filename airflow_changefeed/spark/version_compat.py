@@ -12,13 +12,13 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark.sql import types
+from pyspark.sql import functions, types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_changefeed.exceptions import SparkEnvironmentError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Whether Spark has a type for times of day (from 4.1 on).
 HAS_TIME_TYPE = hasattr(types, "TimeType")
@@ -46,6 +46,14 @@ def utc_arrow_schema(columns: types.StructType) -> Any:
     # Before 4.2 it knows no other zone.
     zone = {"timezone": "UTC"} if "timezone" in signature(convert).parameters else {}
     return convert(columns, **zone)
+
+
+def file_name(frame: DataFrame) -> Column:
+    """Return the name of the file that each row was read from, also beside a column ``_metadata``."""
+    if hasattr(frame, "metadataColumn"):
+        return frame.metadataColumn("_metadata").getField("file_name")
+    # Spark 3.5.
+    return functions.element_at(functions.split(functions.input_file_name(), "/"), -1)
 
 
 def tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:

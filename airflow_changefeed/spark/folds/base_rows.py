@@ -45,6 +45,8 @@ def base_rows(
     """
     from pyspark.sql import functions
 
+    from airflow_changefeed.spark.version_compat import file_name
+
     names = {place: name for name, place in base.facts.fields.items()}
     columns = f"{ddl(base.kinds)}, {SHARD_COLUMN} {shard_type(source)}"
     columns += "".join(f", {quoted(name)} timestamp" for name in (base.deleted, base.valid_from) if name)
@@ -68,7 +70,7 @@ def base_rows(
     own = [*values, shard.alias("base_shard"), since.alias("base_since")]
     if only_there:
         return frame.select(*own)
-    file = functions.col("_metadata.file_name") if base.paths else functions.lit("")
+    file = file_name(frame) if base.paths else functions.lit("")
     more = [deleted.alias("base_deleted"), file.alias("base_file")]
     return frame.select(*own, *more)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.sources.sqlite.feed.names import quote
 
 TABLE, CAPTURE = "shop.stock", "shop.stock_changes"
 
@@ -34,13 +36,26 @@ class Stock:
     source: SqliteFeedSource
 
     @classmethod
-    def create(cls, folder: Path, rows: int = 100) -> Stock:
-        """Fill the table, and capture it from then on."""
+    def create(cls, folder: Path, rows: int = 100, more: Sequence[str] = ()) -> Stock:
+        """
+        Fill the table, and capture it from then on.
+
+        :param more: names of columns of texts.
+        """
         path = folder / "shop.db"
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute(f'create table "{TABLE}" (id integer primary key, name text, amount real)')
-            values = [(number, f"name {number}", number / 4) for number in range(1, rows + 1)]
-            connection.executemany(f'insert into "{TABLE}" values (?, ?, ?)', values)
+            columns = [
+                "id integer primary key",
+                "name text",
+                "amount real",
+                *(f"{quote(one)} text" for one in more),
+            ]
+            connection.execute(f'create table "{TABLE}" ({", ".join(columns)})')
+            for number in range(1, rows + 1):
+                texts = [f"{place} of {number}" for place in range(len(more))]
+                marks = ", ".join("?" * len(columns))
+                values = (number, f"name {number}", number / 4, *texts)
+                connection.execute(f'insert into "{TABLE}" values ({marks})', values)
             connection.commit()
         stock = cls(folder, SqliteFeedSource(str(path)))
         table = TableCapture(TABLE, shard="id % 3")
@@ -66,8 +81,9 @@ class Stock:
     def rows(self) -> list[dict[str, Any]]:
         """Return the table."""
         with closing(sqlite3.connect(self.source.database.path)) as connection:
-            found = connection.execute(f'select id, name, amount from "{TABLE}" order by id')
-            return [dict(zip(("id", "name", "amount"), row, strict=True)) for row in found]
+            found = connection.execute(f'select * from "{TABLE}" order by id')
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
 
     def export_all(self, start: datetime | None = None) -> Window:
         """Export everything since a time, or since the capture began, in one window."""

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured columns of any name: in folds, states, snapshots, comparisons and current tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
+
+from airflow_changefeed.exceptions import FoldError
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.folding.current import CurrentOutput
+from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask, merge
+from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources.sqlite.feed.names import quote
+from airflow_changefeed.spark.folds.fold import fold
+from airflow_changefeed.spark.merge.merge_job import run_merge
+from airflow_changefeed.tables.base import CURRENT, LakeTable
+from airflow_changefeed.tables.open import open_table
+from tests.integration.spark.shop import Shop
+from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+#: Names with a meaning for somebody: SQL, Spark, Parquet, Delta Lake, Iceberg, or our own frames.
+MEANINGFUL = (
+    *("_metadata", "__metadata", "_file", "_pos", "_spec_id", "_partition", "_deleted", "_row_id"),
+    *("_change_type", "_commit_version", "_corrupt_record", "element", "key_value", "list"),
+    *("base0", "base_shard", "base_file", "key0", "row", "first", "shard", "since", "until", "adds"),
+    *("old", "new", "type", "select", "order", "null", "true", "a b", "a.b", "a`b", 'a"b', "a'b", "a,b;c"),
+    *("{a}", "(a)", "a=b", "a\nb", "a\tb", "[0]", "*", "?", "a/b", "a\\b", "a%20b", "#", "$", "", " a", "1"),
+    *("ä", "日本", "😀", "x_100ns", "x_type", "_deleted_at", "_valid_from"),
+)
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12).filter(
+    lambda name: not name.lower().startswith("changefeed_")
+)
+
+
+class NamedShop(Shop):
+    """A table with columns of some names, a snapshot, and current tables of it."""
+
+    def __init__(self, spark: SparkSession, folder: Path, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = names
+        super().__init__(spark, Stock.create(folder, 20, names))
+
+    def change(self) -> None:
+        """Change, delete and insert rows, and export that."""
+        given = ", ".join(f"{quote(name)} = 'changed'" for name in self.names)
+        self.stock.change(f"update stock set {given} where id % 3 = 1", "delete from stock where id % 5 = 0")
+        self.export()
+
+    def merge(self, format: str, **more: Any) -> list[dict[str, Any]]:
+        """Bring a current table to the end of the export, and return its rows."""
+        catalog = {"name": "names", "type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db"}
+        is_iceberg = format == "iceberg"
+
+        def open_lake(output: CurrentOutput) -> LakeTable:
+            named = {"table": "shop.stock", "catalog": catalog} if is_iceberg else {}
+            return open_table(format, output, use=CURRENT, **named)
+
+        def run(task: MergeTask) -> MergedFiles:
+            return run_merge(lambda: self.spark, task, JobConnection({}), self.said.append)
+
+        path = f"{self.folder}/{format}"
+        request = MergeRequest(
+            *(CAPTURE, self.stock.export, path, self.exported, "tests/run"),
+            table_format=format,
+            catalog_table="shop.stock" if is_iceberg else "",
+            states=self.stock.lake,
+            **more,
+        )
+        merge(request, None, open_lake, run, self.said.append)
+        if is_iceberg:
+            found = load_catalog(**catalog).load_table("shop.stock").scan().to_arrow()
+        else:
+            found = DeltaTable(f"{path}/{TABLE}").to_pyarrow_table()
+        return self.own(found.to_pylist())
+
+    def own(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows by key, without our own columns."""
+        names = ("id", "name", "amount", *self.names)
+        return sorted(({name: row[name] for name in names} for row in rows), key=lambda row: row["id"])
+
+
+@settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
+@given(st.lists(NAMES, max_size=20))
+def test_a_column_may_have_any_name(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    """Everything gives the table's rows, of which some have changed since it began."""
+    known = {name.casefold(): name for name in (*names, *MEANINGFUL)}
+    for name in ("id", "name", "amount", "_tmp_metadata_row_index"):
+        known.pop(name, None)
+    shop = NamedShop(spark, tmp_path_factory.mktemp("names"), list(known.values()))
+    formats = ("delta", "iceberg")
+    for format in formats:
+        assert shop.merge(format) == shop.stock.rows()
+    shop.change()
+    shop.fold()
+    rows = shop.stock.rows()
+    assert shop.own(shop.folded()) == rows
+    for format in formats:
+        assert shop.merge(format) == rows
+    shop.change()
+    assert shop.own(shop.folded()) == shop.stock.rows()
+    assert shop.reconciled().equal
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (
+            ["_tmp_metadata_row_index"],
+            "'_tmp_metadata_row_index' has a name that Spark's reader of Parquet uses",
+        ),
+        (["ä", "Ä"], "columns 'Ä', 'ä' differ in letter case only"),
+    ],
+)
+def test_names_that_spark_cannot_read_are_refused(
+    spark: SparkSession, tmp_path: Path, names: list[str], why: str
+) -> None:
+    """Before a job begins: by folds, and by snapshots, of which folds begin. The export has them."""
+    stock = Stock.create(tmp_path, 3, names)
+    stock.change("update stock set amount = 0")
+    end = stock.export_all().end
+    with pytest.raises(FoldError, match=why):
+        fold(spark, stock.export, CAPTURE, at=end)
+    request = SnapshotRequest(CAPTURE, None, stock.lake, "tests/run")
+    with pytest.raises(FoldError, match=why):
+        take_snapshot(stock.source, request, None, lambda *_: None, lambda _: None)
