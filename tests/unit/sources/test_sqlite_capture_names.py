@@ -199,6 +199,15 @@ def test_rows_are_recorded_by_the_present_names(file: CaptureFile, monkeypatch: 
     assert rows[-2:] == [{"id": 1, "price": 10, "cost": 5}, {"id": 2, "price": 20, "cost": 6}]
 
 
+def test_a_table_is_read_when_its_capture_knows_the_names(file: CaptureFile) -> None:
+    """A snapshot has the columns of the events, so it waits for a refresh."""
+    file.sql(*SWAPPED)
+    with pytest.raises(FeedSetupError, match=f"columns 'price', 'cost' were changed.*capture refresh {NAME}"):
+        file.source.table_columns(NAME, "item")
+    file.source.refresh_capture(NAME)
+    assert file.source.table_columns(NAME, "item").fields == {"id": "id", "cost": "price", "price": "cost"}
+
+
 def test_a_value_is_repaired_from_the_present_column(file: CaptureFile) -> None:
     """By the event's column, whatever its name is now."""
     file.sql("update item set price = 'x'", *SWAPPED, "update item set cost = 12")
