@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 
-from airflow_changefeed.exceptions import FoldError
+from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError, FoldError
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask, merge
+from airflow_changefeed.snapshots.ranges import read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.sqlite.feed.names import quote
 from airflow_changefeed.spark.folds.fold import fold
@@ -113,6 +115,51 @@ def test_a_column_may_have_any_name(
     shop.change()
     assert shop.own(shop.folded()) == shop.stock.rows()
     assert shop.reconciled().equal
+
+
+def test_columns_that_swap_their_names_are_folded_as_what_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before a refresh and after it, from a state and from a snapshot; a current table is refused then."""
+    shop = NamedShop(spark, tmp_path, ("first", "last"))
+    shop.merge("delta")
+    for old, new in (("first", "x"), ("last", "first"), ("x", "last")):
+        shop.stock.change(f"alter table stock rename column {old} to {new}")
+    shop.change()
+    assert shop.own(shop.folded()) == shop.stock.rows()
+    with pytest.raises(ColumnTypeError, match=r"does not have column 'first', column 'last' of .* any more"):
+        shop.merge("delta")
+    shop.fold()
+    shop.stock.source.refresh_capture(CAPTURE)
+    shop.change()
+    assert shop.own(shop.folded()) == shop.stock.rows()
+    assert shop.reconciled().equal
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
+    spark: SparkSession, tmp_path: Path, written: bool
+) -> None:
+    """Exactly, unless rows have values in it that no event has; then until the next snapshot."""
+    shop = NamedShop(spark, tmp_path, ("price",))
+    shop.stock.change(
+        "alter table stock rename column price to price_old", "alter table stock add column price text"
+    )
+    if written:
+        shop.stock.change("update stock set price = 'new' where id = 7")
+    with pytest.raises(FeedSetupError, match=r"column 'price' of 'shop\.stock' is not the recorded one"):
+        shop.export()
+    shop.stock.source.refresh_capture(CAPTURE)
+    shop.names = ("price", "price_old")
+    shop.change()
+    if written:
+        with pytest.raises(FoldError, match="no event has the values of 'price' in older rows"):
+            shop.folded()
+        request = SnapshotRequest(CAPTURE, None, shop.stock.lake, "tests/run")
+        read = partial(read_here, shop.stock.source)
+        take_snapshot(shop.stock.source, request, None, read, shop.said.append)
+        shop.change()
+    assert shop.own(shop.folded()) == shop.own(shop.stock.rows())
 
 
 @pytest.mark.parametrize(

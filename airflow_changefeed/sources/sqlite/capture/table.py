@@ -192,8 +192,8 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
     changed += query.table.names_since(query.capture.recorded(query.table))
     if changed:
         problems.append(
-            f"columns {', '.join(map(repr, changed))} were changed, renamed or dropped since they are recorded; "
-            f"refresh the capture: {shell('capture refresh', query.capture.name)}"
+            f"columns {', '.join(map(repr, changed))} were changed, renamed or dropped since they are "
+            f"recorded; refresh the capture: {shell('capture refresh', query.capture.name)}"
         )
     return problems
 
