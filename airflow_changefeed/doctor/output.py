@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_changefeed.core.completeness import Evidence, MissingRange
+from airflow_changefeed.core.completeness import Evidence, MissingRange, Why
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Shard, StaleMark, counted
@@ -72,7 +72,8 @@ def output_faults(
         *(
             missing_window(one, where, _purged(purged, one.shard))
             for one in missing
-            if (one.shard, one.range) not in reported
+            # What the feed is not sealed for is one fault for all of the output.
+            if (one.shard, one.range) not in reported and one.why is not Why.UNSEALED
         ),
         *_stale(store, units, marks, where),
         *_files(store, units, purged),

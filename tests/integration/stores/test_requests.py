@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.attempts import forget
@@ -29,7 +28,7 @@ from tests.integration.stores.day import (
 from tests.integration.stores.proxy import Answer, Request
 from tests.integration.stores.servers import BUCKET, Server
 from tests.unit.export.faults import manifest_rows, plain_rows
-from tests.unit.export.flights import FEED, Flights, hours
+from tests.unit.export.flights import FEED, Flights, found_faults, hours
 from tests.unit.export.test_commit import ROWS, World
 
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
@@ -101,7 +100,7 @@ def test_a_store_that_does_not_let_uploads_be_aborted_fails_no_export(
         assert manifest_rows(world.store) == len(plain_rows(world.files, FEED)) == ROWS
         assert [record.getMessage().count("lifecycle rule") for record in caplog.records] == [1]
         [left] = verify(world.store)
-        [fault] = output_faults(world.store, flights.source.identity().id, [], [], set())
+        [fault] = found_faults(world.store, flights.source.identity().id)
     assert left.kind is FaultKind.LEFTOVER
     assert ("could not check" in left.what) == ("could not check" in fault.what) == (lacking == "list")
 

@@ -14,7 +14,7 @@ from airflow_changefeed.output.attempts import end
 from airflow_changefeed.verify.verify import verify
 from tests.integration.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
-from tests.unit.export.flights import FEED, Flights
+from tests.unit.export.flights import FEED, Flights, found_faults
 from tests.unit.export.test_commit import ROWS, World, told
 
 
@@ -73,8 +73,8 @@ def test_uploads_of_the_dead_are_named_and_aborted(
     # moto says of each upload that it was begun in 2010.
     with monkeypatch.context() as young:
         young.setattr(doctor_output, "_UPLOAD_AGE", timedelta(days=36_500))
-        assert doctor_output.output_faults(world.store, database, [], [], set()) == []
-    [fault] = doctor_output.output_faults(world.store, database, [], [], set())
+        assert found_faults(world.store, database) == []
+    [fault] = found_faults(world.store, database)
     assert fault.kind is FaultKind.UPLOAD_LEFT
     assert upload.path in fault.what
     alive = world.attempt()

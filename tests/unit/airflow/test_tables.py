@@ -19,6 +19,7 @@ from airflow.models import Variable
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from airflow_changefeed.core.completeness import Evidence, ShardProgress
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
@@ -108,14 +109,9 @@ def test_calendar_doctor_events_and_rebuilding_take_the_output_of_a_table(
     ((first,), (later,)) = (export(task, START + hour * HOUR, START + (hour + 1) * HOUR) for hour in (0, 2))
     assert [one["dest_asset_key"]["uri"] for one in (first, later)] == [f"file://{path}/{FEED}"] * 2
     assert [one["extra"]["rows"] for one in (first, later)] == [6, 6]
-    cells = make_calendar(
-        ExportStore(path, FEED),
-        Window(START, START + 3 * HOUR),
-        HOUR,
-        shards=(0, 1),
-        begin=START,
-        now=source.now(),
-    )
+    evidence = Evidence(tuple(ShardProgress(shard, Ulid.MIN) for shard in (0, 1)))
+    wanted = Window(START, START + 3 * HOUR)
+    cells = make_calendar(ExportStore(path, FEED), wanted, HOUR, evidence, now=source.now())
     assert [cell.state.value for cell in cells] == ["complete", "missing", "complete"]
 
     def faults() -> set[str]:

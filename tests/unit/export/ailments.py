@@ -436,5 +436,9 @@ APART |= {FaultKind.LEASE_HELD}
 APART |= {FaultKind.JAVA_MISSING, FaultKind.SPARK_VERSIONS_DIFFER}
 #: Those of snapshots are in ``tests/unit/airflow/test_cli_snapshots.py``.
 APART |= {FaultKind.SNAPSHOT_OPEN, FaultKind.SNAPSHOT_EXPIRED, FaultKind.SNAPSHOT_LOST}
+#: Those of outputs that begin later, and of events before a beginning: ``tests/unit/airflow``.
+APART |= {FaultKind.OUTPUT_BEGINS_LATER, FaultKind.EVENTS_BEFORE_BEGINNING}
+#: Those of links: ``tests/unit/hostile/test_links.py``.
+APART |= {FaultKind.SYMBOLIC_LINK}
 #: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
 APART |= {FaultKind.BATCH_AMONG_WINDOWS}

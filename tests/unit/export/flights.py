@@ -15,9 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_changefeed.core.completeness import Evidence
+from airflow_changefeed.core.fault import Fault
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.planner import make_plan
@@ -159,6 +162,11 @@ class Flights:
     ) -> list[Manifest]:
         """Export without Spark."""
         return self.run(store, self.plan(store, windows, options=ExportOptions(**options)))
+
+
+def found_faults(store: ExportStore, database: str) -> list[Fault]:
+    """Return what is wrong with an output in itself: nothing is known of its feed or consumers."""
+    return output_faults(store, database, Evidence(()), [], [], set(), {}, lambda consumer, missing: None)
 
 
 def _numbers(count: int) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.exceptions import LeaseHeldError, OutputError, PurgedError
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.batch_removal import committed_batches, remove_batches
@@ -19,7 +18,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.consumers import Variables
 from tests.unit.export.faults import Killed, SteppedFiles, kill_at, local_files, manifest_rows, plain_rows
-from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+from tests.unit.export.flights import CONSUMER, FEED, Flights, found_faults, hours
 
 ROWS = 36
 
@@ -46,8 +45,8 @@ def test_windows_go_on_as_if_the_batch_had_never_been(
     export(flights, variables, store, last=None)
     with pytest.raises(OutputError, match=r"airflow-changefeed output remove-batches --feed nyc\.Flight"):
         flights.plan(store, hours(0, 3))
-    faults = [fault.kind.code for fault in output_faults(store, flights.source.identity().id, [], [], set())]
-    assert faults == ["batch-among-windows"] * windows
+    faults = {fault.kind.code for fault in found_faults(store, flights.source.identity().id)}
+    assert ("batch-among-windows" in faults) == bool(windows)
     batches = committed_batches(store)
     assert {batch.consumer for batch in batches} == {CONSUMER}
     remove_batches(flights.source, variables, store, batches, by="a person")
