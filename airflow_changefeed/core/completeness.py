@@ -299,6 +299,7 @@ def of_overview(
         elif settings is not None:
             # It has yet to read the shards in which it has no cursor.
             has_events = shard.waiting or shard.status.head is not None
+            has_events |= settings.begin < shard.status.purged_upto
             shards.append(_read_until(shard.shard, settings.begin, settings.begin if has_events else now))
     known = {one.shard for one in shards}
     windows = [row for row in rows if row.shard not in known and settings is None and is_border(row.ulid)]

@@ -11,6 +11,7 @@ from airflow_changefeed.core.completeness import Verdict, judge, of_overview
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Fault
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.dags import last_dag
@@ -46,7 +47,7 @@ def judge_consumer(
     :param now: time of the database.
     """
     verdict = judge(of_overview(found, consumer, now, rows))
-    return verdict, verdict.complete_until or _first_event(source, found, now)
+    return verdict, verdict.complete_until or _first_event(source, found, consumer, now)
 
 
 def beginning_fault(source: FeedSource, found: FeedOverview, consumer: str) -> Fault | None:
@@ -64,10 +65,13 @@ def beginning_fault(source: FeedSource, found: FeedOverview, consumer: str) -> F
     return None if left_out is None else left_out.fault(last_dag(source, feed, consumer, rows))
 
 
-def _first_event(source: FeedReader, found: FeedOverview, now: datetime) -> datetime:
+def _first_event(source: FeedReader, found: FeedOverview, consumer: str, now: datetime) -> datetime:
     """Return the time of the first event that is not purged: a consumer that has nothing waits since then."""
-    times = []
+    times, lost = [], found.lost_shards(consumer)
     for shard in found.shards:
+        if shard.status.head is None and shard.shard in lost:
+            # What it has lost is not known any more.
+            times.append(Ulid.MIN.time)
         if shard.status.head is not None:
             try:
                 # A page before the head orders nothing.

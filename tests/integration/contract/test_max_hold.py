@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -191,6 +192,8 @@ def test_a_snapshot_holds_back_no_longer(engine: Engine) -> None:
     (held,) = source.purge(CAPTURE, source.now())
     assert held.upto == Ulid.floor(begin).previous()
     source.set_up_feed(CAPTURE, max_hold=MILLISECOND)
+    # The last event is older than that.
+    time.sleep(0.01)
     source.purge(CAPTURE, source.now())
     faults = {fault.kind: fault for fault in examine(source, feed=CAPTURE).faults}
     assert "events since its begin were purged" in faults[FaultKind.SNAPSHOT_LOST].what
