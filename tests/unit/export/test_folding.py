@@ -240,13 +240,14 @@ def test_a_capture_of_a_table_with_rows_needs_a_reset(export: CapturedExport) ->
 
 
 def test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found(export: CapturedExport) -> None:
-    """Until a reset that is later than its discovery."""
+    """Also a time inside the gap; until a reset that is later than its discovery."""
     export.shape = reshaped(shape(), gaps=((START + HOUR, START + 1.5 * HOUR),))
     fill(export, 0, 2)
     assert find_fold(export.store, START + HOUR).unknown == ""
-    found = find_fold(export.store)
-    assert "the capture missed changes" in found.unknown
-    assert found.known_from == START + 1.5 * HOUR
+    for at in (START + 1.25 * HOUR, None):
+        found = find_fold(export.store, at)
+        assert "the capture missed changes" in found.unknown
+        assert found.known_from == START + 1.5 * HOUR
 
 
 def test_events_of_another_key_are_refused_until_a_reset(export: CapturedExport) -> None:

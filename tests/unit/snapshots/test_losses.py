@@ -18,6 +18,7 @@ from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.exceptions import (
     CaptureGapError,
     FoldError,
+    ForeignOutputError,
     SnapshotError,
     TransientError,
 )
@@ -208,6 +209,15 @@ def test_one_without_the_present_columns_is_missing(stock: Stock) -> None:
     second = take(stock, only_if_missing=True)
     assert second.token != first.token
     assert {row["id"]: row["amount"] for row in rows(stock, second)}[4] == 1.0
+
+
+def test_one_of_another_database_is_not_usable(stock: Stock) -> None:
+    """A copy of the database has other events since: it is told to use another path, not that all is well."""
+    first = take(stock)
+    stock.source.renew_identity()
+    with pytest.raises(ForeignOutputError, match="their events must not be mixed"):
+        take(stock, only_if_missing=True)
+    assert snapshots(stock).all() == [first]
 
 
 def test_what_was_left_by_others_is_removed(stock: Stock) -> None:

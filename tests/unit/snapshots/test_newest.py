@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.times import EPOCH
-from airflow_changefeed.exceptions import CaptureGapError
+from airflow_changefeed.exceptions import CaptureGapError, FoldError
 from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import FoldSource, find_fold
@@ -90,6 +90,20 @@ def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake
     base = lake.base(next_one)
     assert base is not None
     assert (base.begin, base.facts.origin) == (own, taken.begin)
+
+
+def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
+    """Where it has come into the folder of this one: the states go on as if it was not there, named or not."""
+    own = lake.fold()
+    taken = lake.snapshot()
+    document = Path(SnapshotFiles(lake.stock.lake, CAPTURE, TABLE).folder(taken.token), "snapshot.json")
+    document.write_text(replace(taken, database="another").to_json())
+    lake.end = lake.stock.export_all(lake.end).end
+    base = lake.base()
+    assert base is not None
+    assert base.begin == own
+    with pytest.raises(FoldError, match="has no state at that time, nor a snapshot that began then"):
+        lake.base(named=taken.begin)
 
 
 def test_times_that_the_snapshot_is_not_exact_for_and_named_bases_stay_as_they_are(lake: Lake) -> None:

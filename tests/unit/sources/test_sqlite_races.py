@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,14 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.feed import FeedKind, Shard
+from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, PurgedError
+from airflow_changefeed.exceptions import (
+    ConnectionNotUsableError,
+    InvalidArgumentError,
+    LockTimeoutError,
+    PurgedError,
+)
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed import adbc
 from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
@@ -100,6 +109,134 @@ def test_a_shard_first_used_while_its_feed_is_sealed_starts_above_the_seal(
     source.before = seal_then_write
     (event,) = source.read_feed("t", 4, Ulid.MIN)
     assert event.ulid >= Ulid.floor(until)
+
+
+class Turns:
+    """
+    Lets programs run one at a time, in an order that a seed draws anew at each of their steps.
+
+    A program gets what it calls at each step; one that finds the database locked takes the step again.
+    """
+
+    def __init__(self, seed: int, *programs: Callable[[Callable[[], None]], None]) -> None:
+        self._draw = random.Random(seed)
+        self._back = threading.Semaphore(0)
+        self._go = [threading.Semaphore(0) for _ in programs]
+        self._ended: set[int] = set()
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, program), daemon=True)
+            for number, program in enumerate(programs)
+        ]
+
+    def run(self) -> None:
+        """Run all of them to their ends."""
+        for thread in self._threads:
+            thread.start()
+        while waiting := [number for number in range(len(self._go)) if number not in self._ended]:
+            self._go[self._draw.choice(waiting)].release()
+            self._back.acquire()
+        if self._errors:
+            raise self._errors[0]
+
+    def _run(self, number: int, program: Callable[[Callable[[], None]], None]) -> None:
+        def step() -> None:
+            self._back.release()
+            self._go[number].acquire()
+
+        self._go[number].acquire()
+        try:
+            program(step)
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._ended.add(number)
+            self._back.release()
+
+
+class Stepping(SqliteFeedSource):
+    """The real source, with a step before each lock, and in the middle of each seal."""
+
+    def __init__(self, path: str, step: Callable[[], None]) -> None:
+        super().__init__(path, lock_timeout=0)
+        self.step = step
+
+    def _seal(self, connection: sqlite3.Connection, feed: str, until_ms: int) -> None:
+        """Let others act between the look and the lock."""
+        self.step()
+        super()._seal(connection, feed, until_ms)
+
+    def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
+        """Let others act before each page."""
+        self.step()
+        return super().drain_page(connection, feed, waiting)
+
+    def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
+        """Let others find the lock taken, at both ends of the promise."""
+        self.step()
+        super().raise_high_water(connection, tables, until_ms)
+        self.step()
+
+    def patiently(self, call: Callable[[], object]) -> None:
+        """Call until the lock is free."""
+        while True:
+            try:
+                call()
+                return
+            except (LockTimeoutError, sqlite3.OperationalError) as error:
+                if "locked" not in str(error):
+                    raise
+                self.step()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_sealers_step_by_step_keep_what_each_has_promised(
+    seed: int, user: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """Whoever is overtaken takes nothing back: no event comes below either seal, in old and new shards."""
+    path = str(tmp_path / "feeds.db")
+    source = SqliteFeedSource(path)
+    source.set_up_feed("t")
+    now = source.now()
+    late = to_milliseconds(now - timedelta(days=1))
+    promised: dict[Ulid, set[Ulid]] = {}
+
+    def below(bound: Ulid) -> set[Ulid]:
+        with closing(sqlite3.connect(path)) as connection:
+            found = connection.execute(
+                'select ulid from "changefeed.feed:t" where ulid < ?', (bound.bytes,)
+            ).fetchall()
+        return {Ulid.of_bytes(ulid) for (ulid,) in found}
+
+    def sealer(*ages: int) -> Callable[[Callable[[], None]], None]:
+        def run(step: Callable[[], None]) -> None:
+            own = Stepping(path, step)
+            for age in ages:
+                until = now - timedelta(minutes=age)
+                own.patiently(lambda until=until: own.seal("t", until))  # type: ignore[misc]
+                promised[Ulid.floor(until)] = below(Ulid.floor(until))
+                step()
+
+        return run
+
+    def writer(step: Callable[[], None]) -> None:
+        own = Stepping(path, step)
+        insert = f"insert into {OUTBOX} (shard_id, time_hint, id) values (?, ?, ?)"
+
+        def write(key: int) -> None:
+            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+                connection.execute(insert, (key // 2, late, key))
+
+        for key in range(8):
+            own.patiently(lambda key=key: write(key))  # type: ignore[misc]
+            step()
+            own.patiently(lambda: own.drain("t"))
+
+    Turns(seed, sealer(50, 20), sealer(40, 30, 10), writer).run()
+    user.execute(f"insert into {OUTBOX} (shard_id, time_hint, id) values (0, {late}, 8), (9, {late}, 9)")
+    source.drain("t")
+    assert len(promised) == 5
+    assert {bound: below(bound) for bound in promised} == promised
 
 
 @pytest.mark.parametrize("moment", ["before it reads", "while it reads"])

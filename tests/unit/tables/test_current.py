@@ -163,7 +163,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised(current: Current) -> None:
 
 
 def test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on(current: Current) -> None:
-    """A merge of a later window has built on it before anybody looked."""
+    """A merge of a later window has written its rows again before anybody looked: older versions have them."""
     current.merge(current.window(0, Event(minute(1), "add", None, shoe(1))))
     end = current.window(1, Event(minute(61), "add", None, shoe(2)))
     later = current.window(2, Event(minute(121), "upd", shoe(1), shoe(1, "clog")))
@@ -174,6 +174,9 @@ def test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on(cu
 
     found = current.merge(end, lambda output: Between(current.open(output), after=lost), is_window=True)
     assert (found.changed, found.at) == (False, later)
+    own = current.output.written(current.tasks[1].attempt)
+    assert [file.rows for file in own] == [2]
+    assert {file.path for file in own}.isdisjoint(current.files())
     assert current.rows() == [shoe(1, "clog"), shoe(2)]
 
 
