@@ -50,7 +50,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators walks docs svg pictures constraints-docs browser stores readers soak tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
+.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators walks docs svg pictures constraints-docs browser stores readers soak mutants tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -240,6 +240,10 @@ constraints-docs: setup ## Resolve constraints/docs.txt again
 soak: setup java libraries ## Run the long tests
 	@! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(MAKE) .venv-observability/.changefeed-installed
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+
+# Those of T-SQL, on the server named by CHANGEFEED_TEST_MSSQL: make mutants SERVER=1; one: make mutants ONLY=purge_past_acks
+mutants: setup java ## Break the package, one break at a time in a copy, and see that the tests notice (10 minutes)
+	@$(BIN)/python -m tests.mutation $(if $(ONLY),--only "$(ONLY)") $(if $(SERVER),--server)
 
 # Beside the environment, not in it: only this needs it, and it has no packages of its own.
 build/fuzz/atheris: constraints/fuzz.txt | $(STAMP)

@@ -192,8 +192,15 @@ def _run(uri: str, arguments: Sequence[str]) -> int:
         print("The page in Airflow is not tested: install Debian's packages chromium and chromium-driver")
     targets = (*TARGETS, PAGE) if has_browser() else TARGETS
     command = [*pytest_command(targets), f"--junitxml={REPORT}", *arguments]
+    commands = [command]
+    if not arguments:
+        # Nobody has chosen some tests: then also that they notice breaks of the T-SQL.
+        commands.append([sys.executable, "-m", "tests.mutation", "--server"])
     with database(uri) as own:
-        tests = subprocess.run(command, cwd=PROJECT, env={**os.environ, VARIABLE: own}, check=False)
+        environment = {**os.environ, VARIABLE: own}
+        statuses = [
+            subprocess.run(each, cwd=PROJECT, env=environment, check=False).returncode for each in commands
+        ]
     try:
         outcomes = read_report(REPORT)
     except (OSError, SyntaxError) as error:
@@ -202,7 +209,7 @@ def _run(uri: str, arguments: Sequence[str]) -> int:
     print(f"\n{version}\nWhat ADR 0005 leaves open, and what this run says of it:\n")
     print(table(outcomes, has_locks=not is_babelfish))
     print(f"\n{_counts(outcomes)}")
-    return tests.returncode
+    return int(any(statuses))
 
 
 def _counts(outcomes: Sequence[Outcome]) -> str:

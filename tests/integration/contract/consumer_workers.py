@@ -19,7 +19,6 @@ from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.exceptions import LeaseHeldError, TransientError
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
-from tests.integration import breaks
 from tests.integration.contract.mssql_changer import in_parts
 from tests.integration.contract.workers import receive, rest, step
 
@@ -112,7 +111,6 @@ def _consume_registered(job: ConsumerJob, consumer: Consumer, orders: Orders) ->
 
 def main() -> None:
     """Do the job that stands on the input."""
-    breaks.apply_from_environment()
     job: ConsumerJob = pickle.loads(receive(int.from_bytes(receive(8), "big")))  # noqa: S301 - of the race
     with closing(open_source(job.description)) as source:
         step()

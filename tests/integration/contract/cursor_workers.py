@@ -18,7 +18,6 @@ from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError, StaleVersionError, TransientError
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
-from tests.integration import breaks
 from tests.integration.contract.workers import receive, rest, step
 from tests.unit.export.consumers import SharedVariables
 
@@ -74,7 +73,6 @@ def move_once(job: MoverJob, source: FeedSource) -> None:
 
 def main() -> None:
     """Do the job that stands on the input."""
-    breaks.apply_from_environment()
     job: MoverJob = pickle.loads(receive(int.from_bytes(receive(8), "big")))  # noqa: S301 - of the race
     with closing(open_source(job.description)) as source:
         source.cursors(job.feed, CONSUMER)  # Some servers need seconds for the first statement.

@@ -27,7 +27,6 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedSource
-from tests.integration import breaks
 from tests.integration.contract.engines import Engine, Table, Writer
 from tests.integration.contract.oracles import digest
 
@@ -222,7 +221,6 @@ def patiently(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def main() -> None:
     """Do the job."""
-    breaks.apply_from_environment()
     job: Job = pickle.loads(receive(int.from_bytes(receive(8), "big")))  # noqa: S301 - from the race itself
     # Loads what a stream needs, so that all begin at once.
     job.engine.source().schema(job.table.name)

@@ -58,10 +58,10 @@ def _meanwhile(database: Database, sql: str) -> Iterator[Future[str]]:
         yield pool.submit(run)
 
 
-def _lock(client: Client, resource: str) -> None:
+def _lock(client: Client, resource: str, mode: str = "Exclusive") -> None:
     """Begin a transaction, and lock what a procedure asks for."""
     client.results(
-        f"begin transaction; exec sp_getapplock @Resource = N'{resource}', @LockMode = 'Exclusive', "
+        f"begin transaction; exec sp_getapplock @Resource = N'{resource}', @LockMode = '{mode}', "
         "@LockOwner = 'Transaction', @LockTimeout = 10000, @DbPrincipal = N'changefeed.users'"
     )
 
@@ -85,6 +85,15 @@ def test_a_new_shard_waits_for_a_seal_as_long_as_the_caller_says(
     _lock(client, f"changefeed/{client.value(f'select object_id({feed!r})')}/floor")
     with feeds.client() as other:
         other.fails(77101, NEW_SHARD[case], "150 ms", "floor")
+    client.results("rollback transaction")
+
+
+def test_a_seal_waits_for_whoever_makes_a_new_shard(feeds: Database, client: Client) -> None:
+    """They share the lock of the floor: a shard that the seal does not see yet must begin above it."""
+    _lock(client, f"changefeed/{client.value(f'select object_id({FEED!r})')}/floor", "Shared")
+    with feeds.client() as other:
+        seal = f"exec changefeed.[seal_feed:{FEED}] @until = '2020-01-01', @lock_timeout = 150"
+        other.fails(77101, seal, "150 ms", "first transaction in a new shard")
     client.results("rollback transaction")
 
 

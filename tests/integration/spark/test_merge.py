@@ -239,7 +239,7 @@ def test_new_columns_are_added(merging: Merging) -> None:
 
 
 def test_a_wider_column_is_taken_where_the_format_widens(merging: Merging) -> None:
-    """All files are written again, as not every reader takes the old type; other formats refuse it at once."""
+    """All files are written again: not every reader takes the old type. Other formats refuse it first."""
     narrow = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int32())])
     merging.export.image = narrow
     merging.merge(merging.window(0, Event(minute(1), "add", None, {**shoe(1), "price": 1})))

@@ -357,13 +357,19 @@ def test_a_changed_value_of_each_type_is_found(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [({"text": "a", "blob": None}, {"text": None, "blob": b"a"}), ({"double": 0.0}, {"double": -0.0})],
+    [
+        (
+            {**dict.fromkeys(Typed.ROW), "text": "a"},
+            {**dict.fromkeys(Typed.ROW), "blob": b"a"},
+        ),
+        ({"double": 0.0}, {"double": -0.0}),
+    ],
     ids=["moved", "sign"],
 )
 def test_the_only_difference_is_found(
     spark: SparkSession, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """Checksums see it, too: a value that moved to a column that was null, and the sign of zero."""
+    """Checksums see it, too: a value that moved to another column between nulls, and the sign of zero."""
     typed = Typed(spark, tmp_path)
     rows = [{"id": bytes([number]), **Typed.ROW} for number in range(3)]
     one, other = ([*rows, {"id": b"\xff", **Typed.ROW, **change}] for change in (before, after))

@@ -93,7 +93,7 @@ def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake
 
 
 def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
-    """Where it has come into the folder of this one: the states go on as if it was not there, named or not."""
+    """Where it has come into the folder of this one: states go on as if it was not there, named or not."""
     own = lake.fold()
     taken = lake.snapshot()
     document = Path(SnapshotFiles(lake.stock.lake, CAPTURE, TABLE).folder(taken.token), "snapshot.json")

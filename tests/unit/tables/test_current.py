@@ -163,7 +163,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised(current: Current) -> None:
 
 
 def test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on(current: Current) -> None:
-    """A merge of a later window has written its rows again before anybody looked: older versions have them."""
+    """A later merge has written its rows again before anybody looked: older versions need the files."""
     current.merge(current.window(0, Event(minute(1), "add", None, shoe(1))))
     end = current.window(1, Event(minute(61), "add", None, shoe(2)))
     later = current.window(2, Event(minute(121), "upd", shoe(1), shoe(1, "clog")))

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All breaks."""
+
+from __future__ import annotations
+
+from tests.mutation.embedded import EMBEDDED
+from tests.mutation.mssql import MSSQL
+
+BREAKS = (*EMBEDDED, *MSSQL)
