@@ -9,13 +9,14 @@ Break the package, one break at a time in a copy of the project, and see that th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutation.run import copy_project, failure_without_a_break, try_break
+from tests.mutation.run import SERVER, copy_project, failure_without_a_break, try_break
 from tests.mutation.table import BREAKS
 
 
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in BREAKS
         if (one.name in options.only if options.only else one.needs_server is options.server)
     ]
+    if any(one.needs_server for one in chosen) and not os.environ.get(SERVER):
+        parser.error(
+            f"breaks of T-SQL need a server; name one by {SERVER} (docs/how-to/try-on-sql-server.md)"
+        )
     with tempfile.TemporaryDirectory(prefix="changefeed-mutants-") as folder:
         project = copy_project(Path(folder) / "project")
         problem = failure_without_a_break(project, chosen)

@@ -399,7 +399,7 @@ EMBEDDED = (
         (f"{_CONTRACT}/test_recording.py::test_rows_follow_a_reset_and_an_event_says_when_all_have",),
     ),
     Break(
-        "who_was_killed_records_from_the_beginning",
+        "rows_are_recorded_more_than_once",
         "Recorded rows",
         "sources/sqlite/capture/record.py",
         "_record_some",
@@ -417,7 +417,7 @@ EMBEDDED = (
         "sources/sqlite/feed/arrow.py",
         "check_rows",
         {"if not wrong.any():": "if True:"},
-        ("tests/unit/sources/test_sqlite_types.py",),
+        ("tests/unit/sources/test_sqlite_types.py::test_every_value_is_exported_as_it_is_stored_or_refused",),
     ),
     Break(
         "a_wider_type_is_the_first_one",
@@ -425,7 +425,7 @@ EMBEDDED = (
         "output/schemas.py",
         "wider_type",
         {"max(one, other, key=lambda kind: kind.precision)": "one"},
-        ("tests/unit/export/test_folding.py", "tests/unit/export/test_schemas.py"),
+        ("tests/unit/export/test_schemas.py::test_a_wider_type_holds_every_value_of_both",),
     ),
     # ---- secrets
     Break(
@@ -442,7 +442,7 @@ EMBEDDED = (
         "hooks/changefeed_secrets.py",
         "_secrets",
         {"is_secret=is_secret or bool(_SECRET_NAME.search(str(name)))": "is_secret=is_secret"},
-        ("tests/unit/airflow/test_secrets.py",),
+        ("tests/unit/airflow/test_secrets.py::test_secrets_of_an_extra_are_masked",),
     ),
     Break(
         "a_container_is_taken_for_a_login",
