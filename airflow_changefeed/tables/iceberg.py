@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -247,7 +246,7 @@ class IcebergTable:
             )
         # Whoever can write to the output can change the file that says so.
         metadata = _plain(table.metadata.properties.get(_METADATA_PATH, self._location))
-        if not f"{posixpath.normpath(metadata)}/".startswith(f"{_plain(self._location)}/"):
+        if not f"{metadata}/".startswith(f"{_plain(self._location)}/") or ".." in metadata.split("/"):
             raise TableError(
                 f"{self.what} has its metadata written to {metadata}, outside of {self._location}: somebody "
                 f"changed its property {_METADATA_PATH}; set it to {self._location}/{ICEBERG_FILES}/metadata",

@@ -151,7 +151,7 @@ def test_a_feed_that_cannot_be_read_does_not_hide_the_others(shop: Shop) -> None
     assert [one.feed for one in found.consumers] == [FEED]
     with pytest.raises(FreshnessError) as caught:
         found.check()
-    assert f"feed {FEED}, consumer {EXPORT}: complete until" in str(caught.value)
+    assert f"feed {FEED}, consumer {EXPORT}: complete by its cursor until" in str(caught.value)
     assert f"feed {OTHER}: FeedSetupError: " in str(caught.value)
     assert [(row["feed"], row["error"] is None) for row in caught.value.facts["rows"]] == [
         (FEED, True),

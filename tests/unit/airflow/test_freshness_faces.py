@@ -59,7 +59,7 @@ def test_a_late_consumer_fails_the_task_at_once(shop: Shop) -> None:
     failure, rows = watch(feed=late(shop) and FEED)
     assert isinstance(failure, AirflowFailException)
     assert str(failure).startswith("FreshnessError: consumers: 1, older than 2:00:00: 1")
-    assert f"feed {FEED}, consumer {EXPORT}: complete until" in str(failure)
+    assert f"feed {FEED}, consumer {EXPORT}: complete by its cursor until" in str(failure)
     assert "Airflow has no DAG hourly any more" in str(failure)
     assert [reason["code"] for reason in rows[0]["reasons"]] == ["no-run"]
 
@@ -205,7 +205,7 @@ def test_another_notifier_sends_the_text(shop: Shop) -> None:
     notifier(context(params={"feed": FEED}, dag=None))
     (text,) = pigeon.sent
     assert text.startswith("export failed. consumers: 1, older than 2:00:00: 1\n")
-    assert f"feed {FEED}, consumer {EXPORT}: complete until" in text
+    assert f"feed {FEED}, consumer {EXPORT}: complete by its cursor until" in text
     assert "warning no-run: " in text
 
 
@@ -217,7 +217,7 @@ def test_a_function_sends_it_too(shop: Shop) -> None:
     ChangefeedFreshnessNotifier(notifier=lambda given: sent.append(given["freshness"]), max_age=7200)(
         context(dag=None)
     )
-    assert sent[0].splitlines()[1].startswith(f"feed {FEED}, consumer {EXPORT}: complete until")
+    assert sent[0].splitlines()[1].startswith(f"feed {FEED}, consumer {EXPORT}: complete by its cursor until")
 
 
 def test_a_database_that_is_away_is_what_is_sent(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_status_ends_with_0_if_all_are_fresh(shop: Shop, commands: Commands) -> 
     (row,) = commands.rows("status", "--max-age", "2h")
     assert (row["feed"], row["consumer"], row["is_fresh"]) == (FEED, EXPORT, True)
     assert "changefeed_default: consumers: 1, older than 2:00:00: 0" in commands.err
-    assert "Not checked: whether outputs have what the cursors say: airflow-changefeed doctor" in commands.err
+    assert "the files of its output were not checked yet: airflow-changefeed doctor --feed" in commands.err
 
 
 def test_status_ends_with_1_if_one_is_late(shop: Shop, commands: Commands) -> None:
