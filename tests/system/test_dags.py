@@ -316,7 +316,9 @@ def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagR
         connection.commit()
     done = runner.run(("changefeed_watch", START.isoformat(), None))
     assert done.states == ["failed"], done.output[-5000:]
-    assert f"feed {FEED}, consumer {CONSUMER}: complete by its cursor until 2013-01-01T00:00:00Z" in done.output
+    assert (
+        f"feed {FEED}, consumer {CONSUMER}: complete by its cursor until 2013-01-01T00:00:00Z" in done.output
+    )
     assert "warning no-run: " in done.output
     assert "by changefeed_hourly/run/export/1" in done.output
     assert "Could not read the state of DAG" not in done.output
