@@ -32,7 +32,7 @@ def graph() -> check.Graph:
     [
         (
             "airflow_changefeed/sources/sqlite/capture/keys.py",
-            {f"tests/unit/sources/test_sqlite_capture{name}.py" for name in ("", "_gaps")},
+            {f"tests/unit/sources/test_sqlite_capture{name}.py" for name in ("_gaps", "_names")},
         ),
         ("airflow_changefeed/output/store.py", {"tests/unit/export/test_restored.py"}),
         (CODEC, {"tests/unit/core/test_codec.py"}),
