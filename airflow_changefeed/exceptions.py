@@ -69,7 +69,9 @@ The split into terminal and transient follows dlt's ``common/exceptions.py``.
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from typing import Any
 
 # Spark adds its own state to what a query raises.
@@ -77,19 +79,23 @@ _NAMED = re.compile(rf"{re.escape(__name__)}\.(\w+): (.*?)(?: SQLSTATE: \w+)?$",
 
 # What every version of Spark says of a file that is gone since its path was found.
 _REPLACED = "It is possible the underlying files have been updated"
+# Controls, also of the direction of text; halves of surrogate pairs; separators of lines and paragraphs.
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class ChangefeedError(Exception):
     """
     Base of all errors of this package.
 
-    :param message: what happened, to which feed, shard or cursor, and what to do.
+    :param message: what happened, to which feed, shard or cursor, and what to do. Invisible characters, for
+        example of a file's name, become escapes (:func:`visible`).
     :param facts: the same facts as values; each becomes an attribute of the error.
     """
 
     transient: bool = False
 
     def __init__(self, message: str, **facts: Any) -> None:
+        message = visible(message, are_lines=True)
         super().__init__(message)
         self.message = message
         self.facts = facts
@@ -400,6 +406,24 @@ def described(error: BaseException, longest: int | None = None) -> str:
     except Exception as problem:
         message = f"its message cannot be shown: __str__ or __repr__ raised {type(problem).__name__}"
     return storable(f"{type(error).__name__}: {message}", longest)
+
+
+def visible(text: str, *, are_lines: bool = False) -> str:
+    """
+    Return a text without invisible characters, as a terminal or log may show it.
+
+    Others name files and feeds. A control character could lead a terminal, and one of the direction of text
+    could show another name. They become escapes as in JSON, so that a JSON text keeps its meaning.
+
+    :param are_lines: whether ends of lines and tabs are the text's own, and stay.
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if are_lines else ""
+    return "".join(
+        json.dumps(char)[1:-1] if char not in kept and unicodedata.category(char) in _INVISIBLE else char
+        for char in text
+    )
 
 
 def storable(text: str, longest: int | None = None) -> str:

@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.exceptions import ChangefeedError, visible
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def echo(message: str | Exception) -> None:
     """Write a message to standard error; standard output is only for results."""
     if isinstance(message, Exception):
         message = f"{type(message).__name__}: {message}"
-    print(with_conn_id(message, _conn_id.get()), file=sys.stderr)
+    print(visible(with_conn_id(message, _conn_id.get()), are_lines=True), file=sys.stderr)
 
 
 def use_stored_connections() -> None:
@@ -96,7 +96,7 @@ def ask(question: str, otherwise: str) -> None:
 
     :param otherwise: what the command has not done if it ends here.
     """
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{visible(question, are_lines=True)} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:
         echo(f"\nNo terminal to confirm on; pass --yes. {otherwise}")
@@ -173,8 +173,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_text(part)}" for name, part in value.items())
-    return "; ".join(map(_text, value)) if isinstance(value, list) else str(value)
+        return ", ".join(f"{visible(name)}={_text(part)}" for name, part in value.items())
+    return "; ".join(map(_text, value)) if isinstance(value, list) else visible(str(value))
 
 
 def _least_width(rows: Sequence[dict[str, str]]) -> int:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import InvalidArgumentError, visible
 
 #: Roles of a feed that a connection can be checked for; operators are readers too.
 ROLES = ("readers", "operators")
@@ -154,7 +154,7 @@ class Fault:
         return self.kind.severity
 
     def __str__(self) -> str:
-        return f"{self.severity.value} {self.kind.code}: {self.where}: {self.what}. {self.remedy}"
+        return visible(f"{self.severity.value} {self.kind.code}: {self.where}: {self.what}. {self.remedy}")
 
     def to_dict(self) -> dict[str, str | None]:
         """Return the fault as JSON values."""

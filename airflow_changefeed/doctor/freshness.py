@@ -26,6 +26,7 @@ from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerNotFoundError,
     FreshnessError,
+    visible,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
@@ -137,7 +138,8 @@ class Freshness:
     def text(self) -> str:
         """All consumers for people, those that are late first, and the feeds that could not be read."""
         fresh = [one for one in self.consumers if one.is_fresh]
-        return "\n".join([self.summary, *map(str, self.late), *self._error_lines(), *map(str, fresh)])
+        lines = [self.summary, *map(str, self.late), *self._error_lines(), *map(str, fresh)]
+        return visible("\n".join(lines), are_lines=True)
 
     def _error_lines(self) -> list[str]:
         return [f"feed {feed}: {type(error).__name__}: {error}" for feed, error in self.errors.items()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import InvalidArgumentError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
@@ -196,7 +196,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
         export_there(store)
         removed = clean(store, table_of_export(store, options, self.catalog_conn_id), self.kept_hours)
         for path in removed:
-            self.log.info("Removed %s", path)
+            self.log.info("Removed %s", visible(path))
         self.log.info("Feed %s: files removed: %d", self.feed, len(removed))
         return {"feed": self.feed, "path": without_secrets(self.path), "removed": len(removed)}
 

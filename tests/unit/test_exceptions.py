@@ -18,6 +18,7 @@ from airflow_changefeed.exceptions import (
     TransientError,
     error_text,
     own_error,
+    visible,
 )
 
 _STEP = 4  # characters by which the drawing goes in for each level
@@ -105,6 +106,27 @@ def test_any_error_is_handed_on_as_text_that_can_be_written(error: Exception, me
     line = error_text(error)
     assert line.encode().decode() == line
     assert own_error(line).message == message
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Sträße, 東京, יפו, 🛫", "Sträße, 東京, יפו, 🛫"),
+        ("\x1b[2Jgone", r"\u001b[2Jgone"),
+        ("\x9b2J\x7f\r", r"\u009b2J\u007f\r"),
+        ("order\u202etxt.exe\u2066", r"order\u202etxt.exe\u2066"),
+        ("a\u2028b\u2029\ud800\u200b", r"a\u2028b\u2029\ud800\u200b"),
+        ("hidden\U000e0041", r"hidden\udb40\udc41"),
+        ('{"a": "\x85"}', r'{"a": "\u0085"}'),
+        ("two\nlines\t", r"two\nlines\t"),
+    ],
+)
+def test_no_character_is_invisible(text: str, shown: str) -> None:
+    """Letters of all scripts stay; what leads a terminal or turns the direction of text is an escape."""
+    assert visible(text) == shown
+    assert visible(shown) == shown
+    # An error may have several lines.
+    assert InvalidArgumentError(text).message == shown.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
 def test_wrong_arguments_are_value_errors_too() -> None:

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.cli.command import Row, command, echo, open_feeds
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, StoppedError
+from airflow_changefeed.exceptions import (
+    ConsumerNotFoundError,
+    InvalidArgumentError,
+    StoppedError,
+    visible,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -203,4 +208,4 @@ def _number_text(value: Decimal | float) -> str:
 
 def _plain_text(value: Any) -> str:
     is_plain = value is None or isinstance(value, (bool, int))
-    return json.dumps(value if is_plain else str(value), ensure_ascii=False)
+    return visible(json.dumps(value if is_plain else str(value), ensure_ascii=False))

@@ -20,6 +20,7 @@ from airflow_changefeed.cli.command import (
 )
 from airflow_changefeed.core.feed import counted, shard_text
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.exceptions import visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -124,7 +125,7 @@ def clean(args: Namespace) -> None:
     table = table_of_export(store, options, args.catalog_conn_id)
     removed = clean(store, table, args.older_than)
     for path in removed:
-        print(path)
+        print(visible(path))
     echo(f"Files removed: {len(removed)}")
 
 

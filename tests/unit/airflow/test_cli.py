@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import closing
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from airflow_changefeed.cli.console import main, parser
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours
@@ -282,3 +285,38 @@ def test_a_file_whose_name_is_no_text_is_shown(
     Path(os.fsdecode(os.fsencode(store.layout.data) + b"/\xff.parquet")).write_bytes(b"x")
     assert verify(store, "-o", output) < FAILED
     assert "udcff" in capsys.readouterr().out
+
+
+#: Clears the screen, begins a line, and turns the direction of what follows; the letters stay.
+ODD = "\x1b[2Jä\rx\u202e東\x9b"
+SHOWN = r"\u001b[2Jä\rx\u202e東\u009b"
+
+
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_the_name_of_a_file_does_not_lead_the_terminal(
+    store: ExportStore, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """Whoever can write to an output chooses it."""
+    Path(f"{store.layout.data}/{ODD}.parquet").write_bytes(b"x")
+    assert verify(store, "-o", output) < FAILED
+    out, err = capsys.readouterr()
+    assert SHOWN in out
+    assert not {"\x1b", "\r", "\u202e", "\x9b"} & {*out, *err}
+
+
+@pytest.mark.parametrize("name", ["status", "doctor"])
+def test_the_name_of_a_feed_does_not_lead_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whoever may create tables chooses it; neither what is found nor an error does."""
+    path = str(tmp_path / "odd.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for table in (ODD, f"{ODD}2"):
+            connection.execute(f'create table "{table}" (id integer primary key)')
+            SqliteFeedSource(path).set_up_feed(table)
+        connection.execute(f'drop table "{ODD}2"')
+    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", f"sqlite:///{path}")
+    run(name, "--conn-id", "changefeed_default", "-o", "plain")
+    out, err = capsys.readouterr()
+    assert SHOWN in out
+    assert not {"\x1b", "\r", "\u202e", "\x9b"} & {*out, *err}
