@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -14,17 +18,22 @@ from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagDetails,
     VariableDetails,
 )
-from airflow.api_fastapi.core_api.security import requires_access_view
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from airflow.configuration import conf
 from airflow.models import Connection, Variable
 from airflow.models.dag import DagModel
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 
+from airflow_changefeed.core.consumer import LONGEST_RUN
 from airflow_changefeed.core.cursor import variable_key
 
 #: Anybody who may open Airflow's UI may read. Users see only the DAGs that Airflow shows them.
 reading = requires_access_view(AccessView.WEBSITE)
 _SAME_ORIGIN = "same-origin"
+#: Instead of the name of a run.
+HIDDEN_RUN = "a run that you may not see"
+# dag_id/run_id/task_id/try in a sentence; where it is cut, a process may stand behind the second part.
+_RUN = re.compile(r"(?<![^\s'\"(])([\w.~-]+)/[^\s'\"()/]+[/@][^\s'\"(),;]+")
 
 
 def readable_dags(user: Any) -> set[str]:
@@ -49,6 +58,45 @@ def may_see_runs(user: Any, dag_id: str) -> bool:
     return get_auth_manager().is_authorized_dag(
         method="GET", access_entity=DagAccessEntity.RUN, details=_dag(dag_id), user=user
     )
+
+
+@dataclass(frozen=True)
+class RunNames:
+    """
+    The names of runs that moved a cursor, hold a lease or wrote a file, as a user may read them.
+
+    A feed's database and output have them whatever Airflow says of their DAGs.
+
+    :param sees: takes a DAG's id; whether the user may see its runs.
+    """
+
+    sees: Callable[[str], bool]
+
+    def shown(self, name: str | None) -> str | None:
+        """
+        Return the name of a run, person or program, or words instead of it.
+
+        :param name: ``dag_id/run_id/task_id/try``, with its process behind it if it consumes; long ones are
+            cut, and need not have more than a part of the DAG's id.
+        """
+        if name is None:
+            return None
+        run, _, process = name.partition("@")
+        dag_id, slash, _ = run.partition("/")
+        is_cut = bool(process) and len(run) == LONGEST_RUN
+        return HIDDEN_RUN if (slash or is_cut) and not self.sees(dag_id) else name
+
+    def in_text(self, text: str) -> str:
+        """Return a sentence with names of runs as :meth:`shown`."""
+        return _RUN.sub(lambda found: found[0] if self.sees(found[1]) else HIDDEN_RUN, text)
+
+
+def run_names(user: GetUserDep) -> RunNames:
+    """Return the names of runs as a user may read them; each DAG is asked about once in a request."""
+    return RunNames(cache(lambda dag_id: may_see_runs(user, dag_id)))
+
+
+Runs = Annotated[RunNames, Depends(run_names)]
 
 
 def _dag(dag_id: str) -> DagDetails:

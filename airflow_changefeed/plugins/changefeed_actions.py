@@ -27,6 +27,7 @@ from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.changefeed_access import (
+    Runs,
     may_change,
     may_edit_connection,
     reading,
@@ -101,6 +102,7 @@ def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
 @router.post("/move", dependencies=_guarded(changing, "changefeed_move_cursor"))
 async def move(
     user: GetUserDep,
+    runs: Runs,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -116,7 +118,7 @@ async def move(
 
     def question(source: FeedSource) -> Row:
         chosen = (consumer, feed, parse_shard(shard))
-        return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why)
+        return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why, runs=runs)
 
     return await ask_source(conn_id, question)
 
@@ -146,6 +148,7 @@ async def beginning_accepted(
 
 @router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))
 async def revoked(
+    runs: Runs,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -154,7 +157,9 @@ async def revoked(
 ) -> Row:
     """Revoke a lease, if it is still the one that the user saw."""
     token = _named(fencing_token, "fencing_token")
-    return await ask_source(conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token))
+    return await ask_source(
+        conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token, runs=runs)
+    )
 
 
 @router.post("/resolve_gaps", dependencies=_guarded(changing_capture, "changefeed_resolve_gaps"))

@@ -16,12 +16,13 @@ from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.plugins.changefeed_access import (
+    RunNames,
+    Runs,
     may_backfill,
     may_change,
     may_change_variables,
     may_edit_connection,
     may_pause,
-    may_see_runs,
     reading,
 )
 from airflow_changefeed.plugins.changefeed_connections import (
@@ -79,6 +80,7 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
 @router.get("/feeds")
 async def feeds(
     user: GetUserDep,
+    runs: Runs,
     uses: Uses,
     conn_id: ConnId,
     first: First = 0,
@@ -87,7 +89,7 @@ async def feeds(
     """Return a page of a connection's feeds, each with totals."""
 
     def question(source: FeedSource) -> Row:
-        allows, exports = _allows(user, source), exports_of(user, uses, conn_id)
+        allows, exports = _allows(user, source), exports_of(runs, uses, conn_id)
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
@@ -106,6 +108,7 @@ async def feeds(
 @router.get("/feed")
 async def one_feed(
     user: GetUserDep,
+    runs: Runs,
     uses: Uses,
     conn_id: ConnId,
     feed: str,
@@ -115,23 +118,22 @@ async def one_feed(
     """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
-        exports = exports_of(user, uses, conn_id)
+        exports = exports_of(runs, uses, conn_id)
         (found,) = source.overview([feed], first_shard=first, shards=count)
         now = source.now()
         return {
             "at": format_time(now),
             "first": first,
             **feed_row(found, _allows(user, source), now, partial(strip_of, exports=exports, now=now)),
-            "shards": [shard_row(one, now, conn_id) for one in found.shards],
+            "shards": [shard_row(one, now, conn_id, runs) for one in found.shards],
         }
 
     return await ask_source(conn_id, question)
 
 
-def exports_of(user: Any, uses: list[Use], conn_id: str) -> Exports:
+def exports_of(runs: RunNames, uses: list[Use], conn_id: str) -> Exports:
     """Return the exports of a connection that a user may see."""
-    own = [use for use in uses if use.conn_id == conn_id]
-    return Exports(conn_id, own, cache(lambda dag_id: may_see_runs(user, dag_id)))
+    return Exports(conn_id, [use for use in uses if use.conn_id == conn_id], runs)
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
@@ -141,7 +143,7 @@ def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
 
 
 @router.get("/waiters")
-async def waiters(conn_id: ConnId, feed: str) -> Row:
+async def waiters(runs: Runs, conn_id: ConnId, feed: str) -> Row:
     """Return the processes that wait for a lease, by consumer."""
 
     def question(source: FeedSource) -> Row:
@@ -149,7 +151,7 @@ async def waiters(conn_id: ConnId, feed: str) -> Row:
         for lease in source.leases(feed):
             found.setdefault(
                 lease.consumer,
-                [{"name": one.name, "since": format_time(one.since)} for one in lease.waiters],
+                [{"name": runs.shown(one.name), "since": format_time(one.since)} for one in lease.waiters],
             )
         return {"waiters": found}
 
@@ -169,18 +171,17 @@ async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
 
 
 @router.get("/tables")
-async def tables(request: Request, user: GetUserDep, uses: Uses, conn_id: ConnId, feed: str) -> Row:
+async def tables(request: Request, runs: Runs, uses: Uses, conn_id: ConnId, feed: str) -> Row:
     """Return snapshots, states and current tables of a capture; each place has a time limit of its own."""
 
     def question(source: FeedSource) -> tuple[str, datetime, list[Row]]:
         now = source.now()
-        return source.identity().id, now, begun_of(source, conn_id, feed, now)
+        return source.identity().id, now, begun_of(source, conn_id, feed, now, runs)
 
     database, now, begun = await ask_source(conn_id, question)
 
     async def look(place: Place) -> Row:
-        with_runs = all(may_see_runs(user, use.dag_id) for use in place.tasks)
-        lake = Lake(place, feed, database, now, partial(message_of, request), with_runs)
+        lake = Lake(place, feed, database, now, partial(message_of, request), runs)
         try:
             found = await ask_output(place.shown, lake.to_dict)
         except (ChangefeedError, OSError) as error:
@@ -193,13 +194,13 @@ async def tables(request: Request, user: GetUserDep, uses: Uses, conn_id: ConnId
 
 
 @router.get("/history")
-async def history(conn_id: ConnId, feed: str, consumer: str, shard: str | None = None) -> Row:
+async def history(runs: Runs, conn_id: ConnId, feed: str, consumer: str, shard: str | None = None) -> Row:
     """Return the newest changes of a consumer's cursors, newest first."""
 
     def question(source: FeedSource) -> Row:
         chosen = None if shard is None else parse_shard(shard)
         found = source.history(feed, consumer, shard=chosen, limit=50)
-        return {"changes": [change_row(one) for one in found]}
+        return {"changes": [change_row(one, runs) for one in found]}
 
     return await ask_source(conn_id, question)
 
@@ -223,31 +224,31 @@ Exporting = Annotated[Use, Depends(exporting)]
 
 @router.get("/windows")
 async def windows(
-    user: GetUserDep, uses: Uses, use: Exporting, end: datetime | None = None, at: datetime | None = None
+    runs: Runs, uses: Uses, use: Exporting, end: datetime | None = None, at: datetime | None = None
 ) -> Row:
     """Return the calendar of what a task exports."""
-    exports = exports_of(user, uses, use.conn_id)
+    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: windows_of(source, use, exports, end, at))
 
 
 @router.get("/window")
-async def window(user: GetUserDep, uses: Uses, use: Exporting, at: datetime) -> Row:
+async def window(runs: Runs, uses: Uses, use: Exporting, at: datetime) -> Row:
     """Return one window of what a task exports, with its manifests."""
-    exports = exports_of(user, uses, use.conn_id)
+    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: window_of(source, use, exports, at))
 
 
 @router.get("/chart")
-async def chart(user: GetUserDep, uses: Uses, use: Exporting, start: datetime, end: datetime) -> Row:
+async def chart(runs: Runs, uses: Uses, use: Exporting, start: datetime, end: datetime) -> Row:
     """Return rows and lag of the windows in a time."""
-    exports = exports_of(user, uses, use.conn_id)
+    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: chart_of(source, use, exports, start, end))
 
 
 @router.get("/check_files")
-async def check_files(user: GetUserDep, uses: Uses, use: Exporting) -> Row:
+async def check_files(user: GetUserDep, runs: Runs, uses: Uses, use: Exporting) -> Row:
     """Look at the names of all files of what a task exports, and note what was missing."""
-    exports = exports_of(user, uses, use.conn_id)
+    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=user.get_name()))
 
 

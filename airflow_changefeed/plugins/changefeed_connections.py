@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
@@ -16,7 +17,12 @@ from airflow_changefeed import exceptions as errors
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
-from airflow_changefeed.plugins.changefeed_access import may_see_connection, readable_dags
+from airflow_changefeed.plugins.changefeed_access import (
+    RunNames,
+    Runs,
+    may_see_connection,
+    readable_dags,
+)
 from airflow_changefeed.plugins.changefeed_threads import ask
 from airflow_changefeed.plugins.changefeed_uses import SECTION, Use, configured, find_uses
 from airflow_changefeed.sources import open_source
@@ -43,6 +49,11 @@ _SENSITIVE = (
     errors.SourceUnavailableError,
     OSError,
 )
+# From where a path or address begins to the end of the last one: folders may have spaces in their names.
+_PATHS = re.compile(
+    r"(?<![^\s'\"(=:,])(?:~?/|[A-Za-z]:[\\/]|\w[\w+.-]*://)(?:.*[/\\])?[^\s'\",;:)]*", re.DOTALL
+)
+_NO_PATH = "..."
 
 
 @contextmanager
@@ -104,9 +115,9 @@ def own_uses(user: GetUserDep) -> list[Use]:
 Uses = Annotated[list[Use], Depends(own_uses)]
 
 
-def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep) -> str:
+def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep, runs: Runs) -> str:
     """
-    Check that the user may know of the connection, and remember whether the user may see its errors.
+    Check that the user may know of the connection, and remember what the user may see in its errors.
 
     :raises HTTPException: 404 otherwise, whether or not the connection exists.
     """
@@ -114,21 +125,38 @@ def visible(request: Request, conn_id: str, uses: Uses, user: GetUserDep) -> str
         raise HTTPException(404, _NO_CONNECTION.format(conn_id))
     # Error messages contain servers, logins and paths.
     request.state.sees_errors = may_see_connection(user, conn_id)
+    request.state.runs = runs
     return conn_id
 
 
 ConnId = Annotated[str, Depends(visible)]
 
 
+def runs_of(request: Request) -> RunNames:
+    """Return the names of runs as the user of a request may read them; none before that is known."""
+    runs: RunNames = getattr(request.state, "runs", RunNames(lambda _: False))
+    return runs
+
+
 def message_of(request: Request, error: Exception) -> str:
-    """Return an error's message; users who may not see servers, logins and paths get a general one."""
+    """
+    Return an error's message, without the names of runs that the user may not see.
+
+    Users who may not see servers, logins and paths get a general one, or one without paths.
+    """
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
-    is_visible = facts.get("is_public") or getattr(request.state, "sees_errors", False)
-    if isinstance(error, _SENSITIVE) and not is_visible:
-        log.warning("The page failed to read a feed: %s", without_secrets(str(error)))
-        return (
+    text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+    text = with_conn_id(without_secrets(text), request.query_params.get("conn_id"))
+    text = runs_of(request).in_text(text)
+    if facts.get("is_public") or getattr(request.state, "sees_errors", False):
+        return text
+    if isinstance(error, _SENSITIVE):
+        shown = (
             "The database or the output is currently not available. The reason is in the log of the API "
             "server, and on this page for users who may see the connection in Airflow"
         )
-    text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    return with_conn_id(without_secrets(text), request.query_params.get("conn_id"))
+    else:
+        shown = _PATHS.sub(_NO_PATH, text.replace(str(facts.get("path") or _NO_PATH), _NO_PATH))
+    if shown != text:
+        log.warning("The page failed to read a feed: %s", text)
+    return shown

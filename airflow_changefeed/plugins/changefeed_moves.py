@@ -12,6 +12,7 @@ from airflow_changefeed.cursors.cursors import VariableStore
 from airflow_changefeed.cursors.move_plan import known_rows
 from airflow_changefeed.cursors.moves import PlannedMove, accept_beginning, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.views.rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import check_version, consumer_text, stale_cursor
@@ -39,6 +40,7 @@ def make_move(
     *,
     by: str,
     why: str,
+    runs: RunNames,
 ) -> Row:
     """
     Move a cursor and publish it.
@@ -65,7 +67,7 @@ def make_move(
     )
     now = source.now()
     moved = next(row for row in rows if row.shard == shard)
-    return {**move_row(planned), "cursor": cursor_row(moved, now)}
+    return {**move_row(planned), "cursor": cursor_row(moved, now, runs)}
 
 
 def accept(
@@ -122,7 +124,7 @@ def _check(row: CursorRow | None, version: int) -> None:
         raise stale_cursor(row, version)
 
 
-def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: int) -> Row:
+def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: int, *, runs: RunNames) -> Row:
     """
     Revoke a lease.
 
@@ -133,4 +135,5 @@ def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: in
     known_rows(source, consumer, feed)
     source.revoke_lease(consumer, feed, shard, fencing_token=token)
     now = source.now()
-    return {"cursors": [cursor_row(row, now) for row in source.cursors(feed, consumer) if row.shard == shard]}
+    rows = [row for row in source.cursors(feed, consumer) if row.shard == shard]
+    return {"cursors": [cursor_row(row, now, runs) for row in rows]}

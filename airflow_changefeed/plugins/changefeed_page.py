@@ -22,7 +22,7 @@ from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import reading
 from airflow_changefeed.plugins.changefeed_actions import router as actions
 from airflow_changefeed.plugins.changefeed_api import router
-from airflow_changefeed.plugins.changefeed_connections import message_of
+from airflow_changefeed.plugins.changefeed_connections import message_of, runs_of
 from airflow_changefeed.plugins.views.rows import cursor_row
 
 log = logging.getLogger(__name__)
@@ -160,12 +160,13 @@ def _refused(request: Request, error: Exception) -> Response:
     """Return an error's message, and the current state after a stale write."""
     status = next(status for kinds, status in _STATUS if isinstance(error, kinds))
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
+    runs = runs_of(request)
     body: dict[str, Any] = {"detail": message_of(request, error), "error": type(error).__name__}
-    body |= {
-        name: facts[name] for name in ("expected_version", "present_version", "present") if name in facts
-    }
+    body |= {name: facts[name] for name in ("expected_version", "present_version") if name in facts}
+    if "present" in facts:
+        body["present"] = runs.in_text(str(facts["present"]))
     if isinstance(facts.get("row"), CursorRow):
-        body["row"] = cursor_row(facts["row"], now())
+        body["row"] = cursor_row(facts["row"], now(), runs)
     return JSONResponse(body, status)
 
 

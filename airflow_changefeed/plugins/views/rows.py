@@ -15,6 +15,7 @@ from airflow_changefeed.core.feed import ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.times import format_known, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import PlannedMove
+from airflow_changefeed.plugins.changefeed_access import RunNames
 
 Row = dict[str, Any]
 MayChange = Callable[[str, str], bool]
@@ -79,7 +80,7 @@ def consumer_row(name: str, found: FeedOverview, may_change: MayChange, now: dat
     }
 
 
-def shard_row(found: ShardOverview, now: datetime, conn_id: str) -> Row:
+def shard_row(found: ShardOverview, now: datetime, conn_id: str, runs: RunNames) -> Row:
     """Return a shard with its cursors."""
     status = found.status
     return {
@@ -90,15 +91,17 @@ def shard_row(found: ShardOverview, now: datetime, conn_id: str) -> Row:
         "purged_upto": position(status.purged_upto),
         "waiting": found.waiting,
         "waiting_or_more": found.waiting >= COUNTED,
-        "cursors": [_position_row(position, status, now, conn_id) for position in found.consumers],
+        "cursors": [_position_row(position, status, now, conn_id, runs) for position in found.consumers],
     }
 
 
-def _position_row(position: ConsumerPosition, status: ShardStatus, now: datetime, conn_id: str) -> Row:
+def _position_row(
+    position: ConsumerPosition, status: ShardStatus, now: datetime, conn_id: str, runs: RunNames
+) -> Row:
     row = position.row
     is_lost = row.is_lost(status.purged_upto)
     return {
-        **cursor_row(row, now),
+        **cursor_row(row, now, runs),
         "is_lost": is_lost,
         "remedy": with_conn_id(lost_remedy(row.consumer, row.feed, row.shard), conn_id) if is_lost else None,
         "behind": position.behind,
@@ -107,21 +110,28 @@ def _position_row(position: ConsumerPosition, status: ShardStatus, now: datetime
     }
 
 
-def cursor_row(row: CursorRow, now: datetime) -> Row:
+def cursor_row(row: CursorRow, now: datetime, runs: RunNames) -> Row:
     """Return a cursor."""
     plain = encode(row)
     del plain["frontier"], plain["ack"]
     return {
         **plain,
+        "moved_by": runs.shown(row.moved_by),
+        "lease_holder": runs.shown(row.lease_holder),
         "cursor": position(row.ulid),
         "ahead": len(row.frontier.ahead),
         "lease_is_held": row.is_held(now),
     }
 
 
-def change_row(change: CursorChange) -> Row:
+def change_row(change: CursorChange, runs: RunNames) -> Row:
     """Return an entry of a cursor's history."""
-    return {**encode(change), "before": position(change.before), "after": position(change.after)}
+    return {
+        **encode(change),
+        "before": position(change.before),
+        "after": position(change.after),
+        "by": runs.shown(change.by),
+    }
 
 
 def move_row(move: PlannedMove) -> Row:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window, is_border
 from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
+from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.changefeed_runs import LONGEST, interval_of, running
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
@@ -36,12 +37,12 @@ class Exports:
 
     :param conn_id: of the connection.
     :param uses: tasks that the user may see.
-    :param sees_runs: takes a DAG's id; whether the user may see its runs.
+    :param run_names: as the user may read them.
     """
 
     conn_id: str
     uses: Sequence[Use]
-    sees_runs: Callable[[str], bool]
+    run_names: RunNames
     _intervals: dict[str, timedelta | None] = field(default_factory=dict)
     _runs: dict[tuple[str, Window], list[tuple[datetime, datetime]]] = field(default_factory=dict)
 
@@ -59,7 +60,7 @@ class Exports:
 
     def runs(self, dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
         """Return the intervals of a DAG's queued and running runs in a window, if the user may see them."""
-        if not self.sees_runs(dag_id):
+        if not self.run_names.sees(dag_id):
             return []
         # Consumers that one DAG exports for mostly have the same windows.
         if (dag_id, window) not in self._runs:

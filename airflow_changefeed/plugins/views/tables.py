@@ -23,6 +23,7 @@ from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output import claims
+from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.sources.base import FeedSource
@@ -80,7 +81,7 @@ def places_of(uses: Iterable[Use], feed: str) -> list[Place]:
     ]
 
 
-def begun_of(source: FeedSource, conn_id: str, feed: str, now: datetime) -> list[Row]:
+def begun_of(source: FeedSource, conn_id: str, feed: str, now: datetime, runs: RunNames) -> list[Row]:
     """
     Return the snapshots of a feed that have begun and not ended, as the database has them.
 
@@ -94,7 +95,7 @@ def begun_of(source: FeedSource, conn_id: str, feed: str, now: datetime) -> list
             "state": _STATES[fault.kind],
             "begin": format_time(claim.begin),
             "age_seconds": max((now - claim.begin).total_seconds(), 0.0),
-            "by": claim.by,
+            "by": runs.shown(claim.by),
             "expires_at": format_time(claim.expires_at),
             "into": None if claim.path == INTO_FEED else without_secrets(claim.path),
             "where": claim.where,
@@ -112,7 +113,7 @@ class Lake:
     :param database: identity of the feed's database.
     :param now: the database's clock.
     :param words: of an error, as the user may read it.
-    :param with_runs: whether the user may see which runs merged.
+    :param runs: names of those that merged, as the user may read them.
     """
 
     place: Place
@@ -120,7 +121,7 @@ class Lake:
     database: str
     now: datetime
     words: Callable[[Exception], str]
-    with_runs: bool
+    runs: RunNames
 
     def to_dict(self) -> Row:
         """
@@ -171,7 +172,7 @@ class Lake:
             "rows": record.rows,
             "has_history": record.history,
             "merged_at": format_time(begun_at(record.attempt)),
-            "merged_by": record.run if self.with_runs else None,
+            "merged_by": self.runs.shown(record.run),
         }
 
     def _bases(self, snapshots: SnapshotFiles) -> Row:

@@ -30,6 +30,7 @@ from airflow_changefeed.output.calendar import (
 )
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, scheduled_window
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
@@ -112,7 +113,7 @@ class Export:
     @property
     def sees_runs(self) -> bool:
         """Whether the user may see the runs of its DAG."""
-        return self.exports.sees_runs(self.use.dag_id)
+        return self.exports.run_names.sees(self.use.dag_id)
 
     def runs(self, wanted: Window) -> list[tuple[datetime, datetime]]:
         """Return the intervals of runs under way, of all DAGs that export it for the consumer."""
@@ -208,7 +209,7 @@ def window_of(source: FeedSource, use: Use, exports: Exports, at: datetime) -> R
                     cell, shard, [manifests[unit] for unit in own if unit in manifests]
                 ).value,
                 "manifests": [
-                    _manifest_row(export.store, manifests[unit], with_runs=export.sees_runs)
+                    _manifest_row(export.store, manifests[unit], exports.run_names)
                     for unit in own
                     if unit in manifests
                 ],
@@ -301,17 +302,12 @@ def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> WindowS
     return WindowState.COMPLETE if any(one.files for one in manifests) else WindowState.EMPTY
 
 
-def _manifest_row(store: ExportStore, manifest: Manifest, *, with_runs: bool) -> Row:
-    """
-    Return a manifest and where it is.
-
-    :param with_runs: whether the user may see which run wrote it.
-    """
+def _manifest_row(store: ExportStore, manifest: Manifest, runs: RunNames) -> Row:
+    """Return a manifest and where it is."""
     content = encode(manifest)
     # Arrow's serialized schema; ``columns`` says the same to people.
     del content["schema"]
-    if not with_runs:
-        del content["run"]
+    content["run"] = runs.shown(manifest.run)
     content["files"] = content["files"][:MOST_FILES]
     return {
         "path": without_secrets(store.layout.manifest(manifest.unit, manifest.attempt)),

@@ -250,7 +250,7 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
             )
         )
     assert shown()["strip"]["states"][-3:] == ["complete", "running", "open"]
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda *_: False)
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda *_: False)
     assert shown()["strip"]["states"][-3:] == ["complete", "missing", "open"]
 
 

@@ -23,6 +23,7 @@ from airflow_changefeed import (
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.plugins import changefeed_connections
+from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN
 from airflow_changefeed.plugins.views import tables as view
 from tests.clocks import after_now
 from tests.minors import since
@@ -106,9 +107,11 @@ def test_who_may_not_see_runs_does_not_learn_which_merged(
     """As with manifests."""
     take(stock.source, CAPTURE, stock.lake)
     merged(stock)
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda user, dag_id: False)
+    monkeypatch.setattr(
+        "airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda user, dag_id: False
+    )
     (table,) = place()["current"]
-    assert table["merged_by"] is None
+    assert table["merged_by"] == HIDDEN_RUN
 
 
 def test_a_table_with_history_says_so(stock: Stock) -> None:

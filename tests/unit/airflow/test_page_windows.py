@@ -25,6 +25,7 @@ from airflow_changefeed import ChangefeedToParquetOperator, window_params
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
@@ -251,10 +252,10 @@ def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.Monk
     """Others learn no run's name either."""
     add_run(START, DagRunState.RUNNING)
     assert window(at=at(0))["running"] is True
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_api.may_see_runs", lambda *_: False)
+    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda *_: False)
     found = window(at=at(0))
     assert (found["sees_runs"], found.get("running")) == (False, None)
-    assert "run" not in found["shards"][0]["manifests"][0]["content"]
+    assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
 
 
 @pytest.mark.parametrize(
