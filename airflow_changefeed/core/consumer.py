@@ -20,7 +20,7 @@ from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError, InvalidUlidError
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, InvalidUlidError
 
 MAX_ATTEMPTS = 1_000_000
 #: UTF-16 code units of a reason or note that are kept, and of who did something; the rest is cut.
@@ -353,6 +353,7 @@ class FeedOverview:
     :param consumers: those with settings. Exports have none and appear in ``shards`` only.
     :param gaps: of a capture, those that are open; None for other feeds, and if the login may not read them.
     :param checks: of the outputs of its exports, by consumer; those that were recorded.
+    :param problem: why its shards could not be read, for example a missing table; None if they were.
     """
 
     info: FeedInfo
@@ -361,6 +362,17 @@ class FeedOverview:
     consumers: tuple[ConsumerInfo, ...] = ()
     gaps: tuple[CaptureGap, ...] | None = None
     checks: tuple[OutputCheck, ...] = ()
+    problem: ChangefeedError | None = None
+
+    def check(self) -> FeedOverview:
+        """
+        Return this overview, of a feed that was read.
+
+        :raises ChangefeedError: the feed's problem.
+        """
+        if self.problem is not None:
+            raise self.problem
+        return self
 
     def positions(self, consumer: str) -> list[ConsumerPosition]:
         """Return the positions of a consumer in these shards."""

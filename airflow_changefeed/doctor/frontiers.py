@@ -26,11 +26,13 @@ def whole_overview(source: FeedReader, feed: str) -> FeedOverview:
     Return a feed at a glance, with all of its shards.
 
     :raises FeedNotFoundError: the database has no such feed; terminal.
+    :raises FeedSetupError: one of the feed's tables is missing; terminal.
     """
     (found,) = source.overview([feed], shards=_PAGE)
+    found.check()
     while len(found.shards) < found.shard_count:
         (more,) = source.overview([feed], first_shard=len(found.shards), shards=_PAGE)
-        if not more.shards:
+        if not more.check().shards:
             break
         found = replace(found, shards=(*found.shards, *more.shards))
     return found

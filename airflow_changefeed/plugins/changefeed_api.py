@@ -79,6 +79,7 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
 
 @router.get("/feeds")
 async def feeds(
+    request: Request,
     user: GetUserDep,
     runs: Runs,
     uses: Uses,
@@ -86,20 +87,19 @@ async def feeds(
     first: First = 0,
     count: Annotated[int, Query(ge=1, le=MOST_FEEDS)] = 25,
 ) -> Row:
-    """Return a page of a connection's feeds, each with totals."""
+    """Return a page of a connection's feeds, each with totals, or with its error if it cannot be read."""
 
     def question(source: FeedSource) -> Row:
         allows, exports = _allows(user, source), exports_of(runs, uses, conn_id)
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
+        strip, words = partial(strip_of, exports=exports, now=now), partial(message_of, request)
         return {
             "at": format_time(now),
             "total": len(names),
             "first": first,
-            "feeds": [
-                feed_row(one, allows, now, partial(strip_of, exports=exports, now=now)) for one in found
-            ],
+            "feeds": [feed_row(one, allows, now, strip, words) for one in found],
         }
 
     return await ask_source(conn_id, question)
@@ -107,6 +107,7 @@ async def feeds(
 
 @router.get("/feed")
 async def one_feed(
+    request: Request,
     user: GetUserDep,
     runs: Runs,
     uses: Uses,
@@ -121,10 +122,11 @@ async def one_feed(
         exports = exports_of(runs, uses, conn_id)
         (found,) = source.overview([feed], first_shard=first, shards=count)
         now = source.now()
+        strip, words = partial(strip_of, exports=exports, now=now), partial(message_of, request)
         return {
             "at": format_time(now),
             "first": first,
-            **feed_row(found, _allows(user, source), now, partial(strip_of, exports=exports, now=now)),
+            **feed_row(found.check(), _allows(user, source), now, strip, words),
             "shards": [shard_row(one, now, conn_id, runs) for one in found.shards],
         }
 

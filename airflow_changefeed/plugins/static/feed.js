@@ -28,6 +28,7 @@ export function feedArticle(connection, feed) {
 }
 
 function summed(feed) {
+  if (feed.problem !== null) return problem(feed.problem);
   const isPart = feed.shards_counted < feed.shard_count;
   const rest = isPart ? ` (first ${number(feed.shards_counted)} shards)` : "";
   return [

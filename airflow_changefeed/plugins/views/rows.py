@@ -20,14 +20,16 @@ from airflow_changefeed.plugins.changefeed_access import RunNames
 Row = dict[str, Any]
 MayChange = Callable[[str, str], bool]
 Strip = Callable[[FeedOverview, str], Row]
+Words = Callable[[Exception], str]
 
 
-def feed_row(found: FeedOverview, may_change: MayChange, now: datetime, strip: Strip) -> Row:
+def feed_row(found: FeedOverview, may_change: MayChange, now: datetime, strip: Strip, words: Words) -> Row:
     """
-    Return a feed with the totals of the shards in the overview.
+    Return a feed with the totals of the shards in the overview; without consumers if it could not be read.
 
     :param may_change: takes consumer and feed; whether the user may move its cursors.
     :param strip: takes the overview and a consumer; how it does at one look.
+    :param words: of an error, as the user may read it.
     """
     shards = found.shards
     heads = [one.status.head for one in shards if one.status.head is not None]
@@ -45,8 +47,10 @@ def feed_row(found: FeedOverview, may_change: MayChange, now: datetime, strip: S
         "waiting": waiting,
         "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
         "open_gaps": None if found.gaps is None else len(found.gaps),
+        "problem": None if found.problem is None else words(found.problem),
         "consumers": [
-            {**consumer_row(name, found, may_change, now), **strip(found, name)} for name in _consumers(found)
+            {**consumer_row(name, found, may_change, now), **strip(found, name)}
+            for name in (_consumers(found) if found.problem is None else ())
         ],
     }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
+    FeedSetupError,
     LockTimeoutError,
     SourceUnavailableError,
 )
@@ -109,7 +112,7 @@ class SqliteDatabase:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise self._name(error) from error
+            raise (_missing_table(str(error)) or self._name(error)) from error
         except sqlite3.DatabaseError as error:
             if "not a database" in str(error) or "malformed" in str(error):
                 raise ConnectionNotUsableError(
@@ -154,3 +157,14 @@ class SqliteDatabase:
         folder = os.path.dirname(os.path.abspath(self.path))
         may = os.R_OK | os.W_OK
         return os.path.isfile(self.path) and os.access(self.path, may) and os.access(folder, may | os.X_OK)
+
+
+def _missing_table(text: str) -> FeedSetupError | None:
+    missing = re.fullmatch(r"no such table: (?:main\.)?(.*)", text, re.DOTALL)
+    if missing is None:
+        return None
+    return FeedSetupError(
+        f"table {missing[1]!r} is missing: it was dropped or renamed. Restore it from a backup; what else is "
+        f"missing: {shell('doctor')}",
+        table=missing[1],
+    )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import pytest
@@ -18,6 +18,9 @@ from airflow_changefeed.sources.base import FeedSource
 from tests.integration.contract.bench import IMPATIENT, Bench, another, set_up
 from tests.integration.contract.captures import AUTHOR, CAPTURE, set_up_author
 from tests.integration.contract.engines import Engine, Table
+
+#: The table of a feed's shards, in each engine.
+STATE = {"sqlite": '"changefeed.state:{}"', "mssql": "[changefeed].[state:{}]"}
 
 
 def _of(bench: Bench) -> FeedOverview:
@@ -167,6 +170,25 @@ def test_it_has_the_open_gaps_of_captures(engine: Engine) -> None:
     author.enable(AUTHOR.name, guard_table=False)
     source.resolve_capture(CAPTURE, note="loaded by hand", by="test")
     assert gaps() == {CAPTURE: (), plain.feed: None}
+
+
+@pytest.mark.parametrize("kind", list(FeedKind))
+def test_a_feed_that_has_lost_a_table_fails_alone(engine: Engine, kind: FeedKind) -> None:
+    """The others are whole, and its problem names the table; who reads that feed alone gets the error."""
+    broken = set_up(engine, Table(name="myservice.Broken", kind=kind))
+    whole = set_up(engine, Table(name="myservice.Whole", kind=kind))
+    for bench in (broken, whole):
+        bench.write(2)
+    with closing(engine.changer()) as changer:
+        changer.execute(f"drop table {STATE[engine.name].format(broken.feed)}")
+    names = [broken.feed, whole.feed]
+    for found in (whole.source.overview(), whole.source.overview(names)):
+        first, second = found
+        assert (first.info.name, first.shards) == (broken.feed, ())
+        assert f"state:{broken.feed}" in str(first.problem)
+        assert (second.problem, second.shard_count) == (None, 1)
+    with pytest.raises(type(first.problem), match="state:"):
+        whole.source.overview([broken.feed])[0].check()
 
 
 def test_it_waits_for_no_writer(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from datetime import timedelta
 
+import pytest
 import yaml
 
 from airflow_changefeed.core.times import format_time
@@ -113,15 +114,33 @@ def test_status_shows_a_consumer_of_a_shard_without_events(
     assert (row["consumer"], row["high_water"], row["lag_seconds"]) == (CONSUMER, None, 0)
 
 
-def test_a_feed_that_is_broken_does_not_hide_the_others(commands: Commands, database: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "error", "fault"),
+    [
+        ("nyc.Lost", "feed 'nyc.Lost' has lost its event table", "event-table-missing"),
+        *(
+            (f"changefeed.{kind}:nyc.Lost", f"table 'changefeed.{kind}:nyc.Lost' is missing", "table-missing")
+            for kind in ("feed", "outbox", "state")
+        ),
+    ],
+)
+def test_a_feed_that_is_broken_does_not_hide_the_others(
+    commands: Commands, database: str, table: str, error: str, fault: str
+) -> None:
     """The others are shown, the broken one is named, and the status says that not all went well."""
-    with closing(sqlite3.connect(database)) as connection:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute('create table "nyc.Lost" (id integer primary key)')
         assert commands.run("setup-feed", "nyc.Lost") == 0
-        connection.execute('drop table "nyc.Lost"')
+        SqliteFeedSource(database).begin_consumer(CONSUMER, "nyc.Lost", {0: Ulid.MIN}, by="test")
+        connection.execute(f'drop table "{table}"')
     assert commands.run("status", "-o", "json") == 2
     assert {row["feed"] for row in json.loads(commands.out)} == {FEED}
-    assert "FeedSetupError: feed 'nyc.Lost' has lost its event table" in commands.err
+    assert f"FeedSetupError: {error}" in commands.err
+    assert commands.run("status", "--max-age", "2h") == 2
+    assert f"feed nyc.Lost: FeedSetupError: {error}" in commands.err
+    assert commands.run("doctor", "-o", "json") == 1
+    codes = {row["code"]: row["where"] for row in json.loads(commands.out)}
+    assert "nyc.Lost" in codes[fault]
 
 
 def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSource) -> None:

@@ -221,6 +221,23 @@ def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
     assert asked == ["feeds", "overview", "now"]
 
 
+@pytest.mark.parametrize("table", ["nyc.Lost", "changefeed.feed:nyc.Lost", "changefeed.state:nyc.Lost"])
+def test_a_feed_that_has_lost_a_table_hides_no_other(
+    viewer: Visitor, source: SqliteFeedSource, database: str, table: str
+) -> None:
+    """It has its error in the list, with what to do; whoever opens it gets the error."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute('create table "nyc.Lost" (id integer primary key)')
+        source.set_up_feed("nyc.Lost")
+        source.begin_consumer(CONSUMER, "nyc.Lost", {0: Ulid.MIN}, by="test")
+        connection.execute(f'drop table "{table}"')
+    whole, lost = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
+    assert (whole["feed"], whole["problem"], whole["shard_count"]) == (FEED, None, 2)
+    assert (lost["feed"], lost["consumers"]) == ("nyc.Lost", [])
+    assert "estore it" in lost["problem"]
+    assert viewer.ask("feed", 409, conn_id=CONN_ID, feed="nyc.Lost")["detail"] == lost["problem"]
+
+
 def test_an_unknown_feed_is_said_to_be_unknown(viewer: Visitor) -> None:
     """Not an error of the server."""
     assert viewer.ask("feed", 404, conn_id=CONN_ID, feed="nyc.Nothing")["error"] == "FeedNotFoundError"

@@ -166,7 +166,7 @@ def columns_sql(schema: str, registered: str, *also: str) -> str:
     )
 
 
-def _check_whole(feed: MssqlFeed) -> None:
+def check_whole(feed: MssqlFeed) -> None:
     """Raise for what prevents reading a feed's events, even their keys."""
     if feed.upgrade_problem is not None:
         raise FeedSetupError(
@@ -222,7 +222,7 @@ def load_feed(
     for known in found:
         if known.name == feed:
             if is_whole:
-                _check_whole(known)
+                check_whole(known)
             return known
     of_v2 = [f"{quote(schema)}.{quote(f'{kind}:{feed}')}" for kind in ("read_feed", "lock")]
     if not found and session.rows(

@@ -11,20 +11,22 @@ from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
+from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
+from airflow_changefeed.sources.mssql.connection.retry import may_pass
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.consumers.control import consumer_info
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row, output_check
-from airflow_changefeed.sources.mssql.feed.calls import Record, records, sections
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
+from airflow_changefeed.sources.mssql.feed.calls import Record, call_results, records, sections
+from airflow_changefeed.sources.mssql.feed.catalog import check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal
 
 MAX_SHARDS = 100_000
 
-#: Returns a row with the index of each feed that the login may read, then the results of its procedure. The
-#: text is constant, so that the server plans it once.
+#: Returns a row with the index of each feed that the login may read, then the results of its procedure; after
+#: one that fails, a row in a column of its own. The text is constant, so that the server plans it once.
 _OVERVIEWS = """
 set nocount on;
 declare @calls table (place int not null primary key, called nvarchar(776) not null, is_named bit not null);
@@ -42,7 +44,12 @@ begin
     if @is_named = 0 and isnull(has_perms_by_name(@called, 'OBJECT', 'EXECUTE'), 0) = 0 continue;
     select @place as place;
     set @call = N'exec ' + @called + N' @first_shard = @first, @shards = @most';
-    exec sp_executesql @call, N'@first int, @most int', @first = @first, @most = @most;
+    begin try
+        exec sp_executesql @call, N'@first int, @most int', @first = @first, @most = @most;
+    end try
+    begin catch
+        select @place as failed;
+    end catch;
 end
 """
 
@@ -81,8 +88,8 @@ class MssqlOverview:
             answers = sections(results)
             return [
                 _overview(feed, *records(answers[place]))
-                if place in answers
-                else FeedOverview(feed.info, (), 0, gaps=_gaps(feed))
+                if place in answers and answers[place][-1][0] != ["failed"]
+                else _again(session, feed, first_shard, shards)
                 for place, feed in enumerate(found)
                 if place in answers or not _can_be_read(feed)
             ]
@@ -106,6 +113,20 @@ class MssqlOverview:
 def _can_be_read(feed: MssqlFeed) -> bool:
     """Whether the table with its events exists; for serialized writers it is the user's own."""
     return not feed.is_serialized or feed.table is not None
+
+
+def _again(session: Session, feed: MssqlFeed, first_shard: int, shards: int) -> FeedOverview:
+    """Return a feed that failed among others: alone it has its own error, unless that has passed."""
+    try:
+        if not _can_be_read(feed):
+            check_whole(feed)
+        arguments = {"first_shard": min(first_shard, 2**31 - 1), "shards": shards}
+        return _overview(feed, *call_results(session, feed, "overview", arguments))
+    except Exception as error:
+        problem = name_error(error, feed=feed.name)
+        if not isinstance(problem, ChangefeedError) or may_pass(problem):
+            raise
+        return FeedOverview(feed.info, (), 0, gaps=_gaps(feed), problem=problem)
 
 
 def _overview(

@@ -271,16 +271,26 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
     :raises FeedSetupError: the feed's event table was dropped or renamed.
     """
     found = load_feeds(connection, feed)
-    if found and is_whole and not found[0].keys:
-        raise FeedSetupError(
-            f"feed {feed!r} has lost its event table, which was dropped or renamed; restore it under its "
-            "name, or drop the feed",
-            feed=feed,
-        )
     if found:
+        if is_whole:
+            check_whole(found[0])
         return found[0]
     known = [tables.info.name for tables in load_feeds(connection)]
     raise no_feed(feed, known, users_tables(connection))
+
+
+def check_whole(tables: FeedTables) -> None:
+    """
+    Check that a feed has its event table.
+
+    :raises FeedSetupError: it was dropped or renamed.
+    """
+    if not tables.keys:
+        raise FeedSetupError(
+            f"feed {tables.info.name!r} has lost its event table, which was dropped or renamed; restore it "
+            "under its name, or drop the feed",
+            feed=tables.info.name,
+        )
 
 
 def users_tables(connection: sqlite3.Connection) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_changefeed.core.capture import CaptureGap
@@ -20,7 +21,7 @@ from airflow_changefeed.core.consumer import (
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
@@ -30,7 +31,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     read_row,
 )
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
@@ -73,7 +74,7 @@ class SqliteOverview:
                 has_captures = any(tables.capture is not None for tables in found)
                 open_gaps = gaps(connection, is_open=True) if has_captures else []
                 return [
-                    _overview(
+                    self._overview(
                         connection,
                         tables,
                         tuple(consumers.get(tables.info.name, ())),
@@ -87,33 +88,32 @@ class SqliteOverview:
                     for tables in found
                 ]
 
-
-def _overview(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    consumers: tuple[ConsumerInfo, ...],
-    open_gaps: tuple[CaptureGap, ...] | None,
-    checks: tuple[OutputCheck, ...],
-    first_shard: int,
-    shards: int,
-) -> FeedOverview:
-    if not tables.keys:
-        # Its event table was dropped or renamed, and with it the events of serialized writers.
-        return FeedOverview(tables.info, (), 0, consumers, open_gaps, checks)
-    (count,) = connection.execute(f"with {_known(tables)} select count(*) from {_SHARDS}").fetchone()
-    found = _statuses(connection, tables, first_shard, shards)
-    positions = _positions(connection, tables, [status for status, *_ in found])
-    return FeedOverview(
-        tables.info,
-        tuple(
+    def _overview(
+        self,
+        connection: sqlite3.Connection,
+        tables: FeedTables,
+        consumers: tuple[ConsumerInfo, ...],
+        open_gaps: tuple[CaptureGap, ...] | None,
+        checks: tuple[OutputCheck, ...],
+        first_shard: int,
+        shards: int,
+    ) -> FeedOverview:
+        unread = FeedOverview(tables.info, (), 0, consumers, open_gaps, checks)
+        try:
+            check_whole(tables)
+            with self.database.named_errors():
+                (count,) = connection.execute(
+                    f"with {_known(tables)} select count(*) from {_SHARDS}"
+                ).fetchone()
+                found = _statuses(connection, tables, first_shard, shards)
+                positions = _positions(connection, tables, [status for status, *_ in found])
+        except FeedSetupError as problem:
+            return replace(unread, problem=problem)
+        overviews = (
             ShardOverview(status, waiting, since, tuple(positions.get(status.shard, ())))
             for status, waiting, since in found
-        ),
-        count,
-        consumers,
-        open_gaps,
-        checks,
-    )
+        )
+        return replace(unread, shards=tuple(overviews), shard_count=count)
 
 
 def _known(tables: FeedTables) -> str:
