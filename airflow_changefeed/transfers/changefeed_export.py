@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
+from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     BATCH,
@@ -236,7 +236,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         done = sum(1 for planned in plan.units if planned.committed_by)
         self.log.info(
             "Feed %s: %s in %s to export, attempt %s%s",
-            plan.feed,
+            visible(plan.feed),
             counted(plan.rows, "row"),
             counted(len(plan.units) - done, "unit"),
             plan.attempt,

@@ -18,6 +18,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     TransientError,
     error_text,
+    visible,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -193,7 +194,8 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         for feed in [feed for feed, error in failed.items() if isinstance(error, TransientError)]:
             attempt(feed)
         for feed, error in failed.items():
-            self.log.error("Feed %s cannot be planned: %s: %s", feed, type(error).__name__, error.message)
+            name = visible(feed)
+            self.log.error("Feed %s cannot be planned: %s: %s", name, type(error).__name__, error.message)
         if not plans:
             raise next(iter(failed.values()))
         filled = [planned for planned in plans.values() if planned.tasks] or list(plans.values())[:1]

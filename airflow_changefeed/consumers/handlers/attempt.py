@@ -31,7 +31,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
     WorkTransactionError,
     described,
-    storable,
+    visible,
 )
 
 if TYPE_CHECKING:
@@ -160,9 +160,8 @@ class HandlerAttempt:
             raise
         except BaseException as error:
             if not _is_failure(error):
-                log.warning(
-                    "%s: the run ends at event %s: %s", self._who(events), events[0].id, described(error)
-                )
+                text = visible(described(error), are_lines=True)
+                log.warning("%s: the run ends at event %s: %s", self._who(events), events[0].id, text)
                 raise
             if not self._is_to_blame(error):
                 return self._pass_over(events, error)
@@ -197,7 +196,7 @@ class HandlerAttempt:
 
     def _who(self, events: list[FeedEvent]) -> str:
         spec = self._consumer.info.spec
-        return f"consumer {spec.consumer}, feed {spec.feed}, shard {shard_text(events[0].shard)}"
+        return visible(f"consumer {spec.consumer}, feed {spec.feed}, shard {shard_text(events[0].shard)}")
 
     def _is_to_blame(self, error: BaseException) -> bool:
         """
@@ -225,13 +224,13 @@ class HandlerAttempt:
         self._done.failures += 1
         # One traceback per error: a hundred of the same would hide everything else. As text: Airflow's log
         # loses a record whose exception has half a surrogate pair.
+        trace = ["\n", *format_exception(error)] if attempt.error != self._traced else []
         log.warning(
-            "%s: attempt %d at event %s failed: %s%s",
+            "%s: attempt %d at event %s failed: %s",
             self._who(events),
             attempt.number,
             events[0].id,
-            attempt.error,
-            storable("".join(["\n", *format_exception(error)])) if attempt.error != self._traced else "",
+            visible("".join([str(attempt.error), *trace]), are_lines=True),
         )
         self._traced = attempt.error
         if len(events) > 1 and not self._batch.transaction:

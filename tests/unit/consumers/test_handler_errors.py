@@ -91,6 +91,19 @@ def test_every_error_of_a_handler_is_counted(
     assert all((one.error or "").startswith(kept) for one in failed)
 
 
+def test_what_an_event_has_in_an_error_does_not_lead_the_terminal(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither in the log, with its traceback, nor in the error that ends the run."""
+    shop.create(max_attempts=1)
+    shop.insert("bad")
+    with caplog.at_level(logging.WARNING), pytest.raises(PoisonError) as caught:
+        run(shop, Raiser(ValueError("no airport \x1b[2J\u202e")))
+    texts = [record.getMessage() for record in caplog.records] + [caught.value.message]
+    assert sum(r"no airport \u001b[2J\u202e" in text for text in texts) >= 2
+    assert not {"\x1b", "\u202e"} & {*"".join(texts)}
+
+
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(0), type("TaskTimeout", (BaseException,), {})()]
 )
