@@ -314,8 +314,12 @@ def of_overview(
 
 
 def of_feed(found: FeedOverview) -> Evidence:
-    """Return what an overview knows of a feed, whoever its consumers are."""
-    gap = min((one.begin for one in found.gaps or ()), default=None)
+    """
+    Return what an overview knows of a feed, whoever its consumers are.
+
+    :raises ChangefeedError: the feed could not be read; its problem.
+    """
+    gap = min((one.begin for one in found.check().gaps or ()), default=None)
     return Evidence((), found.info.sealed_until, gap)
 
 

@@ -248,7 +248,8 @@ class FeedReader(Protocol):
     ) -> list[FeedOverview]:
         """
         Return feeds with their shards and consumers, in a number of queries that does not grow with the
-        shards. Never waits for a writer.
+        shards. Never waits for a writer. A feed that cannot be read has its error as ``problem``, and hides
+        no other.
 
         :param feeds: None for all.
         :param first_shard: how many shards of each to skip, in order.

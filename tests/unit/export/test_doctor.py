@@ -172,7 +172,7 @@ def test_a_lost_table_of_ours_hides_only_what_it_held(patient: Patient) -> None:
     assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_CHECKED}
     (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_CHECKED)
     assert hidden.where == f"shards of feed {FEED}; beginnings of feed {FEED}; the export of feed {FEED}"
-    assert "no such table" in hidden.what
+    assert f"table 'changefeed.state:{FEED}' is missing" in hidden.what
 
 
 def test_a_file_that_must_not_be_written_is_told(patient: Patient) -> None:
