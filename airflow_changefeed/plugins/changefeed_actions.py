@@ -33,10 +33,12 @@ from airflow_changefeed.plugins.changefeed_access import (
     reading,
     same_origin,
 )
-from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
+from airflow_changefeed.plugins.changefeed_api import Exporting, exports_of
+from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
 from airflow_changefeed.plugins.changefeed_moves import accept, make_move, plan_move, revoke
 from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.plugins.views.troubles import refresh, resolve_dead_letter, resolve_gaps
+from airflow_changefeed.plugins.views.windows import check_of
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale
 
@@ -61,6 +63,15 @@ async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) 
             "You have read-only access to cursors. To change them you need Airflow's permission to edit the "
             f"Variable {variable_key(database, consumer, feed)}",
         )
+
+
+async def changing_export(user: GetUserDep, use: Exporting) -> None:
+    """
+    Require permission to change the consumer that a task exports for.
+
+    :raises HTTPException: 403 without it.
+    """
+    await changing(user, use.conn_id, str(use.feed), str(use.consumer))
 
 
 async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
@@ -144,6 +155,13 @@ async def beginning_accepted(
         conn_id,
         lambda source: accept(source, hook.variables(), consumer, feed, version, by=by, why=note),
     )
+
+
+@router.post("/check_files", dependencies=_guarded(changing_export, "changefeed_check_files"))
+async def files_checked(user: GetUserDep, runs: Runs, uses: Uses, use: Exporting) -> Row:
+    """Look at the names of all files of what a task exports, and note what was missing."""
+    exports, by = exports_of(runs, uses, use.conn_id), user.get_name()
+    return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=by))
 
 
 @router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))

@@ -39,7 +39,7 @@ from airflow_changefeed.plugins.views.rows import Row, change_row, feed_row, sha
 from airflow_changefeed.plugins.views.strips import Exports, strip_of
 from airflow_changefeed.plugins.views.tables import Lake, Place, begun_of, places_of
 from airflow_changefeed.plugins.views.troubles import troubles_of
-from airflow_changefeed.plugins.views.windows import chart_of, check_of, window_of, windows_of
+from airflow_changefeed.plugins.views.windows import chart_of, window_of, windows_of
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of feeds and of shards in one response.
@@ -245,13 +245,6 @@ async def chart(runs: Runs, uses: Uses, use: Exporting, start: datetime, end: da
     """Return rows and lag of the windows in a time."""
     exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: chart_of(source, use, exports, start, end))
-
-
-@router.get("/check_files")
-async def check_files(user: GetUserDep, runs: Runs, uses: Uses, use: Exporting) -> Row:
-    """Look at the names of all files of what a task exports, and note what was missing."""
-    exports = exports_of(runs, uses, use.conn_id)
-    return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=user.get_name()))
 
 
 @router.get("/backfill")

@@ -8,7 +8,7 @@ import { age, files, leftOut, strip } from "./strip.js";
 import { tablesView } from "./tables.js";
 import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, openGaps } from "./troubles.js";
 import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
-import { get } from "./server.js";
+import { get, post } from "./server.js";
 
 const SHARDS = 25; // of a page
 
@@ -118,7 +118,8 @@ class FeedView {
         h("h4", {}, consumer.consumer),
         h("span", { class: "tag" }, consumer.is_of_events ? "consumer" : "export"),
         h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
-        calendars.map(([use, calendar]) => [windowsButton(use, calendar, calendars), filesButton(this, use)]),
+        calendars.map(([use, calendar]) => [
+          windowsButton(use, calendar, calendars), consumer.may_change ? filesButton(this, use) : null]),
         pauseButtons(this, uses),
         consumer.is_of_events && consumer.may_change ? button("Drop", () => dropConsumerDialog(this, consumer), {
           "aria-label": `Drop ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null,
@@ -181,7 +182,7 @@ function filesButton(view, use) {
   const key = `check files ${use.dag_id} ${use.task_id}`;
   return button("Check files", async () => {
     try {
-      await get("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id });
+      await post("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id }, {});
       await view.reload(key);
     } catch (error) { open("Check files", problem(error.message)); }
   }, { "aria-label": `Check the files of ${use.dag_id}, ${use.task_id}`, "data-key": key });

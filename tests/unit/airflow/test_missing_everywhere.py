@@ -170,7 +170,7 @@ def test_a_window_that_is_gone_is_missing_in_all_faces(
     assert (warning.kind.code, place.freshness().is_fresh) == ("window-missing", True)
 
     place.export(5, 6)
-    answer = Visitor("VIEWER").ask("check_files", conn_id=CONN_ID, dag_id=DAG_ID, task_id="export")
+    answer = Visitor("OP").send("check_files", {}, conn_id=CONN_ID, dag_id=DAG_ID, task_id="export")
     assert answer["missing"] == 0
     for name, say in faces(place, capsys).items():
         assert format_time(START + 5 * HOUR) not in say(), name

@@ -28,7 +28,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins import changefeed_connections
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.plugins.changefeed_access import reading, same_origin
-from airflow_changefeed.plugins.changefeed_actions import changing, changing_capture
+from airflow_changefeed.plugins.changefeed_actions import changing, changing_capture, changing_export
 from airflow_changefeed.plugins.changefeed_connections import visible
 from airflow_changefeed.plugins.changefeed_page import _HEADERS, page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -174,7 +174,7 @@ def test_a_dag_that_is_not_ones_own_is_not_found(route: APIRoute) -> None:
 @each_change
 def test_who_may_only_read_changes_nothing(route: APIRoute, database: str) -> None:
     """API5, functions: a viewer is refused by a permission of the route itself, and nothing is changed."""
-    assert {changing, changing_capture} & calls(route)
+    assert {changing, changing_capture, changing_export} & calls(route)
     before = Path(database).read_bytes()
     answer = send(Visitor("VIEWER"), route)
     assert (answer.status_code, "read-only" in answer.text) == (403, True)
