@@ -288,8 +288,9 @@ def of_overview(
 
     :param now: the database's clock.
     :param rows: its cursors, where some may be in shards that never had an event.
+    :raises ChangefeedError: the feed could not be read; its problem.
     """
-    settings = next((info for info in found.consumers if info.spec.consumer == consumer), None)
+    settings = next((info for info in found.check().consumers if info.spec.consumer == consumer), None)
     shards, has_windows = [], False
     for shard in found.shards:
         position = next((one for one in shard.consumers if one.row.consumer == consumer), None)
@@ -314,12 +315,8 @@ def of_overview(
 
 
 def of_feed(found: FeedOverview) -> Evidence:
-    """
-    Return what an overview knows of a feed, whoever its consumers are.
-
-    :raises ChangefeedError: the feed could not be read; its problem.
-    """
-    gap = min((one.begin for one in found.check().gaps or ()), default=None)
+    """Return what an overview knows of a feed, whoever its consumers are; its shards may be unread."""
+    gap = min((one.begin for one in found.gaps or ()), default=None)
     return Evidence((), found.info.sealed_until, gap)
 
 

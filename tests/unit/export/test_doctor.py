@@ -171,7 +171,7 @@ def test_a_lost_table_of_ours_hides_only_what_it_held(patient: Patient) -> None:
     found = patient.examine().faults
     assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_CHECKED}
     (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_CHECKED)
-    assert hidden.where == f"shards of feed {FEED}; beginnings of feed {FEED}; the export of feed {FEED}"
+    assert hidden.where == f"shards of feed {FEED}; beginnings of feed {FEED}"
     assert f"table 'changefeed.state:{FEED}' is missing" in hidden.what
 
 
