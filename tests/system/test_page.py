@@ -132,7 +132,7 @@ def test_one_look_says_how_each_consumer_does(person: Open, side: Side) -> None:
     heard = strip.accessible_name
     assert "{complete} complete, {missing} missing, {before} before the".format(**side.strip) in heard
     age = line.find_element("css selector", "time")
-    assert age.text.startswith("complete until ")
+    assert age.text.startswith("complete by the cursor until ")
     assert age.get_attribute("datetime").startswith("2013-01-0")  # type: ignore[union-attr] # it has one
     ann.picture("strips", f"section[aria-label='Connection {side.conn_id}']")
 
@@ -142,7 +142,7 @@ def test_one_look_says_what_is_missing_before_the_last_windows(person: Open) -> 
     ann = person("ann")
     ann.open()
     late = line_of(ann, "shop.Orders00", HOLED)
-    assert late.startswith("older windows are missing | complete until 2 d ")
+    assert late.startswith("older windows are missing | complete by the cursor until 2 d ")
     (strip,) = ann.all(f"{article('shop.Orders00')} .strip")
     assert "missing" not in (strip.get_attribute("data-states") or "")
     ann.picture("older", article("shop.Orders00"))

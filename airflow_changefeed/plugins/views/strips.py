@@ -12,7 +12,6 @@ from airflow_changefeed.core.completeness import Evidence, Verdict, WindowState,
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import EPOCH, format_known, format_time
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window, is_border
 from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
@@ -142,12 +141,12 @@ def _is_late(evidence: Evidence, verdict: Verdict, strip: Row | None) -> bool | 
 def _strip(uses: list[Use], evidence: Evidence, verdict: Verdict, exports: Exports, now: datetime) -> Row:
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
     # Where its windows begin, and where it stopped, whatever a gap makes of them.
-    done = [piece.upto for shard in evidence.shards for piece in shard.by_cursor]
-    last_done = max(done, default=Ulid.MIN)
-    latest = now if last_done == Ulid.MIN else last_done.next().time
+    ends = [judge(Evidence((shard,))).complete_until for shard in evidence.shards]
+    latest = max((end for end in ends if end is not None), default=now)
     is_long_ago = now - latest > max(_LONG_AGO, unit * WINDOWS)
     # Windows of an export begin where its frontier is: days of another zone, or weeks, not at those of 1970.
-    border = latest if uses and is_border(last_done) else EPOCH
+    has_windows = any(is_border(piece.upto) for shard in evidence.shards for piece in shard.by_cursor)
+    border = latest if uses and has_windows else EPOCH
     last = latest + unit * _AFTER if is_long_ago else now
     end = border + ((last - border) // unit + 1) * unit
     # No window begins before 1970.
