@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from airflow_changefeed.core.consumer import DeadLetterState
-from airflow_changefeed.core.cursor import CursorRow, variable_key
+from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.links.changefeed_page import window_url
@@ -295,6 +295,28 @@ def test_a_missing_range_is_backfilled_by_airflow_as_the_user(person: Open, worl
     runs = [run for run in world.home.api.runs(side.dag_id) if run.run_type == "backfill"]
     assert len(runs) == 2
     follow_the_links(ann, side, min(runs, key=lambda run: run.run_id).run_id)
+
+
+def test_what_a_first_run_left_out_is_said_until_somebody_accepts_it(person: Open, side: Side) -> None:
+    """How many events, and who says that they may stay out; files are looked at when somebody asks."""
+    begin = Ulid.floor(START + 9 * HOUR).previous()
+    run = f"{side.dag_id}/a run/export/1"
+    side.source.begin_consumer("partial", side.feed, dict.fromkeys(SHARDS, begin), by=run)
+    ann = person("ann")
+    opened(ann, side.feed)
+    assert "lie before the beginning of consumer partial" in ann.text()
+    ann.picture("beginning", article(side.feed))
+    ann.press("accept beginning partial")
+    ann.see("Accept the beginning of partial")
+    ann.keys("nobody needs them", Keys.ENTER)
+    ann.wait("a closed dialog", lambda: not ann.all("dialog"))
+    ann.wait("no problem", lambda: not ann.all('[data-key="accept beginning partial"]'))
+    assert {one.began for one in side.source.cursors(side.feed, "partial")} == {Began.ACCEPTED}
+    ann.see("files not checked yet")
+    ann.press(f"check files {side.dag_id} export")
+    ann.see("files last checked")
+    ann.errors()
+    side.source.drop_consumer("partial", side.feed)
 
 
 def test_a_missing_window_of_a_dag_without_intervals_is_run_by_params(
