@@ -38,7 +38,8 @@ class Form:
     rewritten: str
 
 
-_INSTALL = "mssql/install/"
+_ALL = "mssql/"
+_INSTALL = f"{_ALL}install/"
 FORMS = (
     Form(
         "it is edition 2 with version 12, and may have any compatibility level",
@@ -112,6 +113,15 @@ FORMS = (
         "",
     ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
+    *(
+        Form(
+            "convert reads no hexadecimal digits",
+            _ALL,
+            f"convert(binary(16), {digits}, 2)",
+            f"convert(binary(16), <<schema>>.[unhex]({digits}))",
+        )
+        for digits in ("j.after", "j.upto", "max(j.upto)", "lag(j.upto) over (order by j.after)")
+    ),
 )
 
 #: What the forms above use. PostgreSQL's catalog has the names as declared, as an option of each column.
@@ -120,6 +130,13 @@ create or alter function <<schema>>.[quoted](@name nvarchar(128)) returns nvarch
 as
 begin
     return N'[' + replace(@name, N']', N']]') + N']';
+end
+go
+create or alter function <<schema>>.[unhex](@digits varchar(32)) returns varbinary(16)
+as
+begin
+    declare @bytes varbinary(16) = pg_catalog.decode(@digits, 'hex');
+    return @bytes;
 end
 go
 create or alter function <<schema>>.[declared_name](@object_id int) returns nvarchar(128)
@@ -148,6 +165,7 @@ left join pg_catalog.pg_attribute as a on a.attrelid = c.object_id and a.attnum 
 go
 grant execute on <<schema>>.[quoted] to public;
 grant execute on <<schema>>.[declared_name] to public;
+grant execute on <<schema>>.[unhex] to public;
 grant select on <<schema>>.[declared_columns] to public;
 """
 
@@ -182,11 +200,14 @@ def rewrite_script(batches: Sequence[str]) -> list[str]:
         made = re.search(r"create or alter \w+ \[changefeed\]\.\[(\w+)\]", batch)
         name = f"{_INSTALL}{made[1] if made else ''}"
         text = batch
-        if not name.endswith("templates"):
-            for form in FORMS:
-                # Words of a batch without a name are those of one file only.
-                if name.startswith(form.files) or not made:
-                    text = text.replace(filled(form.plain), filled(form.rewritten))
+        for form in FORMS:
+            if name.endswith("templates"):
+                # They are filled later, by the database.
+                if form.files == _ALL:
+                    text = text.replace(form.plain, form.rewritten)
+            # Words of a batch without a name are those of one file only.
+            elif name.startswith(form.files) or not made:
+                text = text.replace(filled(form.plain), filled(form.rewritten))
         found.append(text + filled(_made()) if "create schema" in batch else text)
     return found
 
