@@ -71,7 +71,7 @@ def test_values_are_those_of_the_events(lab: Lab, types: tuple[str, str]) -> Non
     own = {field.name: field.type for field in described.schema}
     assert own.pop(SHARD) == pa.int64()
     assert own == {name: image.field(field).type for name, field in described.fields.items()}
-    expected = sorted(events.column("new").to_pylist(), key=lambda row: row["k"])
+    expected = sorted(filter(None, events.column("new").to_pylist()), key=lambda row: row["k"])
     for rows in (1, 3, 1000):
         found = lab.read(capture, table, batch_rows=rows)
         assert {row.pop(SHARD) for row in found} == {0}
@@ -90,7 +90,9 @@ def test_tables_that_disagree_about_a_column_are_read_each_by_itself(lab: Lab) -
     spec = CaptureSpec(tables, name="myservice.both", guard_schema=False, guard_table=False)
     lab.source.enable_capture(spec, snapshot=True)
     lab.source.drain("myservice.both")
-    events = [row for batch in lab.source.stream("myservice.both", 0, ALL) for row in batch.to_pylist()]
+    batches = lab.source.stream("myservice.both", 0, ALL)
+    # Of each table also a reset before its rows, and the end of it.
+    events = [row for batch in batches for row in batch.to_pylist() if row["new"] is not None]
     fields = []
     for table in ("one", "two"):
         described = lab.source.table_columns("myservice.both", f"myservice.{table}")
