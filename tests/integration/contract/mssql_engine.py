@@ -175,6 +175,7 @@ class MssqlEngine:
     unescapable: str = ""
     keeps_triggers: bool = True
     locks_reads: bool = True
+    catches_lost_tables: bool = True
     name: str = "mssql"
     savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
     rename: str = "exec sp_rename N'{table}.{old}', N'{new}', N'COLUMN'"
@@ -379,6 +380,7 @@ def _prepare(uri: str) -> MssqlEngine:
             keeps_triggers=not is_babelfish(uri),
             # Babelfish ignores `holdlock`: it reads versions.
             locks_reads=not is_babelfish(uri),
+            catches_lost_tables=not is_babelfish(uri),
         )
 
 

@@ -107,6 +107,7 @@ class SqliteEngine:
     guards_schema: bool = True
     keeps_triggers: bool = True
     locks_reads: bool = True
+    catches_lost_tables: bool = True
     savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
     rename: str = 'alter table "{table}" rename column {old} to {new}'
 
