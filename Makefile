@@ -242,7 +242,7 @@ soak: setup java libraries ## Run the long tests
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
 
 # Those of T-SQL, on the server named by CHANGEFEED_TEST_MSSQL: make mutants SERVER=1; one: make mutants ONLY=purge_past_acks
-mutants: setup java ## Break the package, one break at a time in a copy, and see that the tests notice (10 minutes)
+mutants: setup java ## Break the package, one break at a time in a copy, and see that the tests notice (10 minutes; needs Mono)
 	@$(BIN)/python -m tests.mutation $(if $(ONLY),--only "$(ONLY)") $(if $(SERVER),--server)
 
 # Beside the environment, not in it: only this needs it, and it has no packages of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks of the source for SQL Server; most need a server to be noticed."""
+"""Breaks of the source for SQL Server; most need a server to be noticed, those of locks its compiler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ _CONTRACT = "tests/integration/contract"
 _LOST = f"{_CONTRACT}/test_consumer_examples.py::test_whoever_lost_its_shard_writes_nothing"
 _MAPPING = "tests/unit/sources/test_mssql_mapping.py::test_what_the_driver_gives_arrives_in_parquet"
 _FREE = "c.fencing_token < @token and ("
+_LOCKS = "tests/tsql/test_model.py"
+_LOCK_SHARD = (
+    "        exec <<schema>>.[lock_shard:<<name>>] @shard_id = @shard_id, @lock_timeout = @lock_timeout;\n"
+)
 
 
 def _tsql(
@@ -18,6 +22,11 @@ def _tsql(
 ) -> Break:
     """Return a break of a file of T-SQL, which a server must execute."""
     return Break(name, promise, f"sql/mssql/{file}.sql", "", changes, tests, says, needs_server=True)
+
+
+def _lock(name: str, promise: str, file: str, changes: Mapping[str, str], says: str) -> Break:
+    """Return a break of what T-SQL locks, which Microsoft's compiler reads there; no server is needed."""
+    return Break(name, promise, f"sql/mssql/{file}.sql", "", changes, (_LOCKS,), says)
 
 
 MSSQL = (
@@ -51,7 +60,51 @@ MSSQL = (
         },
         f"{_CONTRACT}/test_time.py::test_a_hint_beyond_the_tolerance_takes_the_present_and_poisons_nothing",
     ),
+    _lock(
+        "tsql_takes_rows_of_the_outbox_without_keeping_them",
+        "Order",
+        "feed/outbox/order_page.procedure",
+        {"with (updlock, rowlock, readpast": "with (rowlock, readpast"},
+        says="takes outbox",
+    ),
+    _lock(
+        "tsql_looks_past_locked_rows_for_torn_transactions",
+        "Order",
+        "feed/outbox/plan_drain.procedure",
+        {"with (nolock, forceseek)": "with (readpast, forceseek)"},
+        says="whole: R6",
+    ),
+    _lock(
+        "tsql_plans_a_drain_without_the_lock_of_its_shard",
+        "Order",
+        "feed/outbox/drain_shard.procedure",
+        {
+            f"{_LOCK_SHARD}        exec <<schema>>.[plan_drain": "        exec <<schema>>.[plan_drain",
+        },
+        says="plan_locked",
+    ),
+    _lock(
+        "tsql_lets_an_outbox_be_locked_by_pages",
+        "Order",
+        "feed/outbox/outbox.table",
+        {"allow_page_locks = off": "allow_page_locks = on"},
+        says="row_locks: R2",
+    ),
     # ---- seal
+    _lock(
+        "tsql_reads_the_floor_of_a_version",
+        "Seal",
+        "feed/update_state.procedure",
+        {"[feeds] as f with (readcommittedlock) where": "[feeds] as f where"},
+        says="floor: R7",
+    ),
+    _lock(
+        "tsql_lists_the_shards_of_a_version",
+        "Seal",
+        "feed/seal_feed.procedure",
+        {"as s with (readcommittedlock);": "as s;"},
+        says="floor_first: R7",
+    ),
     _tsql(
         "tsql_seals_with_a_shared_lock_of_the_floor",
         "Seal",
@@ -161,7 +214,28 @@ MSSQL = (
         says=r"assert \[\(.*== \[\]",
         needs_server=True,
     ),
+    _lock(
+        "tsql_begins_a_consumer_without_the_range_of_its_row",
+        "Cursor",
+        "feed/begin_consumer.procedure",
+        {"with (updlock, holdlock, rowlock)": "with (updlock, rowlock)"},
+        says="begin_consumer",
+    ),
+    _lock(
+        "tsql_claims_leases_without_keeping_their_rows",
+        "Cursor",
+        "install/acquire_leases.procedure",
+        {"(rowlock, updlock, readpast, readcommittedlock)": "(rowlock, readpast, readcommittedlock)"},
+        says="acquire_leases",
+    ),
     # ---- nothing silent
+    _lock(
+        "tsql_purges_without_the_lock_that_a_new_consumer_takes",
+        "Nothing silent",
+        "feed/purge_feed.procedure",
+        {"as s with (updlock, rowlock) where s.shard_id = @shard;": "as s where s.shard_id = @shard;"},
+        says="reads state for update",
+    ),
     _tsql(
         "tsql_keeps_nothing_for_a_beginning",
         "Nothing silent",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.breaks import PACKAGE, PROJECT, Break
+from tests.tools.tsql.assemblies import FOLDER, fetch
 
 SERVER = "CHANGEFEED_TEST_MSSQL"
 #: Seconds for a run of tests, and characters of what they print that are shown.
@@ -21,7 +22,11 @@ PATIENCE, SHOWN = 1800, 3000
 
 
 def copy_project(folder: Path) -> Path:
-    """Copy what git tracks, as it is in the working tree, and what is new there; return the folder."""
+    """
+    Copy what git tracks, as it is in the working tree, and what is new there; return the folder.
+
+    :raises AssembliesMissingError: Microsoft's compiler, which reads the locks of T-SQL, could not be had.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=PROJECT,
@@ -33,6 +38,8 @@ def copy_project(folder: Path) -> Path:
         if (PROJECT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, folder / name)
+    # Microsoft's compiler need not be fetched again.
+    shutil.copytree(fetch(), folder / FOLDER.relative_to(PROJECT))
     return folder
 
 

@@ -59,7 +59,7 @@ class Database(Locks):
     def lock(self, work: Work, *resource: Hashable, lock: Lock = Lock.EXCLUSIVE) -> Step:
         """Wait for a lock and take it."""
         return Step(
-            f"locks {resource}",
+            f"locks {resource[0]}: {resource[1:]}",
             partial(self.hold, work, [resource], lock),
             partial(self.is_free, resource, work, lock),
         )
@@ -71,7 +71,7 @@ class Database(Locks):
             self.hold(work, [("row", row)])
             self.locked_rows[row] = (*self.locked_rows.get(row, ()), event)
 
-        return Step(f"locks row {row}", act, partial(self.is_free, ("row", row), work, Lock.EXCLUSIVE))
+        return Step(f"locks row: {row}", act, partial(self.is_free, ("row", row), work, Lock.EXCLUSIVE))
 
     def outbox_locks(self, key: Key) -> list[Key]:
         """Return what a drain locks for a row of the outbox: that row, or its whole page."""
@@ -126,7 +126,7 @@ class Database(Locks):
             self._numbers += 1
             return self._numbers
 
-        return Step("draws a number", act)
+        return Step("draws number", act)
 
     def draw_bound(self) -> Step:
         """Draw the bound of a drain; bound, and how many writers are open, are observed."""
@@ -137,17 +137,17 @@ class Database(Locks):
             self._numbers += 1
             return self._numbers, len(self._open)
 
-        return Step("draws its bound", act)
+        return Step("draws bound", act)
 
     # Rows
     def put(self, work: Work, table: str, key: Key, value: Any) -> Step:
         """Insert a row, and lock it."""
-        return self._change(f"puts {table} {key} {value}", work, table, key, lambda _: value)
+        return self._change(f"inserts {table}: {key} {value}", work, table, key, lambda _: value)
 
     def raise_clock(self, work: Work, shard: int, clock: int) -> Step:
         """Set a shard's next ULID where it is lower."""
         return self._change(
-            f"raises the clock of {shard} to {clock}",
+            f"raises clock: {shard} to {clock}",
             work,
             "state",
             (shard,),
@@ -157,7 +157,7 @@ class Database(Locks):
     def store_purged(self, work: Work, shard: int, upto: int) -> Step:
         """Store up to where a shard is purged."""
         return self._change(
-            f"stores purged_upto of {shard}: {upto}",
+            f"stores purged_upto: {shard} {upto}",
             work,
             "state",
             (shard,),
@@ -196,14 +196,27 @@ class Database(Locks):
                     self.purged[key] = value
                     work.undo.append(partial(self.purged.pop, key))
 
-        return Step(f"deletes {table} {list(keys)}", act, lambda: self.are_free(resources(), work))
+        return Step(f"deletes {table}: {list(keys)}", act, lambda: self.are_free(resources(), work))
 
     def read(self, work: Work | None, table: str, key: Key) -> Step:
         """Read one row as soon as it is committed; None where there is none."""
         return Step(
-            f"reads {table} {key}",
+            f"reads {table}: {key}",
             partial(self.tables[table].get, key),
             partial(self.is_free, (table, *key), work),
+        )
+
+    def read_for_update(self, work: Work, table: str, key: Key) -> Step:
+        """Read one row and keep others from changing it (``updlock``); None where there is none."""
+        resource, rows = (table, *key), self.tables[table]
+
+        def act() -> Any:
+            if key in rows:
+                self.hold(work, [resource], Lock.UPDATE)
+            return rows.get(key)
+
+        return Step(
+            f"reads {table} for update: {key}", act, partial(self.is_free, resource, work, Lock.UPDATE)
         )
 
     def next_key(self, table: str, after: Key, below: Key, work: Work | None = None) -> Key | None:
@@ -226,7 +239,7 @@ class Database(Locks):
             is_free = self.is_free((table, *key))
             return key, self.tables[table].get(key) if is_free else None, not is_free
 
-        return Step(f"seeks {table} after {after}", act)
+        return Step(f"seeks {table}: after {after}", act)
 
     def visible(self, table: str, shard: int | None = None) -> dict[Key, Any]:
         """Return the rows of a table that a reader need not wait for."""

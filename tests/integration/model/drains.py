@@ -11,7 +11,7 @@ from tests.integration.contract.oracles import SealRecord, digest
 from tests.integration.model.database import ENDLESS, SHARDS, SPAN, Database
 from tests.integration.model.locks import Lock, Work
 from tests.integration.model.scheduler import Actor, Step
-from tests.integration.model.writers import own_clock, ulid_text
+from tests.integration.model.writers import lock_shard, ulid_text, update_state
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _visit(database: Database, work: Work, shard: int, after: int, bound: int) -
         is_free = database.is_free(("outbox", *key), work)
         return key[1], database.tables["outbox"][key] if is_free else None
 
-    return Step(f"visits the outbox of {shard} after {after}", act)
+    return Step(f"visits outbox: {shard} after {after}", act)
 
 
 def _scan(database: Database, work: Work, shard: int, bound: int) -> Generator[Step, Any, dict[int, Any]]:
@@ -74,30 +74,31 @@ def _seen_in_part(
         there = ((one[1], value[0][0]) for one, value in database.tables["outbox"].items() if one[0] == shard)
         return min((row for row in there if row[0] > after), default=None)
 
-    while seen := (yield Step(f"looks at the outbox of {shard} after {after}", act)):
+    while seen := (yield Step(f"looks at outbox: {shard} after {after}", act)):
         after, transaction = seen
         found |= set() if after in rows else {transaction}
     return frozenset(found)
 
 
 def plan(
-    database: Database, work: Work, shard: int, page_size: int
+    database: Database, work: Work, shard: int, bound: tuple[int, int], page_size: int
 ) -> Generator[Step, Any, tuple[list[list[int]], DrainRun]]:
     """
-    Decide what a drain orders; the shard's lock is held.
+    Decide what a drain orders, as ``plan_drain:T``; the shard's lock is held.
 
+    :param bound: only rows below are seen; and how many writers were open when it was drawn.
     :param page_size: events of a page, which never cuts a transaction.
     :return: the order numbers of each page, in order.
     """
     remedies = database.remedies
-    bound, open_writers = yield database.draw_bound()
-    rows = yield from _scan(database, work, shard, bound)
+    below, open_writers = bound
+    rows = yield from _scan(database, work, shard, below)
     scans = 1
     if remedies.transactions and remedies.whole:
         torn = yield from _seen_in_part(database, shard, rows)
         rows = {number: row for number, row in rows.items() if row[0][0] not in torn}
     while not remedies.transactions and remedies.repeat:
-        found = yield from _scan(database, work, shard, bound)
+        found = yield from _scan(database, work, shard, below)
         scans += 1
         if found.keys() <= rows.keys():
             break
@@ -126,34 +127,37 @@ def _take(database: Database, work: Work, shard: int, page: list[int]) -> Step:
                 taken.append((number, row))
         return tuple(taken)
 
-    return Step(f"takes {page} of the outbox of {shard}", act)
+    return Step(f"takes outbox: {page} of {shard}", act)
 
 
 def order_page(
     database: Database, work: Work, shard: int, page: list[int], backwards: bool = False
 ) -> Generator[Step, Any, None]:
     """
-    Move a page of a shard's outbox to its feed; the shard's lock is held.
+    Move a page of a shard's outbox to its feed, as ``order_page:T``; the shard's lock is held.
 
     :param backwards: insert the rows of the page in descending order.
     """
+    state_first = database.remedies.state_before_delete
+    clock = (yield from update_state(database, work, shard)) if state_first else 0
     rows = yield _take(database, work, shard, page)
     if not rows:
         return
     forget = database.delete(work, "outbox", [(shard, number) for number, _ in rows])
-    if not database.remedies.state_before_delete:
+    if not state_first:
         yield forget
-    clock = yield from own_clock(database, work, shard)
+        clock = yield from update_state(database, work, shard)
     events = []
     for _, (key, hint) in rows:
         ulid = max(clock, hint * SPAN)
         events.append((ulid, key))
         clock = ulid + 1
+    after = clock
+    yield from update_state(database, work, shard, lambda _: after)
     for ulid, key in reversed(events) if backwards else events:
         yield database.put(work, "feed", (shard, ulid), key)
-    if database.remedies.state_before_delete:
+    if state_first:
         yield forget
-    yield database.raise_clock(work, shard, clock)
 
 
 def drain(
@@ -171,13 +175,14 @@ def drain(
     :param rolls_back: it dies in its first page.
     """
     work = Work(f"{name}'s plan")
+    bound = yield database.draw_bound()
     if database.remedies.plan_locked:
-        yield database.lock(work, "application", shard)
-    pages, run = yield from plan(database, work, shard, page_size)
+        yield from lock_shard(database, work, shard)
+    pages, run = yield from plan(database, work, shard, bound, page_size)
     yield database.commit(work)
     for number, page in enumerate(pages):
         work = Work(f"{name}'s page {number}")
-        yield database.lock(work, "application", shard)
+        yield from lock_shard(database, work, shard)
         yield from order_page(database, work, shard, page, backwards)
         if rolls_back:
             yield database.roll_back(work)
@@ -193,7 +198,7 @@ def _not_in_feed(database: Database, events: Iterable[Any] | None = None) -> Ste
         looked_for = database.committed if events is None else events
         return frozenset(looked_for) - {*database.visible("feed").values(), *database.purged.values()}
 
-    return Step("looks what is not in the feed", act)
+    return Step("notes: what is not in the feed", act)
 
 
 def _waiting(database: Database) -> Step:
@@ -202,7 +207,7 @@ def _waiting(database: Database) -> Step:
     def act() -> tuple[int, ...]:
         return tuple(sorted({shard for shard, _ in database.visible("outbox")}))
 
-    return Step("lists the shards of the outbox", act)
+    return Step("lists outbox", act)
 
 
 def _list_shards(database: Database) -> Generator[Step, Any, list[int]]:
@@ -218,7 +223,7 @@ def _list_shards(database: Database) -> Generator[Step, Any, list[int]]:
         shards += [shard] if state else []
 
 
-def _seal_shard(
+def seal_shard(
     database: Database, work: Work, shard: int, until: int
 ) -> Generator[Step, Any, list[DrainRun]]:
     """Drain what is left of a shard and raise its clock, in one transaction."""
@@ -228,14 +233,14 @@ def _seal_shard(
             clock, purged = database.tables["state"].get((shard,), (0, -1))
             database.tables["state"][shard,] = max(clock, until * SPAN), purged
 
-        yield Step("raises the clock without waiting", raise_at_once)
+        yield Step("raises clock: without waiting", raise_at_once)
         return []
-    yield database.lock(work, "application", shard)
-    pages, run = yield from plan(database, work, shard, ENDLESS)
+    yield from lock_shard(database, work, shard)
+    bound = yield database.draw_bound()
+    pages, run = yield from plan(database, work, shard, bound, ENDLESS)
     for page in pages:
         yield from order_page(database, work, shard, page)
-    yield from own_clock(database, work, shard)
-    yield database.raise_clock(work, shard, until * SPAN)
+    yield from update_state(database, work, shard, lambda clock: max(clock, until * SPAN))
     yield database.commit(work)
     return [run]
 
@@ -251,7 +256,7 @@ def _promise(database: Database, until: int) -> Step:
             records.append((shard, ulid_text(until * SPAN), len(ulids), digest(ulids)))
         return tuple(records)
 
-    return Step(f"has sealed until {until}", act)
+    return Step(f"notes: sealed until {until}", act)
 
 
 def seal(database: Database, name: str, until: int) -> Actor:
@@ -264,14 +269,14 @@ def seal(database: Database, name: str, until: int) -> Actor:
     shards = [] if remedies.floor_first else (yield from _list_shards(database))
     if remedies.floor:
         work = Work(f"{name}'s floor")
-        yield database.lock(work, "feeds")
+        yield database.lock(work, "floor")
         floor = yield database.read(work, "feeds", ())
         yield database.put(work, "feeds", (), max(floor, until))
         yield database.commit(work)
     if remedies.floor_first:
         shards = yield from _list_shards(database)
     for shard in shards:
-        facts += yield from _seal_shard(database, Work(f"{name} at {shard}"), shard, until)
+        facts += yield from seal_shard(database, Work(f"{name} at {shard}"), shard, until)
     records = yield _promise(database, until)
     left = yield _not_in_feed(database, committed)
     return [*facts, SealRun(name, left), *(SealRecord(*record) for record in records)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
 from typing import Any
 
-#: A table and the key of a row, or "application" and the shard.
+#: A table and the key of a row, "shard" and its number, or "floor".
 Resource = tuple[Any, ...]
 
 

@@ -121,28 +121,26 @@ def read_range(database: Database, name: str, shard: int, until: int) -> Actor:
 def purge(database: Database, name: str, shard: int, until: int) -> Actor:
     """Delete the oldest events of a shard, each in its own transaction, never beyond its high-water time."""
     stores_first = database.remedies.purge_stored_first
-    state = yield database.read(None, "state", (shard,))
+    bound = Work(f"{name}'s bound")
+    state = yield database.read_for_update(bound, "state", (shard,))
     if state is None or state[0] < until * SPAN:
+        yield database.commit(bound)
         return []
     upto = until * SPAN - 1
     if stores_first:
-        yield from _store_purged(database, name, shard, upto)
-    for ulid in (yield Step("lists what to purge", lambda: _ulids(database, shard, upto))):
+        yield database.store_purged(bound, shard, upto)
+    yield database.commit(bound)
+    for ulid in (yield Step("lists feed", lambda: _ulids(database, shard, upto))):
         work = Work(f"{name} of {ulid}")
         yield database.lock(work, "feed", shard, ulid)
         if (yield database.read(work, "feed", (shard, ulid))):
             yield database.delete(work, "feed", [(shard, ulid)])
         yield database.commit(work)
     if not stores_first:
-        yield from _store_purged(database, name, shard, upto)
+        yield database.store_purged(bound, shard, upto)
+        yield database.commit(bound)
     return []
 
 
 def _ulids(database: Database, shard: int, upto: int) -> tuple[int, ...]:
     return tuple(sorted(ulid for _, ulid in database.visible("feed", shard) if ulid <= upto))
-
-
-def _store_purged(database: Database, name: str, shard: int, upto: int) -> Generator[Step, Any, None]:
-    work = Work(f"{name}'s bound")
-    yield database.store_purged(work, shard, upto)
-    yield database.commit(work)

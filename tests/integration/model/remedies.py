@@ -22,7 +22,7 @@ class Remedies:
     :param floor_first: R7: a seal raises the floor before it lists the shards.
     :param floor_held: R7: whoever makes a state row holds the floor, shared, until it commits.
     :param state_before_delete: R7: a drain makes the state row before it deletes from the outbox, so that a
-        seal finds a new shard in one of the two.
+        seal finds a new shard in one of the two; also without the floor's lock, which makes the seal wait.
     :param seal_waits: R8: a seal takes the locks of serialized writers.
     :param head_bound: R9: a reader reads the committed clock first and takes only rows below it.
     :param purge_stored_first: R12: ``purged_upto`` is committed before rows go.

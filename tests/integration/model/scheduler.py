@@ -23,6 +23,8 @@ class Step:
     """
     Something that happens at once.
 
+    :param label: what, and after a colon to which values. ``tests/tsql/test_model.py`` looks for what comes
+        before the colon in the T-SQL.
     :param act: does it and returns what the actor observes, hashable.
     :param is_ready: whether it need not wait for a lock at present; changes nothing.
     """

@@ -41,7 +41,9 @@ RACES = (
     ("R7", programs.NEW_SHARD, ("floor",), {SEALED}),
     ("R7", programs.NEW_SHARD, ("floor_first",), {SEALED}),
     ("R7", programs.NEW_SHARD, ("floor_held",), {SEALED}),
-    ("R7", programs.NEW_SHARD, ("state_before_delete",), {DRAINED}),
+    # Each covers for the other: a new shard's floor is held since before its rows are deleted.
+    ("R7", programs.NEW_SHARD, ("state_before_delete",), set()),
+    ("R7", programs.NEW_SHARD, ("state_before_delete", "floor_held"), {DRAINED, SEALED}),
     ("R7", programs.NEW_SHARD_SERIALIZED, ("floor",), {SEALED}),
     ("R7", programs.NEW_SHARD_SERIALIZED, ("floor_first",), {SEALED}),
     ("R7", programs.NEW_SHARD_SERIALIZED, ("floor_held",), {SEALED}),

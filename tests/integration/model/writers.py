@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -30,28 +30,37 @@ def ulid_text(ulid: int) -> str:
     return f"{ulid:010}"
 
 
-def own_clock(database: Database, work: Work, shard: int) -> Generator[Step, Any, int]:
-    """
-    Read the clock of a shard whose lock is held, or make its state at the feed's floor.
+def lock_shard(database: Database, work: Work, shard: int) -> Generator[Step, Any, None]:
+    """Lock a shard, as ``lock_shard:T``: a new one with the feed's floor, shared."""
+    yield database.lock(work, "shard", shard)
+    remedies = database.remedies
+    if remedies.floor and remedies.floor_held and not (yield database.read(work, "state", (shard,))):
+        yield database.lock(work, "floor", lock=Lock.SHARED)
 
-    :return: next ULID.
+
+def update_state(
+    database: Database, work: Work, shard: int, clock: Callable[[int], int] = lambda before: before
+) -> Generator[Step, Any, int]:
     """
-    state = yield database.read(work, "state", (shard,))
-    if state:
-        return int(state[0])
-    floor = 0
-    if database.remedies.floor:
-        if database.remedies.floor_held:
-            yield database.lock(work, "feeds", lock=Lock.SHARED)
-        floor = yield database.read(work, "feeds", ())
-    yield database.put(work, "state", (shard,), (floor * SPAN, -1))
-    return floor * SPAN
+    Raise the clock of a locked shard, as ``update_state:T``; a new one begins at the feed's floor.
+
+    :param clock: gives the new one for the old one.
+    :return: the old one, the next ULID.
+    """
+    state = yield database.read_for_update(work, "state", (shard,))
+    if state is None:
+        floor = (yield database.read(work, "feeds", ())) if database.remedies.floor else 0
+        state = floor * SPAN, -1
+        yield database.put(work, "state", (shard,), state)
+    before = int(state[0])
+    yield database.raise_clock(work, shard, clock(before))
+    return before
 
 
 def _release_singly(database: Database, work: Work, releases: Release) -> Generator[Step, Any, None]:
     resources = database.held(work)
     for resource in resources if releases is Release.OLDEST_FIRST else reversed(resources):
-        yield Step(f"is committed, releases {resource}", partial(database.release, work, [resource]))
+        yield Step(f"is committed, releases: {resource}", partial(database.release, work, [resource]))
 
 
 def write(
@@ -99,10 +108,11 @@ def write_serialized(
     """
     work = Work(name, is_writer=True)
     begun = yield database.begin(work)
-    yield database.lock(work, "application", shard)
-    clock = yield from own_clock(database, work, shard)
-    first = max(clock, hint * SPAN)
-    yield database.raise_clock(work, shard, first + len(order))
+    yield from lock_shard(database, work, shard)
+    before = yield from update_state(
+        database, work, shard, lambda before: max(before, hint * SPAN) + len(order)
+    )
+    first = max(before, hint * SPAN)
     given = {(name, place): ulid_text(first + place) for place in range(len(order))}
     for place in order:
         yield database.put(work, "feed", (shard, first + place), (name, place))

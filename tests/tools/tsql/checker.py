@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.tools.tsql.assemblies import PROJECT, require
 from tests.tools.tsql.findings import Job, Result
@@ -62,16 +63,27 @@ class Checker:
 
         :raises CompilerError: Mono is missing, or the process died.
         """
+        return Result.from_json(self._ask(job.to_json()))
+
+    def lock_steps(self, sql: str) -> tuple[str, ...]:
+        """
+        Return what a batch does about locks, in the order of its text (:mod:`tests.tools.tsql.steps`).
+
+        :raises CompilerError: Mono is missing, or the process died; a batch that does not parse ends it.
+        """
+        return tuple(self._ask(sql))
+
+    def _ask(self, asked: Any) -> Any:
         answer = ""
         try:
-            self._process.stdin.write(json.dumps(job.to_json()) + "\n")
+            self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             pass
         if not answer:
             raise CompilerError(f"Microsoft's compiler did not answer. {MONO}\n{self._last_words()}")
-        return Result.from_json(json.loads(answer))
+        return json.loads(answer)
 
     def _last_words(self) -> str:
         self._process.wait()

@@ -2,6 +2,8 @@
 """
 The process that holds .NET: jobs come as lines of JSON, results go back as lines of JSON.
 
+A job is an object, compiled to a result, or the text of a batch, whose steps go back as a list.
+
 ``python -m tests.tools.tsql.worker FOLDER_OF_ASSEMBLIES``; started by :mod:`tests.tools.tsql.checker` only.
 """
 
@@ -23,11 +25,13 @@ def main(folder: Path) -> None:
 
     from tests.tools.tsql import tree
     from tests.tools.tsql.compiler import compile_job
+    from tests.tools.tsql.steps import lock_steps
 
     tree.load(folder)
     for line in sys.stdin:
-        result = compile_job(Job.from_json(json.loads(line)))
-        answers.write(json.dumps(result.to_json()) + "\n")
+        asked = json.loads(line)
+        answer = lock_steps(asked) if isinstance(asked, str) else compile_job(Job.from_json(asked)).to_json()
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
