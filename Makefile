@@ -277,7 +277,7 @@ bench-%: setup java ## Measure one chapter: bench-history, or bench-year (an hou
 	@$(MAKE) plots
 
 # For example: make check SINCE=HEAD PYTEST_ARGS="-x -k NAME"
-check: setup ## Check what changed since main (SINCE=...): style, types, nearest unit tests (first run: minutes)
+check: setup ## Check what changed since main (SINCE=...): style, types, nearest unit tests, contract (first run: minutes)
 	@$(BIN)/python -m tests.tools.check $(if $(SINCE),--since $(SINCE)) $(PYTEST_ARGS)
 
 lint: setup ## Check style and types

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Check what changed: its style, all types, and the unit tests nearest to it.
+Check what changed: its style, all types, the unit tests nearest to it, and what every source promises.
 
 ``python -m tests.tools.check [--since COMMIT] [pytest's options]``. Changed is what differs from COMMIT (by
 default from where this branch left main), committed or not, and files that Git does not know yet.
@@ -10,6 +10,8 @@ those that import what imports it, and so on: a change deep down runs its own te
 If only one does, those of the next step run as well. Of many, a few run: those whose names have the file's
 name, or are most like its path. What nothing imports has the tests with its name, or those of its folder
 (``FOLDERS``).
+After a change of sources, cursors or consumers the contract suite runs as well, on the embedded engine and
+without its races and Spark: a minute.
 ``make test`` runs everything.
 
 Style takes a second. The first run fills mypy's cache, minutes; afterwards types take seconds. The tests take
@@ -42,7 +44,17 @@ FOLDERS = {
     "airflow_changefeed/sql/mssql/": ("tests/unit/sql/test_*.py", "tests/unit/sources/test_mssql_errors.py"),
     "airflow_changefeed/sql/sqlite/": ("tests/unit/sources/test_sqlite_*.py",),
 }
+CONTRACT = "tests/integration/contract/"
+#: What the contract suite shows on the embedded engine. What is for SQL Server only, it shows on a server.
+IN_CONTRACT = (
+    *(f"{PACKAGE}{folder}/" for folder in ("sources", "cursors", "consumers", "sql/sqlite")),
+    CONTRACT,
+)
+NOT_IN_CONTRACT = (f"{PACKAGE}sources/mssql/", f"{CONTRACT}mssql_")
+#: How a step ended that did not fail, by its exit status; pytest's 5 says that ``-k`` has chosen no test.
+ENDS = {0: "ok", 5: "none"}
 Graph = Mapping[str, Sequence[str]]
+Step = tuple[str, Sequence[str]]
 
 
 def _run(*words: str) -> str:
@@ -145,14 +157,37 @@ def _in_folder(file: str) -> set[str]:
     return {test for each in patterns for test in _tests(each)}
 
 
-def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> int:
+def is_in_contract(file: str) -> bool:
+    """Return whether the contract suite shows a change of a file on the embedded engine."""
+    return file.startswith(IN_CONTRACT) and not file.startswith(NOT_IN_CONTRACT)
+
+
+def steps_of_tests(changed: Iterable[str], tests: Sequence[str], more: Sequence[str]) -> list[Step]:
+    """
+    Return the steps that test what changed.
+
+    :param tests: files of unit tests.
+    :param more: options of pytest's.
+    """
+    pytest = [sys.executable, "-m", "pytest", "-q"]
+    end = ["with", *more] if more else []
+    steps: list[Step] = [(" ".join([f"pytest: {len(tests)} files of tests", *end]), [*pytest, *tests, *more])]
+    if any(map(is_in_contract, changed)):
+        embedded = ["env", "-u", "CHANGEFEED_TEST_MSSQL", *pytest, CONTRACT]
+        chosen = ["-m", "not soak and not spark and not races"]
+        steps.append((" ".join(["pytest: the contract suite", *end]), [*embedded, *chosen, *more]))
+    return steps
+
+
+def run_steps(steps: Iterable[Step]) -> int:
     """Run commands, each with what it does; say how each ended, and return 1 if one failed."""
     lines, failed = [], 0
     for what, command in steps:
         begin = monotonic()
         status = subprocess.call(command, cwd=PROJECT)
-        failed |= bool(status)
-        lines.append(f"{'FAILED' if status else 'ok':6} {monotonic() - begin:6.1f} s  {what}")
+        word = ENDS.get(status, "FAILED")
+        failed |= word == "FAILED"
+        lines.append(f"{word:6} {monotonic() - begin:6.1f} s  {what}")
     print("", *lines, sep="\n")
     return failed
 
@@ -171,12 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Without unit tests (make test has more): {' '.join(without)}")
     bin_ = Path(sys.executable).parent
     ruff, files = str(bin_ / "ruff"), f"of {len(python)} files"
-    pytest = [sys.executable, "-m", "pytest", "-q", *tests, *more]
-    steps: list[tuple[str, Sequence[str]]] = [
+    steps: list[Step] = [
         (f"ruff check: style {files}", [ruff, "check", "--output-format", "concise", *python]),
         (f"ruff format: lines {files}", [ruff, "format", "--check", *python]),
         ("mypy: all types", [str(bin_ / "mypy")]),
-        (" ".join([f"pytest: {len(tests)} files of tests", *(["with", *more] if more else [])]), pytest),
+        *steps_of_tests(changed, tests, more),
     ]
     return run_steps(steps if python else steps[2:])
 

@@ -79,17 +79,55 @@ def test_what_nothing_imports_has_tests_by_its_name_or_folder(
     assert len(chosen) < 15
 
 
+@pytest.mark.parametrize(
+    ("file", "is_shown"),
+    [
+        ("airflow_changefeed/sources/sqlite/feed/drain.py", True),
+        ("airflow_changefeed/sources/polls.py", True),
+        ("airflow_changefeed/cursors/moves.py", True),
+        ("airflow_changefeed/consumers/events/payload.py", True),
+        ("airflow_changefeed/sql/sqlite/feed/outbox.table.sql", True),
+        ("tests/integration/contract/oracles.py", True),
+        ("airflow_changefeed/sources/mssql/feed/mapping.py", False),
+        ("airflow_changefeed/sql/mssql/feed/drain_feed.procedure.sql", False),
+        ("tests/integration/contract/mssql_engine.py", False),
+        ("airflow_changefeed/output/layout.py", False),
+    ],
+)
+def test_the_contract_suite_runs_for_what_it_shows(file: str, is_shown: bool) -> None:
+    """On the embedded engine alone, whatever server the environment names, and with pytest's options."""
+    unit, *contract = check.steps_of_tests([LAYOUT, file], ["tests/unit/core/test_codec.py"], ["-x"])
+    assert unit[1][-2:] == ["tests/unit/core/test_codec.py", "-x"]
+    assert [step for step, _ in contract] == ["pytest: the contract suite with -x"] * is_shown
+    for _, command in contract:
+        assert command[:3] == ["env", "-u", "CHANGEFEED_TEST_MSSQL"]
+        assert {"tests/integration/contract/", "-x"} <= set(command)
+
+
+def test_the_contract_suite_without_its_races_is_most_of_it() -> None:
+    """The folders and markers that are named are there."""
+    for folder in (*check.IN_CONTRACT, check.NOT_IN_CONTRACT[0]):
+        assert (check.PROJECT / folder).is_dir()
+    (_, command), *_ = check.steps_of_tests([check.CONTRACT], [], ["--collect-only", "-q"])[1:]
+    found = subprocess.run(command, cwd=check.PROJECT, check=True, capture_output=True, text=True).stdout
+    files = {line.partition(":")[0] for line in found.splitlines() if line.startswith(check.CONTRACT)}
+    assert len(files) > 30
+    assert f"{check.CONTRACT}test_order.py" in files
+    assert "mssql]" not in found
+    assert "test_no_promise_breaks_while_all_race" not in found
+
+
 def test_each_step_says_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
-    """Below what the steps say themselves; one that failed does not hide the others."""
-    steps = [(f"step {status}", [sys.executable, "-c", f"exit({status})"]) for status in (0, 3, 0)]
+    """Below what the steps say themselves; one that failed hides no other. Without a chosen test: none."""
+    steps = [(f"step {status}", [sys.executable, "-c", f"exit({status})"]) for status in (0, 3, 5)]
     assert check.run_steps(steps) == 1
     lines = capfd.readouterr().out.split("\n")[1:]
     assert [re.sub(r" +[\d.]+ s ", "", line) for line in lines if line] == [
         "ok step 0",
         "FAILED step 3",
-        "ok step 0",
+        "none step 5",
     ]
-    assert check.run_steps(steps[:1]) == 0
+    assert check.run_steps(steps[::2]) == 0
 
 
 def test_changed_is_what_is_committed_staged_edited_and_new(
