@@ -30,7 +30,7 @@ _NEVER_BACK = (
 )
 _ALTHOUGH = {
     Why.HOLE: "later windows are complete",
-    Why.FILES_GONE: "its consumer has exported it: its manifest is gone",
+    Why.FILES_GONE: "the cursor of its consumer has passed it: its manifest is gone, or somebody moved the cursor",
 }
 
 

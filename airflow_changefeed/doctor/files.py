@@ -14,7 +14,7 @@ from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import Shard, counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.window import ExportUnit
+from airflow_changefeed.core.window import ExportUnit, is_border
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from airflow_changefeed.output.coverage import Interval, find_missing
 from airflow_changefeed.output.store import ExportStore
@@ -142,14 +142,19 @@ def begins_later(store: ExportStore, row: CursorRow) -> Fault | None:
 
 
 def _begins_later(store: ExportStore, consumer: str, start: Ulid, end: Ulid) -> Fault:
-    begin, until = format_time(start.next().time), format_time(end.next().time)
+    until = format_time(end.next().time)
+    if is_border(end):
+        begin = format_time(start.next().time)
+        passed, again = f"windows from {begin} on", f"backfill from {begin} to {until}"
+    else:
+        passed, again = "batches before", shell("cursor reset", consumer, "--feed", store.feed)
     return Fault(
         FaultKind.OUTPUT_BEGINS_LATER,
         output_name(store),
-        f"it has nothing before {until}, but consumer {consumer} has exported windows from {begin} on: the "
-        "earlier output was moved away, or this is another path",
-        "Move its files back, or give the path that has them; to have the earlier windows here, export them "
-        f"again: backfill from {begin} to {until}",
+        f"it has nothing before {until}, but the cursor of consumer {consumer} has passed {passed}: the "
+        "earlier output was moved away, this is another path, or somebody moved the cursor",
+        "Move its files back, or give the path that has them; to have the earlier events here, export them "
+        f"again: {again}",
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -173,8 +173,7 @@ def _name_problems(shape: CaptureShape, table: str) -> list[str]:
     ]
     # Two tables may have fields that differ so, in one struct.
     for names in (own, shape.own_fields):
-        counts = Counter(map(str.lower, names))
-        alike = sorted(name for name in names if counts[name.lower()] > 1)
+        alike = _alike(names)
         if alike:
             problems.append(
                 f"columns {', '.join(map(repr, alike))} differ in letter case only, and Spark takes them for "
@@ -182,6 +181,26 @@ def _name_problems(shape: CaptureShape, table: str) -> list[str]:
             )
             break
     return problems
+
+
+def _alike(names: Iterable[str]) -> list[str]:
+    """Return the names that Spark takes for one another: whole ones in lower case, or letter by letter."""
+    names, found = [*names], set[str]()
+    for folded in (str.lower, _ignoring_case):
+        counts = Counter(map(folded, names))
+        found |= {name for name in names if counts[folded(name)] > 1}
+    return sorted(found)
+
+
+def _ignoring_case(name: str) -> str:
+    """
+    Return what is equal for names that Java's ``equalsIgnoreCase`` takes for one.
+
+    It compares the lower cases of upper cases, so that a dotless i is an i, and a long s an s. A letter whose
+    other case is several ones stays.
+    """
+    upper = (letter.upper() if len(letter.upper()) == 1 else letter for letter in name)
+    return "".join(letter.lower()[0] for letter in upper)
 
 
 def _problems(captured: CapturedTable) -> list[str]:

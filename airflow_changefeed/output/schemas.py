@@ -100,12 +100,12 @@ def kept_names(own: Sequence[str], known: Sequence[str]) -> dict[str, str]:
     :param own: the feed's columns.
     :param known: those of the output.
     """
-    folded = [Counter(map(str.casefold, names)) for names in (own, known)]
-    there = {name.casefold(): name for name in known}
+    folded = [Counter(map(str.lower, names)) for names in (own, known)]
+    there = {name.lower(): name for name in known}
     return {
-        name: there[name.casefold()]
+        name: there[name.lower()]
         for name in own
-        if name not in known and all(count[name.casefold()] == 1 for count in folded)
+        if name not in known and all(count[name.lower()] == 1 for count in folded)
     }
 
 
@@ -114,10 +114,10 @@ def same_names(manifests: Iterable[Manifest]) -> list[list[str]]:
     found: dict[str, dict[str, None]] = {}
     twice: set[str] = set()
     for columns in dict.fromkeys(tuple(manifest.columns) for manifest in manifests):
-        folded = Counter(map(str.casefold, columns))
+        folded = Counter(map(str.lower, columns))
         twice |= {name for name, number in folded.items() if number > 1}
         for name in columns:
-            found.setdefault(name.casefold(), {})[name] = None
+            found.setdefault(name.lower(), {})[name] = None
     return [list(names) for folded, names in found.items() if len(names) > 1 and folded not in twice]
 
 

@@ -13,7 +13,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.schemas import common_schema, schema_text, wider_type
+from airflow_changefeed.output.schemas import common_schema, kept_names, schema_text, wider_type
 from tests.unit.export.flights import FEED, START, hours
 
 
@@ -70,6 +70,23 @@ def test_tokens_that_began_anew_hide_no_change() -> None:
     before, after = manifest(1, a=pa.int64(), b=pa.string()), manifest(2, a=pa.int64())
     with pytest.raises(ColumnTypeError, match="column 'b'"):
         common_schema([before, replace(after, attempt=1)])
+
+
+@pytest.mark.parametrize(
+    ("own", "known", "kept"),
+    [
+        (["id", "Name"], ["id", "name"], {"Name": "name"}),
+        (["É"], ["é"], {"É": "é"}),
+        (["strasse"], ["straße"], {}),
+        (["a", "A"], ["a"], {}),
+        (["a"], ["a", "A"], {}),
+    ],
+)
+def test_an_output_keeps_the_letter_case_of_its_columns(
+    own: list[str], known: list[str], kept: dict[str, str]
+) -> None:
+    """Where readers take both names for one; a name of other letters is another column."""
+    assert kept_names(own, known) == kept
 
 
 def test_the_order_of_columns_is_no_difference() -> None:

@@ -169,6 +169,23 @@ def test_a_renamed_key_is_drift_even_if_it_is_not_recorded(file: CaptureFile) ->
     assert file.source.refresh_capture("keyless").shape.tables["item"].key_columns == ("number",)
 
 
+def test_a_refresh_does_not_let_rows_change_their_shards(file: CaptureFile) -> None:
+    """A shard's text names key columns, and SQLite does not follow renames there."""
+    file.sql("create table pair (a int not null, b int not null, c int, primary key (a, b))")
+    file.enable(TableCapture("pair", shard="a % 2"), name="pairs")
+    file.sql("insert into pair values (1, 2, 3)")
+    swapped = [f"alter table pair rename column {was} to {now}" for was, now in ("ax", "ba", "xb")]
+    file.sql(*swapped, "update pair set c = 4")
+    with pytest.raises(FeedSetupError, match=r"shard 'a % 2' may name key column 'a', which is now named 'b'"):
+        file.source.refresh_capture("pairs")
+    file.sql("update pair set c = 5", *swapped)
+    assert file.source.refresh_capture("pairs").drift == ()
+    assert len(file.changes("pairs", shards=(1,))) == 3
+    file.enable(TableCapture("pair"), name="whole")
+    file.sql(*swapped)
+    assert file.source.refresh_capture("whole").drift == ()
+
+
 def test_triggers_are_not_made_again_by_names_of_others(file: CaptureFile) -> None:
     """Resolving a gap needs a refresh first; a pause keeps each column in its field."""
     file.sql(*SWAPPED, f'drop trigger "changefeed.capture:{NAME}:0:delete"')

@@ -74,6 +74,8 @@ def plan_capture(
         plan.problems += nullable_keys(connection, table.table)
         key = [one for one, place in columns if place]
         _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
+        if before and table.table in known and not _WHOLE_NUMBER.fullmatch(table.shard):
+            plan.problems += _taken_keys(before, known[table.table], table.shard)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
         types = {column.name: column.type for column in _captured(chosen[table.table], columns)}
         plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types=types))
@@ -262,6 +264,22 @@ def _check_shard(
         problems.append(
             f"{where} is not of type {spec.shard_key_type}, the feed's shard key type, for {rows} of its rows"
         )
+
+
+def _taken_keys(capture: StoredCapture, table: StoredTable, shard: str) -> list[str]:
+    """
+    Return the names of key columns that other key columns have now, as SQLite does not follow renames in a
+    shard's text: rows would change their shards.
+    """
+    names = table.names_since(capture.recorded(table))
+    present = {key.casefold(): key for key in table.key_columns}
+    return [
+        f"table {table.name!r}: shard {shard!r} may name key column {was!r}, which is now named {now!r}, and "
+        f"another key column has its name: rows would change their shards. Rename the columns back, or create "
+        "another capture"
+        for was, now in sorted(names.items())
+        if present.get(was.casefold(), now) != now
+    ]
 
 
 def _scratch_shard(scratch: sqlite3.Connection, shard: str, keys: list[Column], shard_key_type: str) -> bool:
