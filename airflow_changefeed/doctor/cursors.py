@@ -30,7 +30,7 @@ _NEVER_BACK = (
 )
 _ALTHOUGH = {
     Why.HOLE: "later windows are complete",
-    Why.FILES_GONE: "the cursor of its consumer has passed it: its manifest is gone, or somebody moved the cursor",
+    Why.FILES_GONE: "the cursor of its consumer has passed it: its manifest is gone, or the cursor was moved",
 }
 
 

@@ -176,7 +176,9 @@ def test_a_refresh_does_not_let_rows_change_their_shards(file: CaptureFile) -> N
     file.sql("insert into pair values (1, 2, 3)")
     swapped = [f"alter table pair rename column {was} to {now}" for was, now in ("ax", "ba", "xb")]
     file.sql(*swapped, "update pair set c = 4")
-    with pytest.raises(FeedSetupError, match=r"shard 'a % 2' may name key column 'a', which is now named 'b'"):
+    with pytest.raises(
+        FeedSetupError, match=r"shard 'a % 2' may name key column 'a', which is now named 'b'"
+    ):
         file.source.refresh_capture("pairs")
     file.sql("update pair set c = 5", *swapped)
     assert file.source.refresh_capture("pairs").drift == ()

@@ -275,7 +275,7 @@ def _taken_keys(capture: StoredCapture, table: StoredTable, shard: str) -> list[
     present = {key.casefold(): key for key in table.key_columns}
     return [
         f"table {table.name!r}: shard {shard!r} may name key column {was!r}, which is now named {now!r}, and "
-        f"another key column has its name: rows would change their shards. Rename the columns back, or create "
+        "another key column has its name: rows would change their shards. Rename the columns back, or create "
         "another capture"
         for was, now in sorted(names.items())
         if present.get(was.casefold(), now) != now
