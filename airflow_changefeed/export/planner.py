@@ -253,6 +253,7 @@ def _batches(
     rows = {row.shard: row for row in source.cursors(request.feed, request.consumer)}
     statuses = {status.shard: status for status in source.shards(request.feed)}
     units = []
+    starts = {shard: Ulid.MIN for shard in seals if shard not in rows}
     for shard, seal in seals.items():
         cursor = rows[shard].ulid if shard in rows else Ulid.MIN
         _check_cursor(cursor, statuses[shard], request)
@@ -267,9 +268,12 @@ def _batches(
             # With no event left behind it there would be nothing to export.
             purged_upto = statuses[shard].purged_upto
             raise lost_error(request.consumer, request.feed, shard, cursor, purged_upto)
+        if shard in starts and cursor == Ulid.MIN:
+            # A new consumer begins with what is left: nothing of it was purged.
+            cursor = starts[shard] = statuses[shard].purged_upto
         if seal.head is not None and seal.head > cursor:
             units.append(ExportUnit(shard, UlidRange(cursor, seal.head)))
-    return units, {shard: Ulid.MIN for shard in seals if shard not in rows}
+    return units, starts
 
 
 def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> None:

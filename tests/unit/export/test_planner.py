@@ -331,6 +331,20 @@ def test_a_batch_behind_what_was_purged_is_refused(flights: Flights, store: Expo
         flights.plan(store, None)
 
 
+def test_a_new_consumer_of_batches_begins_with_what_is_left(flights: Flights, store: ExportStore) -> None:
+    """There is no cursor yet that could be moved over what was purged before."""
+    flights.source.seal(FEED, hours(0, 1)[0].end)
+    flights.source.purge(FEED, hours(0, 1)[0].end)
+    purged = {status.shard: status.purged_upto for status in flights.source.shards(FEED)}
+    plan = flights.plan(store, None)
+    assert {unit.unit.shard: unit.unit.range.after for unit in plan.units} == purged
+    assert {row.shard: row.frontier.start for row in flights.source.cursors(FEED)} == purged
+    begin(store, plan)
+    flights.commit(store, plan)
+    again = flights.plan(store, None)
+    assert [one.unit for one in again.units] == [one.unit for one in plan.units]
+
+
 def test_a_window_that_an_earlier_try_has_committed_is_not_the_one_that_is_lost(
     flights: Flights, store: ExportStore
 ) -> None:
