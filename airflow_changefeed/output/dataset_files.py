@@ -45,6 +45,16 @@ class ExportDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has n
         with _held():
             return int(super().count_rows(*arguments, **options))
 
+    def sort_by(self, *arguments: Any, **options: Any) -> Any:
+        """Read a table, sorted."""
+        with _held():
+            return super().sort_by(*arguments, **options)
+
+    def join(self, *arguments: Any, **options: Any) -> Any:
+        """Read a table, joined with another dataset."""
+        with _held():
+            return super().join(*arguments, **options)
+
 
 @contextmanager
 def _held() -> Iterator[None]:

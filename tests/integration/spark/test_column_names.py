@@ -170,8 +170,8 @@ def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
             "'_tmp_metadata_row_index' has a name that Spark's reader of Parquet uses",
         ),
         (["ä", "Ä"], "columns 'Ä', 'ä' differ in letter case only"),
-        (["i", "ı"], "columns 'i', 'ı' differ in letter case only"),
-        (["s", "ſ"], "columns 's', 'ſ' differ in letter case only"),
+        (["i", "\u0131"], "columns 'i', '\u0131' differ in letter case only"),
+        (["s", "\u017f"], "columns 's', '\u017f' differ in letter case only"),
     ],
 )
 def test_names_that_spark_cannot_read_are_refused(

@@ -390,6 +390,8 @@ def test_a_dataset_that_is_held_while_a_unit_is_exported_again_says_so(
             held.count_rows,
             lambda held=held: held.head(1000),
             lambda held=held: held.take([25]),
+            lambda held=held: held.sort_by("id"),
+            lambda held=held: held.join(held, "id", right_suffix="_too"),
             lambda held=held: list(held.to_batches(columns=["id"])),
             lambda held=held: pl.scan_pyarrow_dataset(held).collect(),
         ):

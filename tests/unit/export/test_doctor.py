@@ -20,9 +20,10 @@ from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors import recovery
+from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.doctor.doctor import examine
+from airflow_changefeed.doctor.files import begins_later
 from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
@@ -48,6 +49,7 @@ from tests.unit.export.ailments import (
     make_read_only,
     rest_undrained,
 )
+from tests.unit.export.consumers import Variables
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
 
 
@@ -223,6 +225,22 @@ def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient,
     assert f"nothing is complete in shard 1 {window}, although " in fault.what
     assert "the cursor of its consumer has passed it: its manifest is gone, or " in fault.what
     assert patient.examine().faults == (fault,)
+
+
+def test_an_output_of_batches_that_was_moved_away_is_not_filled_by_a_backfill(tmp_path: Path) -> None:
+    """No window has them: the cursor is reset."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    for number, path in enumerate(("before", "now")):
+        flights.add(1, number, shard=1)
+        store = ExportStore(str(tmp_path / path), FEED)
+        plan = flights.plan(store, None)
+        flights.run(store, plan)
+        done = {one.unit.shard: [one.unit.range] for one in plan.units}
+        rows = cursors.advance(flights.source, Variables(), CONSUMER, FEED, done, by="test")
+    fault = begins_later(store, rows[0])
+    assert fault is not None
+    assert "has passed batches before" in fault.what
+    assert f"export them again: airflow-changefeed cursor reset {CONSUMER} --feed {FEED}" in fault.remedy
 
 
 def test_a_file_whose_events_were_purged_comes_from_a_backup_only(patient: Patient) -> None:
