@@ -335,10 +335,9 @@ def _check_columns(
 
     :raises ColumnTypeError: it cannot; names them, and the remedy.
     """
-    lake.check(schema, seen.schema if record is not None else None)
-    if record is None:
-        return
-    lost = [name for name, place in record.base.fields.items() if source.columns.get(name) != place]
+    fields = {} if record is None else record.base.fields
+    lost = [name for name, place in fields.items() if source.columns.get(name) != place]
+    # First: a column whose name has other letter case now has the same remedy.
     if lost:
         raise ColumnTypeError(
             f"table {source.table!r} of feed {source.store.feed!r} does not have "
@@ -347,6 +346,7 @@ def _check_columns(
             column=lost[0],
             columns=lost,
         )
+    lake.check(schema, seen.schema if record is not None else None)
 
 
 # ---- the commit

@@ -136,6 +136,23 @@ def test_columns_that_swap_their_names_are_folded_as_what_they_are(
     assert shop.reconciled().equal
 
 
+def test_a_current_table_is_made_again_after_a_rename_in_letter_case(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As after any rename: its error says how."""
+    shop = NamedShop(spark, tmp_path, ("name_of",))
+    shop.merge("delta")
+    shop.fold()
+    folded = shop.exported
+    shop.stock.change("alter table stock rename column name_of to Name_Of")
+    shop.stock.source.refresh_capture(CAPTURE)
+    shop.names = ("Name_Of",)
+    shop.change()
+    with pytest.raises(ColumnTypeError, match=r"does not have column 'name_of' .* make it again"):
+        shop.merge("delta")
+    assert shop.merge("delta", base=folded) == shop.own(shop.stock.rows())
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
     spark: SparkSession, tmp_path: Path, written: bool
