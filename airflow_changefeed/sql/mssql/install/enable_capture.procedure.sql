@@ -107,11 +107,21 @@ begin
                     or c.not_for_replication <> isnull(@not_for_replication, 0) or f.shard_key_type <> @shard_key_type))
                 set @problem = N'with other settings';
             select @no = t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id and t.object_id = @object_id;
+            -- Of a capture of all columns, a list that names each of them is the same.
             if @no is not null and exists (
                 select 1 from <<schema>>.[capture_tables] as t
-                where t.capture_id = @capture_id and t.table_no = @no and (
-                    isnull(t.insert_columns, N'') <> isnull(@insert_columns, N'') or isnull(t.update_columns, N'') <> isnull(@update_columns, N'')
-                    or isnull(t.delete_columns, N'') <> isnull(@delete_columns, N'') or t.shard <> @shard))
+                cross apply (values
+                    (N'insert', t.insert_columns, @insert_columns), (N'update', t.update_columns, @update_columns), (N'delete', t.delete_columns, @delete_columns)
+                ) as o (operation, present, asked)
+                where t.capture_id = @capture_id and t.table_no = @no and (t.shard <> @shard or (isnull(o.present, N'') <> isnull(o.asked, N'') and (
+                    isnull(o.present, N'') <> N'[]' or o.asked is null
+                    or exists (select 1 from openjson(o.asked) as j where not exists (
+                        select 1 from <<schema>>.[capture_columns] as k
+                        where k.capture_id = t.capture_id and k.table_no = t.table_no and k.name = j.value collate database_default))
+                    or exists (select 1 from <<schema>>.[capture_columns] as k
+                        where k.capture_id = t.capture_id and k.table_no = t.table_no
+                            and 1 = case o.operation when N'insert' then k.on_insert when N'update' then k.on_update else k.on_delete end
+                            and not exists (select 1 from openjson(o.asked) as j where j.value collate database_default = k.name))))))
                 set @problem = N'with other columns or another shard';
             if @problem is not null
             begin
