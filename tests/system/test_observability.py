@@ -158,7 +158,7 @@ def test_metrics_reach_a_socket_with_their_tags(monkeypatch: pytest.MonkeyPatch)
         metrics.exported("shop.Order", "ware house", 3, 1575, HOUR)
         metrics.sealed("shop.Order", "ware house", timedelta(milliseconds=250))
         received = [listener.recv(1000).decode() for _ in range(4)]
-    tags = "feed=shop.Order,consumer=ware_house"
+    tags = "feed=shop.Order,consumer=ware_house-59691e06"
     assert received == [
         f"airflow.changefeed.export.rows,{tags}:3|c",
         f"airflow.changefeed.export.bytes,{tags}:1575|c",
@@ -221,7 +221,7 @@ def test_metrics_of_a_forked_task_reach_opentelemetry_with_their_tags(
         for metric in scope.metrics
         if "changefeed" in metric.name
     }
-    tags = {"feed": "shop.Order", "consumer": "ware_house"}
+    tags = {"feed": "shop.Order", "consumer": "ware_house-59691e06"}
     for point in found.values():
         assert {each.key: each.value.string_value for each in point.attributes} == tags
     assert found["airflow.changefeed.export.rows"].as_int == 3
