@@ -39,6 +39,10 @@ class Owned(Protocol):
         """The identity of the feed's database."""
 
 
+#: What to do about a claim that cannot be read.
+DAMAGED = "Restore it, or remove it; the next export writes it again, by what the manifests say"
+
+
 @dataclass(frozen=True)
 class Claim(Document):
     """
@@ -164,7 +168,10 @@ def read(files: Files, layout: Layout) -> Claim | None:
     content = files.read(layout.claim)
     if content is None:
         return None
-    return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
+    try:
+        return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
+    except ManifestError as problem:
+        raise ManifestError(f"{problem.message}. {DAMAGED}", **problem.facts) from None
 
 
 def tables(files: Files, feed: str) -> list[str]:

@@ -16,7 +16,7 @@ from airflow_changefeed.exceptions import (
     OutputNotWritableError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.output.claims import Claim
+from airflow_changefeed.output.claims import DAMAGED, Claim
 from airflow_changefeed.output.layout import (
     METADATA_FOLDERS,
     ManifestName,
@@ -61,8 +61,7 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
     except UnsupportedVersionError as problem:
         yield output_fault(FaultKind.CLAIM_NEWER, problem.message, UPGRADE, path=path)
     except ManifestError as problem:
-        remedy = "Restore it, or remove it; the next export writes it again, by what the manifests say"
-        yield output_fault(FaultKind.CLAIM_DAMAGED, problem.message, remedy, path=path)
+        yield output_fault(FaultKind.CLAIM_DAMAGED, problem.message, DAMAGED, path=path)
     else:
         owner = ""
         if found.feed != store.feed:

@@ -350,6 +350,9 @@ def test_a_claim_that_is_lost_is_written_again_by_the_next_export(
     (fault,) = verify(store, source=flights.source)
     assert fault.kind is (FaultKind.CLAIM_MISSING if damage is None else FaultKind.CLAIM_DAMAGED)
     assert "next export writes it again, by what the manifests say" in fault.remedy
+    if damage is not None:
+        with pytest.raises(ManifestError, match="Restore it, or remove it; the next export writes it again"):
+            flights.plan(store, hours(3, 4))
     claim.unlink(missing_ok=True)
     with pytest.raises(ManifestError, match="run an export, which writes it again"):
         store.claimed()
