@@ -40,9 +40,11 @@ class EventsBefore:
     def what(self) -> str:
         """What is known, as a sentence."""
         events = f"{self.count} events or more" if self.is_more else counted(self.count, "event")
+        lie, them = ("lies", "it") if events == "1 event" else ("lie", "them")
         return (
-            f"{events} from {format_time(self.first)} on lie before the beginning of consumer "
-            f"{self.consumer}, which its first run has set to {format_time(self.until)}: nothing exports them"
+            f"{events} from {format_time(self.first)} on {lie} before the beginning of consumer "
+            f"{self.consumer}, which its first run has set to {format_time(self.until)}: "
+            f"nothing exports {them}"
         )
 
     def remedy(self, dag_id: str | None) -> str:

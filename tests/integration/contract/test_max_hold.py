@@ -283,6 +283,7 @@ def test_what_was_read_while_a_purge_went_by_is_not_handed_out(
         yield from read(*range_, **options)
 
     monkeypatch.setattr(source, "stream", stream)
+    monkeypatch.setattr(intake, "_LOOK_SECONDS", 0.1)
     with Consumer(source, SLOW, bench.feed) as consumer:
         for _ in range(2):
             with pytest.raises(PurgedError, match="it is lost"):

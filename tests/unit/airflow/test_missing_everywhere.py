@@ -227,6 +227,7 @@ def test_events_before_the_beginning_are_named_until_they_are_exported(
     place.export(0, 1)
     place.export(2, 3)
     assert place.freshness().counts.events_before == 1
+    assert "1 event from 2013-01-01T01:00:00Z on lies before" in place.consumer["before"]["what"]
     place.export(1, 2)
     for name, say in looks.items():
         assert "beginning of consumer" not in say(), name
