@@ -113,6 +113,12 @@ FORMS = (
         "",
     ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
+    Form(
+        "datalength counts the bytes of UTF-8",
+        "mssql/install/check_captured",
+        "datalength(u.name) / 2",
+        "len(u.name + N'.') - 1",
+    ),
     *(
         Form(
             "convert reads no hexadecimal digits",

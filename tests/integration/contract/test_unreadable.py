@@ -10,6 +10,7 @@ import pytest
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.handlers import attempt
 from airflow_changefeed.consumers.handlers.attempt import Backoff, Run
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison, Outcome
@@ -78,8 +79,12 @@ def test_a_value_is_parked_as_a_row_that_is_gone(bench: Bench) -> None:
     assert f"column '{column}'" in reason
 
 
-def test_a_consumer_that_does_not_park_stops_there_after_the_other_shards(bench: Bench) -> None:
+def test_a_consumer_that_does_not_park_stops_there_after_the_other_shards(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its attempts counted over restarts, by a handler or by hand."""
+    # However slowly others are read, it is not tried a third time before they are.
+    monkeypatch.setattr(attempt, "_STOPPED", 3600.0)
     _ready(bench, on_poison=OnPoison.STOP)
     with pytest.raises(PoisonError, match="failed 2 times, last with MissingEventError"):
         _consume(bench)

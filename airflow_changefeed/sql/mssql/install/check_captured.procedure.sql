@@ -74,7 +74,7 @@ begin
             when c.unit between 0xD800 and 0xDBBF then 8
             when c.unit > 0xFFF then 7
             when c.unit > 0xFF then 6
-            when nchar(c.unit) collate Latin1_General_BIN2 like N'[A-Za-z0-9.-]' or (c.unit = 0x5F and c.place > 1) then 1
+            when nchar(c.unit) collate Latin1_General_BIN2 like N'[-.A-Za-z0-9]' or (c.unit = 0x5F and c.place > 1) then 1
             else 5 end) as bytes
         from (
             select u.name, u.place, unicode(substring(u.name collate Latin1_General_BIN2, u.place, 1)) as unit from units as u

@@ -33,7 +33,11 @@ begin
         select @seen = max(g.number) from <<schema>>.[capture_gaps] as g;
         select @id = c.capture_id, @is_enabled = c.is_enabled from <<schema>>.[captures] as c where c.name = N'<<name_text>>';
         if @resync = 1 and @is_enabled = 0
+        begin
+            -- A caller who has seen it enabled hears that first.
+            exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
             throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @snapshot = 1, or resolve without @resync', 1;
+        end;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g
         where g.capture_id = @id and g.resolved_at is null and g.number <= @seen and @is_enabled = 1;
