@@ -315,7 +315,7 @@ def of_overview(
 
 
 def of_feed(found: FeedOverview) -> Evidence:
-    """Return what an overview knows of a feed, whoever its consumers are; its shards may be unread."""
+    """Return what an overview knows of a feed itself, also where its shards could not be read."""
     gap = min((one.begin for one in found.gaps or ()), default=None)
     return Evidence((), found.info.sealed_until, gap)
 

@@ -110,7 +110,7 @@ MSSQL = (
         "Seal",
         "feed/seal_feed.procedure",
         {"@LockMode = N'Exclusive'": "@LockMode = N'Shared'"},
-        "tests/integration/mssql/test_waiting.py::test_a_seal_waits_for_whoever_makes_a_new_shard",
+        "tests/integration/mssql/test_waiting.py::test_a_seal_waits_for_a_writer_that_makes_a_new_shard",
     ),
     _tsql(
         "tsql_seals_without_raising_the_clocks",

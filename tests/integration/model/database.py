@@ -207,7 +207,7 @@ class Database(Locks):
         )
 
     def read_for_update(self, work: Work, table: str, key: Key) -> Step:
-        """Read one row and keep others from changing it (``updlock``); None where there is none."""
+        """Read one row and keep others from changing it (``updlock``); None if it does not exist."""
         resource, rows = (table, *key), self.tables[table]
 
         def act() -> Any:

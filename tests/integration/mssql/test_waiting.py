@@ -88,7 +88,7 @@ def test_a_new_shard_waits_for_a_seal_as_long_as_the_caller_says(
     client.results("rollback transaction")
 
 
-def test_a_seal_waits_for_whoever_makes_a_new_shard(feeds: Database, client: Client) -> None:
+def test_a_seal_waits_for_a_writer_that_makes_a_new_shard(feeds: Database, client: Client) -> None:
     """They share the lock of the floor: a shard that the seal does not see yet must begin above it."""
     _lock(client, f"changefeed/{client.value(f'select object_id({FEED!r})')}/floor", "Shared")
     with feeds.client() as other:
