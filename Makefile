@@ -14,11 +14,15 @@ UV_VERSION := $(shell sed -n 's/^uv==\([^ ;]*\).*/\1/p' constraints.txt)
 UV := $(BIN)/uv
 # Where `make ui` listens, on 127.0.0.1
 PORT ?= 8080
-# Processes that share the tests, two more than cores because they also wait for servers, clocks and Spark; 0 runs
+# Processes that share the tests, one more than cores because they also wait for servers, clocks and Spark; 0 runs
 # the tests in this one, for --pdb and the like
-WORKERS ?= 4
+WORKERS ?= 3
 # More options for pytest, for example: make test PYTEST_ARGS="tests/unit -k ulid"
 PYTEST_ARGS ?=
+# A folder for a JUnit report of each target: tests.tools.check_report judges them
+REPORTS ?=
+PYTEST = -m pytest $(if $(REPORTS),--junitxml='$(REPORTS)/$@.xml')
+SHARED := -n $(WORKERS) --dist loadgroup
 
 # Minors of Spark: the newest patch of each, the Python of one, and files of tests that need what one lacks
 SPARKS ?= 3.5 4.0 4.1 4.2 4.3
@@ -50,7 +54,7 @@ unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 # Some dozen processes of Airflow and Spark are started, each of which would compile a thousand modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java libraries demo demo-mssql ui test fuzz check matrix matrix-spark operators observability constraints-operators walks docs svg pictures constraints-docs browser stores readers soak mutants tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
+.PHONY: help setup java libraries demo demo-mssql ui test test-more fuzz check matrix matrix-spark operators observability constraints-operators walks docs svg pictures constraints-docs browser stores readers soak mutants tsql test-mssql bench plots lint format constraints constraints-airflow build release-check fixtures surface clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -108,8 +112,12 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 		$(MAKE) .venv-observability/.changefeed-installed && exec .venv-observability/bin/python -m tests.system.ui --port "$(PORT)"; \
 	else exec $(BIN)/python -m tests.system.ui --port "$(PORT)"; fi
 
-test: setup java libraries ## Run all tests but soak, walks, tsql, browser, stores, readers and observability (13 minutes on two cores)
-	@$(BIN)/python -m pytest -m "not soak and not walks and not tsql and not browser and not stores and not registry and not operators and not readers and not observability" -n $(WORKERS) $(PYTEST_ARGS)
+# Which tests are in which tier: docs/CONTRIBUTING.md
+test: setup java libraries ## Run the gate: each promise, quickly (5 minutes on two cores)
+	@$(BIN)/python $(PYTEST) -m "not ci and not nightly" $(SHARED) $(PYTEST_ARGS)
+
+test-more: setup java libraries ## Run what the gate leaves out: Spark, Airflow's processes, races (10 minutes)
+	@$(BIN)/python $(PYTEST) -m "ci and not nightly" $(SHARED) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
 .venv-spark-%/.changefeed-installed: constraints/spark.in constraints.txt $(wildcard constraints/spark-*.txt) | $(STAMP)
@@ -123,7 +131,7 @@ test: setup java libraries ## Run all tests but soak, walks, tsql, browser, stor
 # PySpark before 4.2 leaves sockets to the garbage collector, and 3.5 still uses distutils.
 matrix-spark: $(SPARKS:%=.venv-spark-%/.changefeed-installed) java ## Test jobs and data source on other Sparks (SPARKS="3.5 4.0"), and what a plain install takes
 	@status=0; \
-	$(BIN)/python -m pytest -m registry $(PYTEST_ARGS) tests/integration/test_registry.py || status=1; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/registry || status=1; \
 	$(foreach minor,$(SPARKS),echo "Spark $(minor)"; \
 		.venv-spark-$(minor)/bin/python -m pytest \
 			-W 'ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning' \
@@ -143,7 +151,7 @@ matrix: $(MINORS:%=.venv-airflow-%/.changefeed-installed) java ## Run the tests 
 	@status=0; \
 	for minor in $(MINORS); do \
 		echo "Airflow $$minor"; \
-		.venv-airflow-$$minor/bin/python -m pytest -m "not browser" -n $(WORKERS) $(PYTEST_ARGS) $(FACES) || status=1; \
+		.venv-airflow-$$minor/bin/python -m pytest $(if $(REPORTS),--junitxml='$(REPORTS)/$@-'$$minor.xml) -m "not nightly" $(SHARED) $(PYTEST_ARGS) $(FACES) || status=1; \
 	done; \
 	exit $$status
 
@@ -154,7 +162,7 @@ matrix: $(MINORS:%=.venv-airflow-%/.changefeed-installed) java ## Run the tests 
 	@touch $@
 
 operators: .venv-operators/.changefeed-installed ## Import and render the documented operators of other providers
-	@.venv-operators/bin/python -m pytest -m operators $(PYTEST_ARGS) tests/system/test_operators.py
+	@.venv-operators/bin/python $(PYTEST) $(PYTEST_ARGS) tests/operators
 
 constraints-operators: setup ## Resolve constraints/operators.txt again
 	@grep -E '^(apache-airflow|pyspark|pyspark-client)==' constraints.txt > build/airflow.in
@@ -172,14 +180,14 @@ constraints-operators: setup ## Resolve constraints/operators.txt again
 	@touch $@
 
 observability: .venv-observability/.changefeed-installed ## Test lineage and metrics with real clients of OpenLineage and StatsD, and the alerts (needs Python 3.11 or later and promtool)
-	@.venv-observability/bin/python -m pytest $(PYTEST_ARGS) \
-		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/system/test_observability.py
+	@.venv-observability/bin/python $(PYTEST) $(PYTEST_ARGS) \
+		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/observability
 
 walks: setup java ## Walk the long tutorials as their readers do (3 minutes)
-	@$(BIN)/python -m pytest -m walks --timeout 900 $(PYTEST_ARGS) tests/system/test_walks.py
+	@$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/walks
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)
-	@$(BIN)/python -m pytest -m browser $(PYTEST_ARGS) tests/system/test_page.py
+	@$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/browser
 
 # What plays Azure and Google Cloud Storage on this machine. Azurite from 3.36 on needs Node 22.
 AZURITE_VERSION := 3.35.0
@@ -194,7 +202,7 @@ build/stores/bin/fake-gcs-server:
 	@GOBIN="$$PWD/build/stores/bin" go install "github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)"
 
 stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-gcs-server ## Test exports to Azure and Google Cloud Storage (needs Node.js and Go)
-	@$(BIN)/python -m pytest -m stores --timeout 900 -n $(WORKERS) $(PYTEST_ARGS) tests/integration/stores
+	@$(BIN)/python $(PYTEST) -m "not nightly" --timeout 900 $(SHARED) $(PYTEST_ARGS) tests/stores
 
 # DuckDB with those of its extensions that packages have. Spark takes its jars from Maven Central.
 .venv-readers/.changefeed-installed: constraints/readers.txt | $(STAMP)
@@ -204,7 +212,7 @@ stores: setup build/stores/node_modules/.bin/azurite-blob build/stores/bin/fake-
 	@touch $@
 
 readers: .venv-readers/.changefeed-installed .venv-spark-4.1/.changefeed-installed java ## Read tables by Spark and by DuckDB's extensions
-	@$(BIN)/python -m pytest -m readers --timeout 900 $(PYTEST_ARGS) tests/integration/readers
+	@$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/readers
 
 # Sphinx, and what draws, beside the package with its Airflow, whose docstrings Sphinx reads.
 .venv-docs/.changefeed-installed: pyproject.toml constraints.txt constraints/docs.txt | $(STAMP)
@@ -237,9 +245,9 @@ constraints-docs: setup ## Resolve constraints/docs.txt again
 	@mv build/docs.txt constraints/docs.txt
 	@rm build/constraints.txt
 
-soak: setup java libraries ## Run the long tests
+soak: setup java libraries ## Run the nightly tests: launchers, long races, all values and names, breaks (hours; needs Mono)
 	@! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(MAKE) .venv-observability/.changefeed-installed
-	@$(BIN)/python -m pytest -m soak --timeout 7200 $(PYTEST_ARGS)
+	@$(BIN)/python $(PYTEST) -m nightly --timeout 7200 $(PYTEST_ARGS) tests/unit tests/integration tests/system tests/stores
 
 # Those of T-SQL, on the server named by CHANGEFEED_TEST_MSSQL: make mutants SERVER=1; one: make mutants ONLY=purge_past_acks
 mutants: setup java ## Break the package, one break at a time in a copy, and see that the tests notice (10 minutes; needs Mono)
@@ -258,7 +266,7 @@ fuzz: build/fuzz/atheris ## Fuzz what reads documents of others, guided by cover
 tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	@status=0; \
 	$(BIN)/python -m tests.tools.tsql || status=1; \
-	$(BIN)/python -m pytest -m tsql $(PYTEST_ARGS) tests/tsql || status=1; \
+	$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/tsql || status=1; \
 	exit $$status
 
 test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -59,18 +59,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+#: What a process makes once, and what costs more than the tests that use it, by its fixture.
+SHARED = {"spark": "spark", "runner": "dag runs"}
+
 if WORKER:
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-        """Begin with what takes longest."""
-        from tests.distribution import rank_of
-
-        items.sort(key=lambda item: rank_of(item.nodeid))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Keep together what shares a Spark session, a database, or what a module sets up."""
-    from tests.distribution import Groups
-
-    return Groups(config, log)
+        """Tell pytest-xdist which tests stay in one process; it begins with the largest groups."""
+        for item in items:
+            groups = [SHARED[fixture] for fixture in getattr(item, "fixturenames", ()) if fixture in SHARED]
+            if "CHANGEFEED_TEST_MSSQL" in os.environ and "mssql" in re.split(r"[/\[\]-]", item.nodeid):
+                groups = ["mssql"]  # they empty one database
+            for group in groups:
+                item.add_marker(pytest.mark.xdist_group(group))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from airflow_changefeed.output.store import ExportStore
 from tests.benchmarks.figures import Chapter, Target
-from tests.integration.stores import servers
-from tests.integration.stores.day import (
+from tests.stores import servers
+from tests.stores.day import (
     MOST_REQUESTS,
     MOST_REQUESTS_OF_A_REPLACEMENT,
     UNITS,

@@ -20,7 +20,7 @@ from tests.tools.released.place import Place, versions
 from tests.tools.released.scenario import FEED, HOUR, START, begin, write_orders
 from tests.tools.released.write import commit_of
 
-pytestmark = [pytest.mark.soak, pytest.mark.races, pytest.mark.airflow]
+pytestmark = [pytest.mark.nightly, pytest.mark.races, pytest.mark.airflow]
 #: Hours that both versions export, all of them, each in an order of its own.
 HOURS = 12
 ROUNDS = int(os.environ.get("CHANGEFEED_ROLLING_ROUNDS", "5"))

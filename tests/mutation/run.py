@@ -74,7 +74,7 @@ def try_break(project: Path, one: Break) -> tuple[bool, str]:
 
 def _run(project: Path, tests: Sequence[str], *, needs_server: bool) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": str(project)}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not nightly"]
     command.append(f"--basetemp={project.parent / 'temporary'}")
     # Of the tests that run on every engine only those of the one that is broken.
     if needs_server:

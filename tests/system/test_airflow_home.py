@@ -18,7 +18,7 @@ from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.processes import HomeError, alive, command_line, wait_for
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.ci, pytest.mark.airflow, pytest.mark.xdist_group("airflow home")]
 
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

@@ -160,6 +160,7 @@ def check_output(run: Places) -> None:
     run.search.look_into("temporary files", run.temp, "airflow_changefeed/__init__.py")
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 def test_no_secret_is_found_after_a_run(
     runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +200,7 @@ def test_no_secret_is_found_after_a_run(
 
 
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.nightly
 def test_no_secret_is_found_in_a_whole_airflow(tmp_path: Path) -> None:
     """In scheduler, triggerer and API server, all at debug level, and in what a person asks them for."""
     with places(tmp_path) as run:

@@ -144,7 +144,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("way", ["installed", "archive"])
 def test_an_export_runs_on_a_standalone_cluster(

@@ -103,6 +103,7 @@ def test_a_task_that_is_asked_to_stop_fails_and_its_retry_consumes_the_rest(
     assert rows(feed, "select events from seen") == [(EVENTS,)]
 
 
+@pytest.mark.ci
 def test_a_command_that_was_to_reach_the_head_says_that_it_did_not(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
 ) -> None:

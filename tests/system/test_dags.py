@@ -162,6 +162,7 @@ def test_a_day_then_an_hour_then_a_chosen_window_are_exported(
     assert followed[-1]["window"] == "[2013-01-01T23:00:00Z, 2013-01-02T00:00:00Z)"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not HAS_ROLLUPS, reason="no DAG waits for all partitions of a day before Airflow 3.3")
 def test_a_day_is_followed_when_its_hours_are_there(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
@@ -186,6 +187,7 @@ def test_a_day_is_followed_when_its_hours_are_there(
     assert result.results[-1] == [{"day": "2013-01-01", "rows": 24 * 60}]
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 def test_a_job_that_another_operator_starts_is_finished(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,6 +207,7 @@ def test_a_job_that_another_operator_starts_is_finished(
     assert result.output.count("spark-submit") > 0
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 def test_many_feeds_are_exported_by_one_job(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path
@@ -272,6 +275,7 @@ def test_a_captured_table_is_exported_and_folded(
     assert result.is_good
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 def test_a_captured_table_is_kept_current(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -306,6 +310,7 @@ def test_a_captured_table_is_kept_current(
     assert merged[1]["at"] == format_time(window.end)
 
 
+@pytest.mark.ci
 def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """It fails at once, after it has asked Airflow for the DAG; once the export is done, it succeeds."""
     feed.seal(FEED, feed.now())
@@ -329,6 +334,7 @@ def test_a_watch_says_why_an_export_is_late(feed: SqliteFeedSource, runner: DagR
     assert [(row["consumer"], row["is_fresh"]) for row in rows] == [(CONSUMER, True)]
 
 
+@pytest.mark.ci
 def test_maintenance_drains_purges_and_verifies(feed: SqliteFeedSource, runner: DagRunner) -> None:
     """
     What nobody has exported yet stays in the feed; a sample of the export is read.

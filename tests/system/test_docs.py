@@ -30,6 +30,7 @@ def _shown(text: str) -> str:
     return re.sub(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-][\d:]+ +│", "│ a time │", text)
 
 
+@pytest.mark.ci
 def test_the_tutorial_runs(
     runner: DagRunner,
     tmp_path: Path,

@@ -24,7 +24,7 @@ FEEDS = ("nyc.Flight", "nyc.Weather")
 START = datetime(2013, 3, 30, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 
-pytestmark = [pytest.mark.airflow]
+pytestmark = [pytest.mark.ci, pytest.mark.airflow]
 
 
 @pytest.fixture

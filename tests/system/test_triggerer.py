@@ -20,7 +20,7 @@ from tests.system.airflow_settings import MARKER, AirflowSettings
 from tests.system.fork_server import WITHOUT_SERVER, ForkedProcess, ForkServer
 from tests.system.processes import end_all, processes_of, tail, wait_for
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.ci, pytest.mark.airflow]
 
 SENSORS = 40
 FEED = "nyc.Flight"

@@ -113,6 +113,7 @@ def test_a_closed_terminal_is_noticed() -> None:
     os.close(terminal)
 
 
+@pytest.mark.ci
 def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +181,7 @@ def left(folder: Path) -> list[str]:
     return [command_line(process) for process in [*home.processes(), *postgres]]
 
 
+@pytest.mark.ci
 @pytest.mark.airflow
 def test_ctrl_c_while_loading_ends_the_writers_and_the_next_start_loads_again(tmp_path: Path) -> None:
     """Half a feed is never taken for a whole one."""
@@ -248,7 +250,7 @@ def exported_to(folder: Path) -> list[str]:
     return [one["name"] for event in events for one in event["outputs"] if one["name"].endswith(FEED)]
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.airflow
 def test_a_second_start_finds_what_the_first_has_done_and_every_end_leaves_nothing(tmp_path: Path) -> None:
     """

@@ -174,7 +174,7 @@ def steps_of_tests(changed: Iterable[str], tests: Sequence[str], more: Sequence[
     steps: list[Step] = [(" ".join([f"pytest: {len(tests)} files of tests", *end]), [*pytest, *tests, *more])]
     if any(map(is_in_contract, changed)):
         embedded = ["env", "-u", "CHANGEFEED_TEST_MSSQL", *pytest, CONTRACT]
-        chosen = ["-m", "not soak and not spark and not races"]
+        chosen = ["-m", "not nightly and not spark and not races"]
         steps.append((" ".join(["pytest: the contract suite", *end]), [*embedded, *chosen, *more]))
     return steps
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Judge pytest's JUnit report: fail where a test was expected and did not run.
+Judge the JUnit reports of a run by tiers: fail where a test was expected and did not run.
 
-``python -m tests.tools.check_report REPORT ALLOWED_SKIPS [FAILED_CHECKS]`` prints what is wrong and, on the
-last line, ``N passed, N failed``; FAILED_CHECKS (how many other checks failed before) is added to the latter.
+``python -m tests.tools.check_report FOLDER ALLOWED_SKIPS FAILED_CHECKS TIER...`` reads ``FOLDER/TIER.xml`` of
+each tier, prints what is wrong and, on the last line, ``N passed, N failed``; FAILED_CHECKS (how many checks
+without a report failed before) is added to the latter.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from xml.etree import ElementTree
 
-SUITES = ("tests.unit", "tests.integration", "tests.system")
+_SUITES = ("tests.unit", "tests.integration", "tests.system")
+#: Of each tier, and each target with a folder of its own, the folders of which tests must have run.
+EXPECTED = {
+    "test": _SUITES,
+    "test-more": _SUITES,
+    "soak": _SUITES,
+    "matrix": ("tests.unit", "tests.system"),
+    "observability": ("tests.unit", "tests.observability"),
+    **{
+        target: (f"tests.{target}",)
+        for target in ("browser", "operators", "readers", "stores", "tsql", "walks")
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +48,9 @@ class Outcome:
 
 
 def _outcome(case: ElementTree.Element) -> Outcome:
-    name = f"{case.get('classname')}::{case.get('name')}"
+    # pytest-xdist names the group behind a test, and a group has no place in the name.
+    test = re.sub(r"@[^@\]]*$", "", case.get("name") or "")
+    name = f"{case.get('classname')}::{test}"
     for tag in ("failure", "error", "skipped"):
         found = case.find(tag)
         if found is not None:
@@ -56,20 +72,21 @@ def read_allowed(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def problems(outcomes: Sequence[Outcome], allowed: Sequence[str]) -> list[str]:
+def problems(tier: str, outcomes: Sequence[Outcome], allowed: Sequence[str]) -> list[str]:
     """
     Say what did not run although it should have.
 
+    :param tier: one of ``EXPECTED``, perhaps with a version behind it.
     :param allowed: patterns of tests that may be skipped.
     :return: one sentence per problem; failed tests are not among them.
     """
     found = [
-        f"no test of {suite.replace('.', '/')} ran"
-        for suite in SUITES
+        f"{tier}: no test of {suite.replace('.', '/')} ran"
+        for suite in EXPECTED[tier.rstrip("-.0123456789")]
         if not any(o.name.startswith(f"{suite}.") and o.result in ("passed", "failed") for o in outcomes)
     ]
     found += [
-        f"{o.name} was skipped ({o.message}) and is not on the list of allowed skips"
+        f"{tier}: {o.name} was skipped ({o.message}) and is not on the list of allowed skips"
         for o in outcomes
         if o.result == "skipped" and not any(fnmatchcase(o.name, pattern) for pattern in allowed)
     ]
@@ -78,20 +95,20 @@ def problems(outcomes: Sequence[Outcome], allowed: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the problems and the counts; 1 if anything failed or did not run."""
-    report, allow_list = Path(arguments[0]), Path(arguments[1])
-    failed = int(arguments[2]) if len(arguments) > 2 else 0
-    passed = 0
-    try:
-        outcomes = read_report(report)
-    except (OSError, ElementTree.ParseError) as error:
-        wrong = [f"pytest left no report: {error}"]
-    else:
-        wrong = problems(outcomes, read_allowed(allow_list))
-        passed = sum(outcome.result == "passed" for outcome in outcomes)
-        failed += sum(outcome.result == "failed" for outcome in outcomes)
-    for sentence in wrong:
-        print(f"FAILED: {sentence}")
-    failed += len(wrong)
+    folder, allow_list, checks, *tiers = arguments
+    passed, failed = 0, int(checks)
+    for tier in tiers:
+        try:
+            outcomes = read_report(Path(folder, f"{tier}.xml"))
+        except (OSError, ElementTree.ParseError) as error:
+            wrong = [f"{tier}: pytest left no report: {error}"]
+        else:
+            wrong = problems(tier, outcomes, read_allowed(Path(allow_list)))
+            passed += sum(outcome.result == "passed" for outcome in outcomes)
+            failed += sum(outcome.result == "failed" for outcome in outcomes)
+        for sentence in wrong:
+            print(f"FAILED: {sentence}")
+        failed += len(wrong)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

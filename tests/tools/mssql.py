@@ -34,7 +34,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 REPORT = PROJECT / "build" / "mssql-report.xml"
 TARGETS = ("tests/integration/contract", "tests/integration/mssql")
 #: The page on feeds of the server, where there is a browser.
-PAGE, BROWSERS = "tests/system/test_page.py", ("chromium", "chromium-browser", "google-chrome")
+PAGE, BROWSERS = "tests/browser/test_page.py", ("chromium", "chromium-browser", "google-chrome")
 #: Seconds for a container to answer: its first start makes the system databases.
 PATIENCE = 300
 
@@ -180,7 +180,7 @@ def has_browser() -> bool:
 
 def pytest_command(targets: Sequence[str] = TARGETS) -> list[str]:
     """Return the command that runs all tests of SQL Server but those of ``make soak``."""
-    return [sys.executable, "-m", "pytest", "-k", "mssql", "-m", "not soak", *targets]
+    return [sys.executable, "-m", "pytest", "-k", "mssql", "-m", "not nightly", *targets]
 
 
 def _run(uri: str, arguments: Sequence[str]) -> int:

@@ -26,8 +26,6 @@ from tests.tools.tsql.checker import Checker, CompilerError
 from tests.tools.tsql.findings import Job, Text
 from tests.tools.tsql.tables import KEY_TYPES, LONGEST_NAME, SHARD_TYPES, cases, quoted
 
-pytestmark = pytest.mark.tsql
-
 
 def _wheel(folder: Path) -> Path:
     path = folder / "some.whl"

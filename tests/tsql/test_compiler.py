@@ -9,8 +9,6 @@ from tests.tools.tsql.checker import Checker
 from tests.tools.tsql.findings import AZURE, Finding, Job, Text
 from tests.tsql.conftest import SETTINGS, Check
 
-pytestmark = pytest.mark.tsql
-
 
 @pytest.mark.parametrize(
     ("statement", "message"),

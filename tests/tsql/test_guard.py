@@ -12,8 +12,6 @@ from airflow_changefeed.sql.mssql import install_tokens
 from tests.tools.tsql.checker import Checker
 from tests.tools.tsql.findings import AZURE, OLDEST, Job, Text
 
-pytestmark = pytest.mark.tsql
-
 PROCEDURE = """
 create procedure [changefeed].[check_captured_tables] (
     @table_schema nvarchar(128) = null, @table_name nvarchar(128) = null, @added nvarchar(max) = null,

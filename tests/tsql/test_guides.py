@@ -8,8 +8,6 @@ import pytest
 from tests.examples import examples
 from tests.tsql.conftest import Check
 
-pytestmark = pytest.mark.tsql
-
 PAGE = "how-to/choose-how-a-feed-is-stored.md"
 
 

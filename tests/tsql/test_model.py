@@ -27,8 +27,6 @@ from tests.tools.tsql.checker import Checker
 from tests.tools.tsql.objects import objects
 from tests.tsql.locks import CONSUMERS, HINTS, INSIDE, MODELLED, OUTSIDE, Row
 
-pytestmark = pytest.mark.tsql
-
 FOLDER = PROJECT / "airflow_changefeed" / "sql" / "mssql"
 #: Of the model's remedies those that no lock, no hint and no order of statements makes: that an outbox knows
 #: its transactions, and that they are ordered by their last number.

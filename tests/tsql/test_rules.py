@@ -9,8 +9,6 @@ from tests.tools.tsql.checker import Checker
 from tests.tools.tsql.findings import Finding, Job, Text
 from tests.tsql.conftest import SETTINGS, Check
 
-pytestmark = pytest.mark.tsql
-
 CALLED = Text(
     "called.sql",
     f"create procedure dbo.called (@a int, @b int = null, @c int = 0 output) as {SETTINGS} return 0;",

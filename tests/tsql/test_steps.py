@@ -8,8 +8,6 @@ import pytest
 from tests.tools.tsql.assemblies import fetch
 from tests.tools.tsql.checker import Checker, CompilerError
 
-pytestmark = pytest.mark.tsql
-
 
 @pytest.mark.parametrize(
     ("sql", "steps"),

@@ -20,8 +20,6 @@ from tests.tsql.conftest import Check
 from tests.tsql.test_types import COLUMNS, EVENT_TABLE, SCHEMAS
 from tests.unit.sources.mssql_feeds import make_feed
 
-pytestmark = pytest.mark.tsql
-
 INDEX = Text("index.sql", "create unique index [PK] on [s].[T] (k)")
 
 

@@ -13,8 +13,6 @@ from tests.tools.tsql.findings import Text
 from tests.tsql.conftest import Check
 from tests.unit.sources.mssql_feeds import make_feed
 
-pytestmark = pytest.mark.tsql
-
 #: Newer than the compiler.
 NEWER = ("json",)
 COLUMNS = (

@@ -104,6 +104,7 @@ def test_the_contract_suite_runs_for_what_it_shows(file: str, is_shown: bool) ->
         assert {"tests/integration/contract/", "-x"} <= set(command)
 
 
+@pytest.mark.ci
 def test_the_contract_suite_without_its_races_is_most_of_it() -> None:
     """The folders and markers that are named are there."""
     for folder in (*check.IN_CONTRACT, check.NOT_IN_CONTRACT[0]):

@@ -115,6 +115,7 @@ def test_the_page_is_tested_where_there_is_a_browser(
     assert has_browser() is found
 
 
+@pytest.mark.ci
 def test_the_page_has_tests_of_the_server() -> None:
     """Each action that the page offers on a feed is tried on one of the server, too."""
     environment = {**os.environ, VARIABLE: "mssql://nobody@127.0.0.1:1/nothing"}

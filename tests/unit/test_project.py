@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_changefeed
-from tests.tools.check_report import Outcome, problems, read_report
+from tests.tools.check_report import EXPECTED, Outcome, main, problems, read_report
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -230,29 +230,57 @@ ALL_SUITES = (
 )
 
 
-def test_a_full_report_is_accepted() -> None:
+@pytest.mark.parametrize("tier", ["test", "test-more", "soak"])
+def test_a_full_report_is_accepted(tier: str) -> None:
     """A run with tests in every suite and no skip has no problems."""
-    assert problems(_outcomes(*ALL_SUITES), allowed=[]) == []
+    assert problems(tier, _outcomes(*ALL_SUITES), allowed=[]) == []
 
 
+@pytest.mark.parametrize("tier", ["test", "test-more", "soak"])
 @pytest.mark.parametrize("left_out", range(3))
-def test_a_suite_that_did_not_run_is_a_problem(left_out: int) -> None:
+def test_a_suite_that_did_not_run_is_a_problem(tier: str, left_out: int) -> None:
     """A suite that was expected and ran nothing fails the run."""
     rows = [row for number, row in enumerate(ALL_SUITES) if number != left_out]
-    assert len(problems(_outcomes(*rows), allowed=[])) == 1
+    assert len(problems(tier, _outcomes(*rows), allowed=[])) == 1
 
 
 def test_a_suite_whose_tests_were_all_skipped_did_not_run() -> None:
     """Skipped tests do not count as having run, even when each skip is allowed."""
     rows = (*ALL_SUITES[:2], ("tests.system.c::t", "skipped"))
-    assert len(problems(_outcomes(*rows), allowed=["tests.system.*"])) == 1
+    assert len(problems("test", _outcomes(*rows), allowed=["tests.system.*"])) == 1
 
 
 def test_a_skip_is_a_problem_unless_it_is_on_the_list() -> None:
-    """Only a skip that somebody wrote down is accepted."""
-    rows = (*ALL_SUITES, ("tests.unit.a::other", "skipped"))
-    assert len(problems(_outcomes(*rows), allowed=["tests.unit.b::*"])) == 1
-    assert problems(_outcomes(*rows), allowed=["tests.unit.a::oth*"]) == []
+    """Only a skip that somebody wrote down is accepted, in each tier."""
+    rows = [("tests.stores.a::one", "passed"), ("tests.stores.a::other", "skipped")]
+    assert len(problems("stores", _outcomes(*rows), allowed=["tests.stores.b::*"])) == 1
+    assert problems("stores", _outcomes(*rows), allowed=["tests.stores.a::oth*"]) == []
+
+
+def test_a_tier_without_a_report_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tests, and checks without a report, are counted together; what left no report is one failure."""
+    case = '<testcase classname="tests.stores.a" name="t[b@c]@d"/>'
+    (tmp_path / "stores.xml").write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    skips = tmp_path / "skips.txt"
+    skips.write_text("# none\n")
+    assert main([str(tmp_path), str(skips), "0", "stores"]) == 0
+    assert read_report(tmp_path / "stores.xml")[0].name == "tests.stores.a::t[b@c]"
+    assert main([str(tmp_path), str(skips), "2", "stores", "browser"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 3 failed"
+
+
+def test_every_test_is_in_a_tier_that_is_run() -> None:
+    """A file is in a folder of the three tiers, or in that of a target which CI or the night runs."""
+    tests = PROJECT / "tests"
+    folders = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py")}
+    tiers = {"unit", "integration", "system"}
+    assert folders - tiers == {*EXPECTED, "registry"} - {"test", "test-more", "soak", "matrix"}
+    runs = [PROJECT / ".ci/run", PROJECT / ".github/workflows/nightly.yml"]
+    called = set(re.findall(r"\bmake ([a-z-]+)", "".join(path.read_text(encoding="utf-8") for path in runs)))
+    assert {*EXPECTED, "matrix-spark", "mutants"} <= called  # registry is a part of matrix-spark
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    reporting = re.findall(r"^([a-z-]+):[^=\n]*\n(?:\t.*\n)*?\t.*\$\(PYTEST\)", makefile, re.MULTILINE)
+    assert set(EXPECTED) - {"matrix"} == set(reporting)
 
 
 def test_a_report_is_read_as_pytest_writes_it(tmp_path: Path) -> None:

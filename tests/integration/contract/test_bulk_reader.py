@@ -12,6 +12,8 @@ import pytest
 
 from tests.integration.contract.sqlite_engine import BULK_READER_VARIABLE
 
+pytestmark = pytest.mark.ci
+
 FOLDER = Path(__file__).resolve().parent
 TARGETS = [str(FOLDER / name) for name in ("test_stream.py", "test_seal.py")]
 

@@ -314,7 +314,7 @@ def test_a_giant_transaction_arrives_whole(authors: CaptureBench) -> None:
     _check_giant(authors, 20_000)
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_transaction_of_a_million_events_arrives_whole(authors: CaptureBench) -> None:
     """However many pages a drain takes for it."""

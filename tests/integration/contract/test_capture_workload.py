@@ -12,6 +12,8 @@ from tests.integration.contract.capture_race import SHARDS, CapturePlan, run_cap
 from tests.integration.contract.capture_workers import TABLES
 from tests.integration.contract.engines import Engine
 
+pytestmark = pytest.mark.ci
+
 
 def _race(engine: Engine, plan: CapturePlan, folder: Path) -> CaptureHistory:
     history = run_capture_race(engine, plan, folder)
@@ -39,7 +41,7 @@ def test_the_export_folds_to_the_tables_while_all_race_and_some_are_killed(
 
 
 @pytest.mark.races
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_the_export_folds_to_the_tables_through_a_long_workload(engine: Engine, tmp_path: Path) -> None:
     """100,000 statements, with many kills and columns that are added."""
@@ -48,7 +50,7 @@ def test_the_export_folds_to_the_tables_through_a_long_workload(engine: Engine, 
 
 
 @pytest.mark.races
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_snapshots_hold_through_a_hundred_looks_at_the_tables(engine: Engine, tmp_path: Path) -> None:
     """Those who take them are killed at least 30 times, and continue."""
@@ -58,7 +60,7 @@ def test_snapshots_hold_through_a_hundred_looks_at_the_tables(engine: Engine, tm
 
 
 @pytest.mark.races
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_the_export_folds_to_the_tables_while_many_rows_change(engine: Engine, tmp_path: Path) -> None:
     """100,000 operations, each a row that a committed statement has inserted, updated, moved or deleted."""

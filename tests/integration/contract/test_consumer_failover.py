@@ -50,7 +50,7 @@ def test_another_consumer_goes_on(bench: Bench, tmp_path: Path, tell: Callable[[
 
 
 @pytest.mark.races
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_another_consumer_goes_on_round_after_round(
     bench: Bench, tmp_path: Path, tell: Callable[[str], None]

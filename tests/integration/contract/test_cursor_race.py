@@ -60,7 +60,7 @@ def race(jobs: list[MoverJob], folder: Path) -> list[str]:
 
 @pytest.mark.races
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("movers", [MOVERS, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("movers", [MOVERS, pytest.param(50, marks=pytest.mark.nightly)])
 def test_no_move_of_many_at_once_is_lost(bench: Bench, tmp_path: Path, movers: int) -> None:
     """Each process moves it by an event: it ends that many events on, with each move in its history."""
     bench.write(movers)

@@ -23,6 +23,7 @@ def test_the_embedded_source_is_always_expected(monkeypatch: pytest.MonkeyPatch)
     assert expected_engines() == ["sqlite", "mssql"]
 
 
+@pytest.mark.ci
 def test_an_engine_that_is_named_but_not_there_fails(tmp_path: Path) -> None:
     """Nobody who names a server takes a skipped run for a passed one."""
     options = [

@@ -41,7 +41,7 @@ def test_no_promise_breaks_while_all_race_and_some_are_killed(
 
 
 @pytest.mark.races
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @KINDS
 @pytest.mark.parametrize("seed", range(2))

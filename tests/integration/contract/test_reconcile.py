@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["spark"]  # a fixture
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.ci, pytest.mark.spark]
 
 
 class Lake:

@@ -17,6 +17,8 @@ from tests.integration.model.scheduler import Exploration, explore, run_by
 from tests.integration.model.strategies import OUTBOX_PROGRAMS, SCHEDULES, SERIALIZED_PROGRAMS
 from tests.integration.model.writers import Release
 
+pytestmark = pytest.mark.ci
+
 ORDER = "commits_are_in_order"
 OWN_ORDER = "transactions_keep_their_order"
 END = "drains_end"

@@ -22,7 +22,7 @@ from tests.unit.export.flights import FEED, Flights, hours
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.ci, pytest.mark.spark]
 
 PASSWORD, TOKEN = canary("password"), canary("token")
 

@@ -93,6 +93,7 @@ class NamedShop(Shop):
         return sorted(({name: row[name] for name in names} for row in rows), key=lambda row: row["id"])
 
 
+@pytest.mark.ci
 @settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(NAMES, max_size=20))
 def test_a_column_may_have_any_name(
@@ -136,6 +137,7 @@ def test_columns_that_swap_their_names_are_folded_as_what_they_are(
     assert shop.reconciled().equal
 
 
+@pytest.mark.ci
 def test_a_current_table_is_made_again_after_a_rename_in_letter_case(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_current_table_is_made_again_after_a_rename_in_letter_case(
     assert shop.merge("delta", base=folded) == shop.own(shop.stock.rows())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("written", [False, True])
 def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
     spark: SparkSession, tmp_path: Path, written: bool

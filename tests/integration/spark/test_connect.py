@@ -37,7 +37,13 @@ from tests.unit.snapshots.stock import CAPTURE as STOCK
 from tests.unit.snapshots.stock import Stock
 
 __all__ = ["database", "metadata", "server"]  # fixtures
-pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("server")]
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.spark,
+    pytest.mark.airflow,
+    pytest.mark.xdist_group("connect"),
+    pytest.mark.usefixtures("server"),
+]
 HOUR = timedelta(hours=1)
 
 

@@ -78,6 +78,7 @@ def test_the_feed_is_what_spark_reads_of_its_export(
     assert frame.orderBy(*key).collect() == other.orderBy(*key).collect()
 
 
+@pytest.mark.ci
 def test_filters_read_less_and_give_the_same(session: SparkSession, flights: Flights) -> None:
     """
     A filter on time and shard leaves out what was purged, and gives what a session without it gives; before
@@ -115,6 +116,7 @@ def test_a_purge_reaches_the_user_by_name(session: SparkSession, flights: Flight
         assert found.message.startswith(f"feed {FEED!r} shard 1: events up to ")
 
 
+@pytest.mark.ci
 def test_load_refuses_wrong_options_and_ranges(session: SparkSession, flights: Flights) -> None:
     """All wrong options are named by load(), and so is a range that is not sealed."""
     assert load(session, flights).count() == 0

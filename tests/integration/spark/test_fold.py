@@ -78,6 +78,7 @@ def test_every_sealed_time_gives_the_table_of_then(spark: SparkSession, export: 
     assert state(spark, export, at=within) == fold_in_python(history.events, within)
 
 
+@pytest.mark.ci
 def test_lost_keys_are_refused(spark: SparkSession, export: CapturedExport) -> None:
     """The first update without its old row is named with the remedy; a time before it can be folded."""
     export.shape = shape(key_change=KeyChange.NEW_ONLY)
@@ -152,6 +153,7 @@ def test_rows_that_are_being_recorded_are_no_state_yet(spark: SparkSession, expo
         state(spark, export)
 
 
+@pytest.mark.ci
 def test_changed_columns_are_no_changes_of_rows(spark: SparkSession, export: CapturedExport) -> None:
     """The event of them leaves every row as it was: at its time, later, and before a first row of a shard."""
     export.write(
@@ -179,6 +181,7 @@ def test_values_that_no_event_has_are_refused(spark: SparkSession, export: Captu
     assert len(state(spark, export, at=minute(2))) == 1
 
 
+@pytest.mark.ci
 def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export: CapturedExport) -> None:
     """All rows deleted; nothing behind a reset; and no event yet."""
     export.write([], hours(0, 1)[0])
@@ -190,6 +193,7 @@ def test_a_table_that_is_empty_now_keeps_its_columns(spark: SparkSession, export
         assert frame.dtypes == [("id", "bigint"), ("name", "string"), ("price", "decimal(9,2)")]
 
 
+@pytest.mark.ci
 def test_a_capture_without_a_snapshot_is_refused_until_a_reset(
     spark: SparkSession, export: CapturedExport
 ) -> None:
@@ -275,6 +279,7 @@ def test_a_change_of_a_row_that_was_never_added_fails_the_computation(
     assert f"event {orphan.ulid} changes a row" in error.message
 
 
+@pytest.mark.ci
 def test_a_key_that_changes_for_people_only_moves_its_row(
     spark: SparkSession, export: CapturedExport
 ) -> None:
@@ -293,6 +298,7 @@ def test_a_key_that_changes_for_people_only_moves_its_row(
     assert state(spark, export, at=minute(3)) == [second]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rule", list(KeyChange))
 def test_a_null_key_is_refused_and_never_folded_into_one_row(
     spark: SparkSession, export: CapturedExport, rule: KeyChange
@@ -371,6 +377,7 @@ def test_what_a_second_column_holds_is_part_of_the_row_and_of_its_key(
     assert found == [(1, 120, "int"), (2, 60, "varchar(1)")]
 
 
+@pytest.mark.ci
 def test_tables_of_one_capture_are_folded_by_themselves(spark: SparkSession, export: CapturedExport) -> None:
     """Where two tables disagree about a column, the rows' field has another name than the column."""
     box = {"id": "id", "name": "name_2"}
@@ -389,6 +396,7 @@ def test_tables_of_one_capture_are_folded_by_themselves(spark: SparkSession, exp
     assert state(spark, export, table="shop.Box") == [{"id": 1, "name": 5}, {"id": 2, "name": None}]
 
 
+@pytest.mark.ci
 def test_columns_that_changed_are_read_by_name(spark: SparkSession, export: CapturedExport) -> None:
     """A wider type holds all; a column that came later is null in rows that did not change since."""
     export.image = pa.schema([("name", pa.string()), ("id", pa.int32()), ("price", pa.decimal128(5, 2))])
@@ -436,6 +444,7 @@ def test_what_cannot_be_told_is_refused_at_the_call(spark: SparkSession, export:
         fold(spark, export.store.path, CAPTURE, at=START + 2 * HOUR)
 
 
+@pytest.mark.ci
 def test_the_examples_of_the_page_run(spark: SparkSession, export: CapturedExport, tmp_path: Path) -> None:
     """The notebook's state now and at noon, and the states that the runs of its DAG write."""
     export.write([Event(minute(number * 60), "add", None, shoe(number)) for number in range(24)], WHOLE_DAY)

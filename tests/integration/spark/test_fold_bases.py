@@ -85,7 +85,7 @@ def saved(folded: Folded, *shards: Sequence[Event]) -> datetime:
     return START + HOUR
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_each_state_from_the_one_before_is_the_table_of_then(folded: Folded, seed: int) -> None:
     """A random history in three shards, an idle hour, a time within an hour, and a state that is skipped."""
     history, times = History(seed), [1, 2, 3.5, 5, 6]
@@ -128,6 +128,7 @@ def test_without_later_events_the_base_is_the_state(folded: Folded) -> None:
     assert folded.save(at + HOUR).rows == 1
 
 
+@pytest.mark.ci
 def test_a_base_without_rows_is_one(folded: Folded) -> None:
     """All that comes later is new."""
     at = saved(folded, [Event(minute(1), "add", None, shoe(1)), Event(minute(2), "del", shoe(1))])
@@ -145,6 +146,7 @@ def test_a_change_of_a_row_that_the_base_does_not_have_fails(folded: Folded) -> 
     assert f"event {orphan.ulid} changes a row" in own_error(failed.value).message
 
 
+@pytest.mark.ci
 def test_a_reset_drops_the_rows_of_its_shard_only(folded: Folded) -> None:
     """Those of the base as those of events before it."""
     others = [Event(minute(1), "add", None, shoe(number)) for number in (1, 3)]
@@ -159,6 +161,7 @@ def test_a_reset_drops_the_rows_of_its_shard_only(folded: Folded) -> None:
     assert folded.agree(at + HOUR, at) == [shoe(1), shoe(4)]
 
 
+@pytest.mark.ci
 def test_keys_lost_before_a_base_do_no_harm_later_ones_do(folded: Folded) -> None:
     """The base was exact: a reset behind them had made it so."""
     folded.export.shape = shape(key_change=KeyChange.NEW_ONLY)
@@ -176,6 +179,7 @@ def test_keys_lost_before_a_base_do_no_harm_later_ones_do(folded: Folded) -> Non
         folded.rows(at + 2 * HOUR, at)
 
 
+@pytest.mark.ci
 def test_a_gap_since_the_base_needs_all_events(folded: Folded) -> None:
     """And the state behind the resync is a base again."""
     at = saved(folded, [Event(minute(1), "add", None, shoe(1))])
@@ -196,6 +200,7 @@ def test_a_gap_since_the_base_needs_all_events(folded: Folded) -> None:
     assert folded.agree(at + 2 * HOUR, at + HOUR) == [shoe(2), shoe(3)]
 
 
+@pytest.mark.ci
 def test_a_capture_that_was_made_anew_has_no_base_of_before(folded: Folded) -> None:
     """Nothing says what happened between the two."""
     folded.export.shape = shape(begun_at=START)
@@ -206,6 +211,7 @@ def test_a_capture_that_was_made_anew_has_no_base_of_before(folded: Folded) -> N
         folded.rows(at + HOUR, at)
 
 
+@pytest.mark.ci
 def test_columns_that_changed_are_those_of_the_events(folded: Folded) -> None:
     """A wider type, a column that came, one that went, and one that was renamed, which is a new one."""
     folded.export.image = pa.schema(
@@ -226,6 +232,7 @@ def test_columns_that_changed_are_those_of_the_events(folded: Folded) -> None:
     ]
 
 
+@pytest.mark.ci
 def test_a_column_that_was_not_captured_for_a_while_needs_all_events(folded: Folded) -> None:
     """Events of before have its values, and a state of the meantime does not."""
     folded.export.write([Event(minute(1), "add", None, shoe(1))])
@@ -241,6 +248,7 @@ def test_a_column_that_was_not_captured_for_a_while_needs_all_events(folded: Fol
     assert folded.rows(at + HOUR, "newest") == folded.rows(at + HOUR)
 
 
+@pytest.mark.ci
 def test_a_key_of_columns_that_came_later_needs_all_events(folded: Folded) -> None:
     """A base that lacks a key column, and events that do."""
     fewer = {name: name for name in ("id", "name")}
@@ -260,6 +268,7 @@ def test_a_key_of_columns_that_came_later_needs_all_events(folded: Folded) -> No
         folded.rows(at + HOUR, "newest")
 
 
+@pytest.mark.ci
 def test_a_key_in_other_bytes_replaces_the_row_of_the_base(folded: Folded) -> None:
     """In the same shard; from one shard to another nobody knows which came last."""
     folded.export.shape = reshaped(shape(), key_columns=("name",))
@@ -276,6 +285,7 @@ def test_a_key_in_other_bytes_replaces_the_row_of_the_base(folded: Folded) -> No
             folded.rows(at + 2 * HOUR, base)
 
 
+@pytest.mark.ci
 def test_second_columns_are_of_the_base_too(folded: Folded) -> None:
     """Also where no later event has them."""
     folded.export.image = pa.schema(
@@ -292,6 +302,7 @@ def test_second_columns_are_of_the_base_too(folded: Folded) -> None:
     assert folded.agree(at + 2 * HOUR, at + HOUR) == [rows[0], rows[2]]
 
 
+@pytest.mark.ci
 def test_a_column_with_the_shards_name_is_folded_as_ever(folded: Folded) -> None:
     """Such a state cannot be a base."""
     folded.export.image = pa.schema([("id", pa.int64()), ("changefeed_shard", pa.int64())])
@@ -304,6 +315,7 @@ def test_a_column_with_the_shards_name_is_folded_as_ever(folded: Folded) -> None
     assert folded.save(at + HOUR).base is None
 
 
+@pytest.mark.ci
 def test_a_root_whose_path_looks_like_a_shards_is_none(spark: SparkSession, tmp_path: Path) -> None:
     """The last part of a path that does is the shard's."""
     folded = Folded(spark, tmp_path / "shard=7")

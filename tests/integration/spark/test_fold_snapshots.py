@@ -90,6 +90,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
+@pytest.mark.ci
 def test_rows_that_changed_while_they_were_read_are_right(lake: Lake) -> None:
     """Read before or after the change, twice or not at all: the events since its begin say how they are."""
     read = [
@@ -163,6 +164,7 @@ def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
         assert lake.rows(at) == expected
 
 
+@pytest.mark.ci
 def test_a_part_that_was_read_is_folded_alone(lake: Lake) -> None:
     """At any moment, with keys that move into the part and out of it, and events of other rows left out."""
     history, where = History(5), "id >= 11 and id < 40"
@@ -182,6 +184,7 @@ def test_a_part_that_was_read_is_folded_alone(lake: Lake) -> None:
         assert lake.rows(at, begin) == [row for row in table if 11 <= row["id"] < 40]
 
 
+@pytest.mark.ci
 def test_conditions_on_decimals_are_exact(lake: Lake) -> None:
     """In a key of several columns; what equals the value is not less than it."""
     known = reshaped(SHAPE, key_columns=("id", "price"))
@@ -223,6 +226,7 @@ def test_no_state_of_a_part_is_kept(lake: Lake, spark: SparkSession) -> None:
     assert StateStore(lake.path, CAPTURE, TABLE).times() == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rows", [[], [shoe(1, "old"), shoe(2, "old")]], ids=["its rows added", "a base"])
 def test_a_key_that_a_merge_replaced_has_its_present_row(lake: Lake, rows: list[Row]) -> None:
     """Its deletion stands behind or before the insertion, and always before the present row once more."""
@@ -276,6 +280,7 @@ def test_only_events_since_its_begin_are_needed(lake: Lake) -> None:
     assert [row["id"] for row in lake.rows(START + 2 * HOUR)] == [1, 2]
 
 
+@pytest.mark.ci
 def test_shards_that_came_later_need_no_events_of_before(lake: Lake) -> None:
     """A capture without any event has no shard yet."""
     lake.snapshot([shoe(1)], minute(10), minute(20), shards=())
@@ -294,6 +299,7 @@ def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:
         lake.rows(START + 2 * HOUR)
 
 
+@pytest.mark.ci
 def test_a_reset_behind_its_begin_takes_its_rows_of_the_shard(lake: Lake) -> None:
     """Those of others stay."""
     lake.snapshot([shoe(1), shoe(3), shoe(6)], minute(10), minute(20))
@@ -311,6 +317,7 @@ def test_a_reset_behind_its_begin_takes_its_rows_of_the_shard(lake: Lake) -> Non
     assert [(row["id"], row["name"]) for row in lake.rows(START + HOUR)] == [(1, "boot"), (6, "still there")]
 
 
+@pytest.mark.ci
 def test_a_gap_behind_its_begin_needs_another_base(lake: Lake) -> None:
     """One before it does not; one between begin and exact made it useless, if it was committed at all."""
     old = ((minute(1), minute(5)),)
@@ -334,6 +341,7 @@ def _changed(at: datetime, *fields: str, member: bool = True) -> Event:
     return Event(at, "ddl", ddl=json.dumps(facts | {"unrecorded": fields} if member else facts))
 
 
+@pytest.mark.ci
 def test_values_that_no_event_has_end_it(lake: Lake) -> None:
     """Older times can still be folded, and later ones from a snapshot that began behind the change."""
     lake.write(Event(minute(5), "upd", shoe(3), shoe(3, "clog")))
@@ -351,6 +359,7 @@ def test_values_that_no_event_has_end_it(lake: Lake) -> None:
     assert lake.rows(minute(80)) == [shoe(3, "mule")]
 
 
+@pytest.mark.ci
 def test_changed_columns_with_all_values_in_events_do_not_end_it(lake: Lake) -> None:
     """Nor does a column that the table no longer has, or the event of an older version."""
     lake.snapshot([shoe(3)], minute(1), minute(2))
@@ -363,6 +372,7 @@ def test_changed_columns_with_all_values_in_events_do_not_end_it(lake: Lake) -> 
     assert lake.rows(minute(30)) == [shoe(3)]
 
 
+@pytest.mark.ci
 def test_a_reset_behind_it_gives_the_values(lake: Lake) -> None:
     """In its shard; each shard has both events."""
     lake.snapshot([shoe(number) for number in range(3)], minute(1), minute(2))

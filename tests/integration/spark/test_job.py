@@ -226,6 +226,7 @@ def test_a_killed_job_is_made_good_by_a_retry(
     assert read_export(spark, store.path, FEED).distinct().count() == 200_000
 
 
+@pytest.mark.ci
 def test_the_job_runs_under_spark_submit_with_nothing_but_its_archive(
     flights: Flights, store: ExportStore, tmp_path: Path
 ) -> None:

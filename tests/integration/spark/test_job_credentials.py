@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["aws"]  # a fixture
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.ci, pytest.mark.spark]
 
 
 def test_executors_assume_the_role_of_an_airflow_connection(

@@ -30,6 +30,8 @@ from tests.integration.spark.connect import connect_server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
+pytestmark = pytest.mark.ci
+
 SEED = 20261123
 #: Units written in all, for each that there is.
 MOST_WRITTEN = 1.15
@@ -132,7 +134,7 @@ def test_a_process_that_is_killed_has_written_little_in_vain(tmp_path: Path) -> 
     assert _rounds(_here, tmp_path, flights, units=100, rounds=4) <= MOST_WRITTEN_IN_FEW
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_job_that_is_killed_has_written_little_in_vain(tmp_path: Path) -> None:
     """Five hundred units on two cores of a Spark Connect server, which goes on with what it was asked."""

@@ -27,7 +27,7 @@ from tests.integration.spark.launch import Launched
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, metadata, server
 
 __all__ = ["database", "metadata", "server"]  # fixtures
-pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.soak, pytest.mark.usefixtures("server")]
+pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.nightly, pytest.mark.usefixtures("server")]
 WAYS = ("spark-submit", "connect", "group")
 HOURS, ROWS, UNITS = 6, 36, 12
 WINDOW = (START, START + timedelta(hours=HOURS))

@@ -90,7 +90,7 @@ def exported(merging: Merging, history: History, hour: int, changes: int) -> Non
     [
         ("delta", 10, "keep"),
         *(
-            pytest.param(format, 1, deleted, marks=pytest.mark.soak)
+            pytest.param(format, 1, deleted, marks=pytest.mark.nightly)
             for format in CURRENT_FORMATS
             for deleted in ("keep", "remove")
         ),
@@ -183,6 +183,7 @@ def test_deleted_rows_come_back(delta: Merging) -> None:
     ]
 
 
+@pytest.mark.ci
 def test_rows_whose_deletes_have_only_keys_cannot_be_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Their last values are in no event that a merge reads; without deleted rows the table is exact."""
     known = shape()
@@ -198,6 +199,7 @@ def test_rows_whose_deletes_have_only_keys_cannot_be_kept(spark: SparkSession, t
     assert merging.rows() == [shoe(2)]
 
 
+@pytest.mark.ci
 def test_only_files_with_changed_rows_are_written_again(
     merging: Merging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +219,7 @@ def test_only_files_with_changed_rows_are_written_again(
     assert ids(merging.rows()) == [1, 2, 61, 181, 241]
 
 
+@pytest.mark.ci
 def test_new_columns_are_added(merging: Merging) -> None:
     """Null in the rows of before; a column that is gone, or has another type, is refused."""
     merging.merge(merging.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
@@ -238,6 +241,7 @@ def test_new_columns_are_added(merging: Merging) -> None:
     assert merging.rows() == [shoe(n) for n in (1, 2, 3, 4)]
 
 
+@pytest.mark.ci
 def test_a_wider_column_is_taken_where_the_format_widens(merging: Merging) -> None:
     """All files are written again: not every reader takes the old type. Other formats refuse it first."""
     narrow = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.int32())])
@@ -260,6 +264,7 @@ def test_a_wider_column_is_taken_where_the_format_widens(merging: Merging) -> No
     assert set(kinds) == {pa.int64()}
 
 
+@pytest.mark.ci
 def test_events_that_do_not_determine_the_table_are_refused(delta: Merging) -> None:
     """As by a fold; nothing of the table changes, and no file is left."""
     delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1))))
@@ -275,6 +280,7 @@ def test_events_that_do_not_determine_the_table_are_refused(delta: Merging) -> N
         delta.merge(delta.window(2, Event(minute(121), "add", None, shoe(2))))
 
 
+@pytest.mark.ci
 def test_rows_that_were_recorded_again_replace_those_of_their_shard(delta: Merging) -> None:
     """A reset drops the others of its shard; with deleted rows kept it is refused."""
     delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
@@ -294,6 +300,7 @@ def test_rows_that_were_recorded_again_replace_those_of_their_shard(delta: Mergi
     assert delta.rows() == [{**shoe(2, "clog"), "_deleted_at": None}]
 
 
+@pytest.mark.ci
 def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp_path: Path) -> None:
     """By SIGKILL, in a process of its own: what it has left is never a part of the table."""
     first = delta.window(0, *(Event(minute(1), "add", None, shoe(n), number=n) for n in range(300)))
@@ -328,6 +335,7 @@ def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp
     assert delta.versions() == 2
 
 
+@pytest.mark.ci
 def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> None:
     """Rewriting files changes no row, and the frontier stays."""
     from deltalake import DeltaTable
@@ -341,6 +349,7 @@ def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> Non
     assert delta.rows() == [shoe(1), shoe(2, "clog"), shoe(3)]
 
 
+@pytest.mark.ci
 def test_a_column_with_the_name_of_ours_is_refused(delta: Merging) -> None:
     """Before anything is written."""
     delta.export.image = IMAGE.append(pa.field("_Deleted_At", pa.int32()))
@@ -352,6 +361,7 @@ def test_a_column_with_the_name_of_ours_is_refused(delta: Merging) -> None:
     assert delta.merge(end).changed
 
 
+@pytest.mark.ci
 def test_the_output_may_have_the_snapshots_of_the_table(delta: Merging) -> None:
     """But no states: those are plain Parquet in the folder of the table."""
     end = delta.window(0, Event(minute(1), "add", None, shoe(1)))

@@ -141,12 +141,13 @@ def read_between(history: History, begin: datetime, exact: datetime) -> list[Row
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("merging", "ends", "base"),
     [
         ("delta", (45, 60.5, 120), "approximate"),
         *(
-            pytest.param(format, (45, 50, 55, 60, 60.5, 61, 90, 120), base, marks=pytest.mark.soak)
+            pytest.param(format, (45, 50, 55, 60, 60.5, 61, 90, 120), base, marks=pytest.mark.nightly)
             for format in CURRENT_FORMATS
             for base in ("beginning", "exact", "approximate")
         ),
@@ -215,6 +216,7 @@ def test_each_change_of_a_key_is_a_version(merging: Versioned) -> None:
     assert merging.found() == versions(*second, (shoe(3), 64, None), (shoe(2, "clog"), 121, None))
 
 
+@pytest.mark.ci
 def test_versions_that_have_ended_are_not_written_again(delta: Versioned) -> None:
     """A file that has no open row of a changed key stays, also if it has older versions of the key."""
     delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1)), Event(minute(2), "del", shoe(1))))
@@ -228,6 +230,7 @@ def test_versions_that_have_ended_are_not_written_again(delta: Versioned) -> Non
     )
 
 
+@pytest.mark.ci
 def test_a_key_in_other_letters_ends_the_row_of_the_old_ones(delta: Versioned) -> None:
     """The database takes both for the same, and so records an update."""
     delta.export.shape = reshaped(shape(), key_columns=("name",))
@@ -239,6 +242,7 @@ def test_a_key_in_other_letters_ends_the_row_of_the_old_ones(delta: Versioned) -
     assert delta.found() == versions((old, 1, 61), (new, 61, 62), ({**new, "id": 2}, 62, None))
 
 
+@pytest.mark.ci
 def test_a_row_that_is_recorded_again_has_not_changed(delta: Versioned) -> None:
     """Those that were there have no begin; behind a merge of the database only the new row is a version."""
     delta.export.shape = reshaped(shape(), is_whole=False)
@@ -276,6 +280,7 @@ def test_a_row_that_is_recorded_again_has_not_changed(delta: Versioned) -> None:
     assert delta.found() == versions((shoe(1, "clog"), None, None))
 
 
+@pytest.mark.ci
 def test_deletes_without_all_columns_are_refused_where_they_matter(delta: Versioned) -> None:
     """Only of a row that nothing but its delete has."""
     same = {name: name for name in IMAGE.names}
@@ -299,6 +304,7 @@ def test_deletes_without_all_columns_are_refused_where_they_matter(delta: Versio
         delta.merge(START + 2 * HOUR, states=states, base=minute(1))
 
 
+@pytest.mark.ci
 def test_a_second_run_changes_nothing(delta: Versioned) -> None:
     """Nor does a retry of a commit whose answer was lost, or one that was killed before it."""
     delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1))))
@@ -319,6 +325,7 @@ def test_a_second_run_changes_nothing(delta: Versioned) -> None:
     assert (delta.found(), delta.versions(), len(delta.tasks)) == (expected, 3, 3)
 
 
+@pytest.mark.ci
 def test_a_table_of_another_kind_is_refused_or_made_again(delta: Versioned) -> None:
     """By its name; with ``base`` in one commit."""
     ends = [
@@ -339,6 +346,7 @@ def test_a_table_of_another_kind_is_refused_or_made_again(delta: Versioned) -> N
     assert delta.found() == all_of_it
 
 
+@pytest.mark.ci
 def test_new_columns_and_names_of_ours(delta: Versioned) -> None:
     """A new column is null in older versions; one with the name of ours is refused."""
     delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
@@ -356,6 +364,7 @@ def test_new_columns_and_names_of_ours(delta: Versioned) -> None:
         delta.merge(end)
 
 
+@pytest.mark.ci
 def test_changes_of_rows_that_are_not_there_are_refused(delta: Versioned) -> None:
     """An ended version is no row that can change."""
     delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1)), Event(minute(2), "del", shoe(1))))

@@ -86,6 +86,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("deleted", ["remove", "keep"])
 def test_the_files_have_the_rows_of_the_table(
     job: Job, deleted: str, monkeypatch: pytest.MonkeyPatch

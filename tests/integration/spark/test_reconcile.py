@@ -62,6 +62,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(spark, Stock.create(tmp_path))
 
 
+@pytest.mark.ci
 def test_a_table_that_was_recorded_equals_its_export(shop: Shop) -> None:
     """Also what changed while it was read, and later; the report says so, and what was read is gone."""
     shop.stock.change(
@@ -116,6 +117,7 @@ def test_each_difference_is_found_and_mended(shop: Shop) -> None:
     assert again.equal
 
 
+@pytest.mark.ci
 def test_a_fold_between_reading_and_repair_does_not_bring_the_difference_back(shop: Shop) -> None:
     """As an hourly DAG folds what it exports: its states go back to what was wrong, at later times."""
     shop.fold()
@@ -136,6 +138,7 @@ def test_a_fold_between_reading_and_repair_does_not_bring_the_difference_back(sh
     assert shop.reconciled(repair=True).equal
 
 
+@pytest.mark.ci
 def test_what_was_not_repaired_is_an_error_and_no_base(shop: Shop) -> None:
     """The error names the first differences, and where all are."""
     shop.behind("delete from stock where id = 10", "insert into stock values (300, 'a', 1.0)")
@@ -147,6 +150,7 @@ def test_what_was_not_repaired_is_an_error_and_no_base(shop: Shop) -> None:
     assert 10 in [row["id"] for row in shop.folded()]
 
 
+@pytest.mark.ci
 def test_an_event_of_a_row_that_the_lake_never_had_is_a_missing_row(shop: Shop) -> None:
     """A fold from the old base fails there; repair mends that, too."""
     shop.behind(
@@ -160,6 +164,7 @@ def test_an_event_of_a_row_that_the_lake_never_had_is_a_missing_row(shop: Shop) 
     assert shop.folded() == shop.stock.rows()
 
 
+@pytest.mark.ci
 def test_a_retry_does_not_read_the_table_again(shop: Shop) -> None:
     """What was read waits for the export, but not longer than a day."""
     with pytest.raises(NotExportedError):
@@ -182,6 +187,7 @@ def test_a_retry_does_not_read_the_table_again(shop: Shop) -> None:
     assert (found.at, found.equal) == (reading.exact_from, True)
 
 
+@pytest.mark.ci
 def test_what_waits_for_a_day_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says too little of the present: the table is read again, and what was read is removed."""
     with pytest.raises(NotExportedError):
@@ -208,6 +214,7 @@ def test_a_reading_and_a_snapshot_do_not_join(shop: Shop) -> None:
         shop.reconcile()
 
 
+@pytest.mark.ci
 def test_a_part_is_compared_alone(shop: Shop) -> None:
     """What differs elsewhere does not count; repairing a part is refused, as no fold would start from it."""
     shop.behind("update stock set name = 'x' where id in (10, 60)")
@@ -321,6 +328,7 @@ class Typed:
         return fold_from(self.store, base, START + timedelta(hours=1))
 
 
+@pytest.mark.ci
 def test_a_changed_value_of_each_type_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """Null or not; by case or blanks only; NaN is itself, and -0.0 is not 0.0."""
     changes: list[dict[str, Any]] = [
@@ -380,6 +388,7 @@ def test_the_only_difference_is_found(
     assert same == Comparison(same.base, rows=4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("kept", "missing"), [(3, 0), (2, 1)])
 def test_a_row_that_the_lake_has_twice_is_extra(
     spark: SparkSession, tmp_path: Path, kept: int, missing: int
@@ -441,7 +450,8 @@ def writing(shop: Shop, rows: int) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.ci
+@pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 def test_each_of_a_hundred_differences_is_found_while_others_write(
     spark: SparkSession, tmp_path: Path, rows: int
 ) -> None:

@@ -32,7 +32,7 @@ from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.ci, pytest.mark.spark]
 
 
 class CurrentShop(Shop):

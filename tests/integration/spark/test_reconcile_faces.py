@@ -104,6 +104,7 @@ def test_a_task_that_has_waited_long_enough_is_retried(shop: Shop) -> None:
         operator(shop, wait_timeout=0).execute(context())
 
 
+@pytest.mark.ci
 def test_differences_fail_a_task_or_are_its_result(shop: Shop) -> None:
     """Or are mended."""
     shop.behind("update stock set name = 'x' where id = 10")
@@ -124,6 +125,7 @@ def test_differences_fail_a_task_or_are_its_result(shop: Shop) -> None:
     assert len(SnapshotFiles(shop.stock.lake, CAPTURE, TABLE).all()) == 2
 
 
+@pytest.mark.ci
 def test_an_error_of_the_job_is_the_tasks(shop: Shop) -> None:
     """By its class: a terminal one is not tried again."""
     with pytest.raises(TaskDeferred):
@@ -161,6 +163,7 @@ def test_the_documented_task_is_one() -> None:
     assert [task.task_id for task in names["dag"].tasks] == ["reconcile"]
 
 
+@pytest.mark.ci
 def test_the_command_compares_here(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """Its status says whether they are equal; before the next export it says what to do."""
     commands = Commands(capsys)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["left", "metadata"]  # fixtures
-pytestmark = [pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("metadata")]
+pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.airflow, pytest.mark.usefixtures("metadata")]
 
 
 def until(left: Left) -> datetime:

@@ -93,6 +93,7 @@ def test_an_error_of_a_task_is_ours(spark: SparkSession, stock: Stock) -> None:
     assert (taken.token, taken.rows) == (claim.token, 100)
 
 
+@pytest.mark.ci
 def test_one_that_was_given_up_ends_its_tasks(spark: SparkSession, stock: Stock) -> None:
     """The error says so."""
     wanted: list[RangesToRead] = []
@@ -109,6 +110,7 @@ def test_one_that_was_given_up_ends_its_tasks(spark: SparkSession, stock: Stock)
         run_ranges(lambda: spark, wanted[0], JobConnection(stock.source.describe()), lambda line: None)
 
 
+@pytest.mark.ci
 def test_the_jobs_result_says_why_it_ended(
     spark: SparkSession, stock: Stock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

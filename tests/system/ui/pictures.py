@@ -14,9 +14,9 @@ from pathlib import Path
 
 from selenium.webdriver.common.by import By
 
+from tests.browser.browser import PICTURES, Browser
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.surroundings import DAILY, HOURLY
-from tests.system.page.browser import PICTURES, Browser
 from tests.system.processes import HomeError, free_port, signals_raise
 from tests.system.ui.run import WINDOWS, Ui
 

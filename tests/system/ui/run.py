@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airflow_changefeed.output.store import ExportStore
+from tests.browser.shop import Shop
 from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_home import AirflowHome
 from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS
 from tests.system.demo.load import load
 from tests.system.demo.surroundings import DAILY, FOLLOW, HOURLY, Surroundings
-from tests.system.page.shop import Shop
 from tests.system.processes import FileLock, HomeError, is_hung_up
 from tests.system.ui.port import check_free
 from tests.system.ui.telemetry import Telemetry

@@ -420,7 +420,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
 }
 #: Faults that bring others with them, or need somebody else; each has a test of its own below.
 APART = {FaultKind.EVENT_TABLE_MISSING, FaultKind.NOT_WRITABLE, FaultKind.OPEN_TRANSACTION}
-#: Only object stores have it: tests/integration/stores/test_uploads.py.
+#: Only object stores have it: tests/stores/test_uploads.py.
 APART |= {FaultKind.UPLOAD_LEFT}
 #: Those of captures are in ``tests/unit/sources/test_sqlite_capture_gaps.py``.
 APART |= {FaultKind.CAPTURE_GAP, FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DRIFT}

@@ -101,7 +101,7 @@ class World:
 
 @pytest.fixture(params=["local", "memory"])
 def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
-    """What makes new outputs; real object stores in tests/integration/stores."""
+    """What makes new outputs; real object stores in tests/stores."""
     if request.param == "memory":
         return remote_files
     numbers = count()

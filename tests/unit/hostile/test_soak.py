@@ -19,7 +19,7 @@ ROUNDS, SEED_VARIABLE = 2000, "CHANGEFEED_HOSTILE_SEED"
 FILES = ("tests/unit/hostile", "tests/unit/airflow/test_page_owasp.py")
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.timeout(4 * 3600)
 def test_a_week_of_rounds(tmp_path: Path) -> None:
     """A failure names its seed, with which it is found again."""
@@ -29,7 +29,7 @@ def test_a_week_of_rounds(tmp_path: Path) -> None:
     around[ROUNDS_VARIABLE] = around.get(ROUNDS_VARIABLE) or str(ROUNDS)
     options = (
         "-m",
-        "not soak",
+        "not nightly",
         "--timeout",
         "14400",
         f"--hypothesis-seed={seed}",

@@ -88,8 +88,9 @@ class Stock:
     def export_all(self, start: datetime | None = None) -> Window:
         """Export everything since a time, or since the capture began, in one window."""
         start = start or self.source.capture(CAPTURE).enabled_at
-        # Longer than the present millisecond, which may have more events.
-        while (end := self.source.now()) <= from_milliseconds(to_milliseconds(start) + 1):
+        # Beyond the present millisecond, which has the last events and may get more.
+        last = max(start, self.source.now())
+        while (end := self.source.now()) <= from_milliseconds(to_milliseconds(last) + 1):
             pass
         self.source.seal(CAPTURE, end)
         store = ExportStore(self.export, CAPTURE)

@@ -191,7 +191,7 @@ class Stepping(SqliteFeedSource):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 300))]
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, 300))]
 )
 def test_two_sealers_step_by_step_keep_what_each_has_promised(
     seed: int, user: sqlite3.Connection, tmp_path: Path

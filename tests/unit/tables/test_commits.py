@@ -167,7 +167,7 @@ def test_one_of_two_wins_at_whichever_line_the_other_comes_between(export: Expor
         race(place + 1, place)
 
 
-@pytest.mark.parametrize("most", [10, pytest.param(1_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("most", [10, pytest.param(1_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_commit_killed_at_any_line_is_whole_or_not_there(export: Export, is_first: bool, most: int) -> None:
     """At each line of the format's own module; what is left behind does not stop the next commit."""

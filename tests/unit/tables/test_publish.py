@@ -32,7 +32,7 @@ def _steps(run: Callable[[int], bool]) -> int:
 
 
 #: Kills while files and manifests are written are in ``tests/unit/export/test_commit.py``, without a table.
-LONG = pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.soak)])
+LONG = pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.nightly)])
 
 
 @LONG

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts that outlive their tasks or meet, on object stores: the same tests as on disks, over HTTP."""
 
-import pytest
-
 from tests.unit.export.test_commit import (  # noqa: F401 - collected here with the stores' outputs
     one_thread,
     test_a_newer_attempt_that_stops_anywhere_is_not_harmed,
@@ -10,6 +8,3 @@ from tests.unit.export.test_commit import (  # noqa: F401 - collected here with 
     test_killed_anywhere_a_commit_can_go_on,
     test_two_attempts_at_once_leave_the_newer_one,
 )
-
-# Some thousand requests.
-pytestmark = pytest.mark.stores

@@ -16,9 +16,8 @@ from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.links.changefeed_page import window_url
-from tests.integration.contract.engines import expected_engines, open_engine
-from tests.system.page.browser import PHONE, Browser
-from tests.system.page.places import (
+from tests.browser.browser import PHONE, Browser
+from tests.browser.places import (
     FLIGHTS,
     HOUR,
     article,
@@ -31,12 +30,13 @@ from tests.system.page.places import (
     opened,
     states_again,
 )
-from tests.system.page.shop import MAILER, Shop
-from tests.system.page.world import CONSUMER, DAG_ID, HOLED, SHARDS, Side, World
+from tests.browser.shop import MAILER, Shop
+from tests.browser.world import CONSUMER, DAG_ID, HOLED, SHARDS, Side, World
+from tests.integration.contract.engines import expected_engines, open_engine
 from tests.unit.export.flights import FEED, START
 
 # The first one starts Airflow.
-pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 NAMED = ("button", "input", "select", "table", "nav")
 Open = Callable[[str], Browser]

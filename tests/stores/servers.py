@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_changefeed.storage.files import Files, open_files
 from airflow_changefeed.storage.remote import RemoteFiles
-from tests.integration.stores.proxy import Proxy
+from tests.stores.proxy import Proxy
 
 BUCKET = "changefeed-tests"
 #: Azurite's well-known account; its key is in its documentation, and opens nothing else.

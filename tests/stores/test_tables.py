@@ -13,9 +13,9 @@ import pytest
 
 from airflow_changefeed.exceptions import TableConflictError, TableError, TransientError
 from airflow_changefeed.tables.base import TableState
-from tests.integration.stores.proxy import Answer, Request
-from tests.integration.stores.servers import Server
-from tests.integration.stores.strangers import library
+from tests.stores.proxy import Answer, Request
+from tests.stores.servers import Server
+from tests.stores.strangers import library
 from tests.unit.tables.exports import COLUMNS, Export, change, in_order, paths, unit
 
 Make = Callable[..., Export]

@@ -17,9 +17,9 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
+from tests.browser.exports import export
 from tests.clocks import after_now
 from tests.integration.contract.engines import Engine, Table
-from tests.system.page.exports import export
 from tests.unit.snapshots.lake import merge_here, take
 
 MAILER = "mailer"

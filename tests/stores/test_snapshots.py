@@ -15,7 +15,7 @@ from airflow_changefeed.folding.bases import base_of
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from tests.integration.stores.servers import Server
+from tests.stores.servers import Server
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 

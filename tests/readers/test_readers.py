@@ -16,8 +16,8 @@ import pytest
 from tests.unit.tables.exports import Export, Row, change, in_order, paths, unit
 from tests.unit.tables.test_reading import written
 
-PROJECT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.readers, pytest.mark.timeout(900)]
+PROJECT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(900)
 DELTA_VERSION, ICEBERG_VERSION, SQLITE_DRIVER = "4.4.0", "1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0"
 #: Spark's minor here, and the newest one that Iceberg has a runtime for.
 NEWEST, ICEBERGS = ".".join(version("pyspark").split(".")[:2]), "4.1"
@@ -44,7 +44,7 @@ def read(export: Export, reader: str, minor: str) -> list[Row]:
     folder = ".venv-readers" if reader == "duckdb" else f".venv-spark-{minor}"
     python = sys.executable if minor == NEWEST else str(PROJECT / folder / "bin" / "python")
     rows = Path(export.path, "rows.arrow")
-    command = [python, "-m", "tests.integration.readers.read", reader, export.format, table, str(rows)]
+    command = [python, "-m", "tests.readers.read", reader, export.format, table, str(rows)]
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     done = subprocess.run(
         [*command, packages], cwd=PROJECT, env=environment, check=False, capture_output=True, text=True

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.stores.servers import Outputs
+from tests.stores.servers import Outputs
 from tests.unit.export import test_commit as on_disks
 from tests.unit.export.flights import Flights
 from tests.unit.export.test_commit import one_thread  # noqa: F401 - a fixture of all tests here
 
 
 # A replacement takes all the steps that a first export does.
-@pytest.mark.parametrize("is_replacement", [pytest.param(False, marks=pytest.mark.stores), True])
+@pytest.mark.parametrize("is_replacement", [False, True])
 def test_killed_anywhere_and_retried_gives_the_same(
     outputs: Outputs, flights: Flights, is_replacement: bool
 ) -> None:
@@ -20,7 +20,6 @@ def test_killed_anywhere_and_retried_gives_the_same(
     on_disks.test_killed_anywhere_and_retried_gives_the_same(outputs, flights, is_replacement)
 
 
-@pytest.mark.stores
 def test_a_batch_that_was_killed_is_not_read_beside_the_longer_one_of_its_retry(
     outputs: Outputs, flights: Flights
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
-from tests.integration.stores.proxy import Request
-from tests.integration.stores.servers import Server
+from tests.stores.proxy import Request
+from tests.stores.servers import Server
 from tests.unit.export.flights import Flights, hours
 
 UNITS = 24

@@ -16,8 +16,8 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage import azure, remote
 from airflow_changefeed.storage.remote import RemoteFiles
 from airflow_changefeed.verify.verify import verify
-from tests.integration.stores.proxy import Answer, Request
-from tests.integration.stores.servers import Server
+from tests.stores.proxy import Answer, Request
+from tests.stores.servers import Server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import FEED, Flights, hours
 
@@ -66,23 +66,18 @@ def s3_files(s3_server: Server) -> RemoteFiles:
     return files
 
 
-#: Some ways to fail, at whatever comes first and at what counts most; `make stores` tries the others.
+#: Ways to fail, at whatever comes first and at what counts most.
 CASES = [
     ("everything", "503"),
     ("everything", "no answer"),
+    ("everything", "500"),
+    ("everything", "429"),
     ("a listing", "cut"),
+    ("a listing", "503"),
+    ("the begin of an upload", "503"),
+    ("a part", "503"),
     ("the completion", "503"),
     ("a manifest", "503"),
-    *(
-        pytest.param(what, how, marks=pytest.mark.stores)
-        for what, how in (
-            ("everything", "500"),
-            ("everything", "429"),
-            ("a listing", "503"),
-            ("the begin of an upload", "503"),
-            ("a part", "503"),
-        )
-    ),
 ]
 
 
@@ -135,7 +130,6 @@ def _copies(status: str) -> Callable[[Request, Answer], Answer]:
     return change
 
 
-@pytest.mark.stores
 @pytest.mark.parametrize("status", ["pending", "failed", "aborted"])
 def test_a_source_outlives_a_copy_that_is_not_done(
     azure_server: Server, flights: Flights, monkeypatch: pytest.MonkeyPatch, status: str
@@ -151,7 +145,6 @@ def test_a_source_outlives_a_copy_that_is_not_done(
     check_whole(files)
 
 
-@pytest.mark.stores
 def test_a_copy_that_takes_its_time_is_waited_for(azure_server: Server, flights: Flights) -> None:
     """A copy that is pending for a few looks ends as any other, and its source is there until then."""
     files = azure_server.files()

@@ -11,7 +11,7 @@ import pytest
 from tests.examples import examples
 from tests.system.walked import walk
 
-pytestmark = [pytest.mark.airflow, pytest.mark.walks]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
 #: A reader waits for the end of a minute, and the tests for that of a second.
 SECONDS = {"sleep 60": "sleep 2", "%H:%M:00Z": "%H:%M:%SZ", "timedelta(minutes=1)": "timedelta(seconds=1)"}

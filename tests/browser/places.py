@@ -7,8 +7,8 @@ from datetime import timedelta
 from urllib.parse import quote
 
 from airflow_changefeed.core.times import format_time
-from tests.system.page.browser import Browser
-from tests.system.page.world import CONSUMER, Side
+from tests.browser.browser import Browser
+from tests.browser.world import CONSUMER, Side
 from tests.unit.export.flights import FEED, START
 
 HOUR = timedelta(hours=1)

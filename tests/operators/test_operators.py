@@ -14,7 +14,6 @@ from airflow.sdk import DAG
 from airflow_changefeed import ExportJob, changefeed_export_group
 from tests.examples import examples, run_example
 
-pytestmark = [pytest.mark.operators]
 PAGE = "how-to/run-by-any-operator.md"
 PUSHED = {
     "spec_uri": "s3://lake/out/_changefeed/a.B/specs/000000000007/spec.json",

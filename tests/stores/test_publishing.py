@@ -14,8 +14,8 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.tables.base import LakeTable
 from airflow_changefeed.tables.open import FORMATS, open_table
-from tests.integration.stores import strangers
-from tests.integration.stores.servers import Server
+from tests.stores import strangers
+from tests.stores.servers import Server
 from tests.unit.export.flights import FEED, Flights
 from tests.unit.export.test_commit import one_thread  # noqa: F401 - a fixture of all tests here
 from tests.unit.tables import test_publish as on_disks
@@ -72,9 +72,9 @@ def lakes(
     ("is_replacement", "is_long"),
     [
         (True, False),
-        pytest.param(False, False, marks=pytest.mark.soak),
-        pytest.param(False, True, marks=pytest.mark.soak),
-        pytest.param(True, True, marks=pytest.mark.soak),
+        pytest.param(False, False, marks=pytest.mark.nightly),
+        pytest.param(False, True, marks=pytest.mark.nightly),
+        pytest.param(True, True, marks=pytest.mark.nightly),
     ],
 )
 def test_killed_anywhere_and_retried_the_table_has_each_window_once(
@@ -86,7 +86,7 @@ def test_killed_anywhere_and_retried_the_table_has_each_window_once(
     )
 
 
-@pytest.mark.soak
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_zombie_does_no_harm_at_any_step(
     lakes: Callable[[Flights], Lake], flights: Flights, is_long: bool
@@ -95,7 +95,7 @@ def test_a_zombie_does_no_harm_at_any_step(
     on_disks.test_a_zombie_does_no_harm_at_any_step(lakes, flights, is_long)
 
 
-@pytest.mark.parametrize("windows", [3, pytest.param(9, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("windows", [3, pytest.param(9, marks=pytest.mark.nightly)])
 def test_many_at_once_leave_every_window_once(
     lakes: Callable[[Flights], Lake], flights: Flights, windows: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_many_at_once_leave_every_window_once(
     on_disks.test_many_at_once_leave_every_window_once(lakes, flights, windows)
 
 
-@pytest.mark.parametrize("retries", [10, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("retries", [10, pytest.param(100, marks=pytest.mark.nightly)])
 def test_retries_of_a_window_are_one_commit(
     lakes: Callable[[Flights], Lake], flights: Flights, retries: int
 ) -> None:

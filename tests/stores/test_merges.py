@@ -18,7 +18,7 @@ from airflow_changefeed.folding.merge import merge
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.tables.base import CURRENT, LakeTable
 from airflow_changefeed.tables.open import open_table
-from tests.integration.stores.servers import Server
+from tests.stores.servers import Server
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
 from tests.unit.tables.current import Between

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reads a table, in the environment of its reader: ``python -m tests.integration.readers.read
+Reads a table, in the environment of its reader: ``python -m tests.readers.read
 spark|duckdb delta|iceberg TABLE ROWS [PACKAGES]``.
 
 ``TABLE`` is the folder of a Delta table; for one of Iceberg, Spark takes the SQLite file of its catalog, and

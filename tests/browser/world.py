@@ -18,13 +18,13 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import export, leave_hole
+from tests.browser.shop import Shop
 from tests.integration.contract.bench import set_up
 from tests.integration.contract.engines import Engine, Table
 from tests.integration.contract.sqlite_engine import SqliteEngine
 from tests.system.airflow_api import AirflowApi
 from tests.system.airflow_home import AirflowHome
-from tests.system.page.exports import export, leave_hole
-from tests.system.page.shop import Shop
 from tests.unit.airflow.commands import connection_json
 from tests.unit.export.flights import FEED, START, Flights, hours
 

@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.stores import servers
-from tests.integration.stores.servers import Outputs, Server
+from tests.stores import servers
+from tests.stores.servers import Outputs, Server
 from tests.unit.export.flights import Flights
 
-#: S3 runs everywhere; the others need programs that `make stores` installs.
-KINDS = [
-    "s3",
-    pytest.param("azure", marks=pytest.mark.stores),
-    pytest.param("google", marks=pytest.mark.stores),
-]
+KINDS = ["s3", "azure", "google"]
 
 
 @pytest.fixture(scope="session")

@@ -29,13 +29,13 @@ from tests.conftest import PROJECT
 from tests.identity import name_database
 from tests.system.dag_runner import DagRunner
 
-pytestmark = [pytest.mark.observability, pytest.mark.airflow]
+pytestmark = pytest.mark.airflow
 FEED, KEY = "shop.Order", "storage-Key-9"
 HOUR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ABOUT = HOUR.isoformat()
 MONITORING = PROJECT / "docs/reference/monitoring"
 RULES = MONITORING / "prometheus-rules.yml"
-ALERTS = PROJECT / "tests/system/observability/alerts.yml"
+ALERTS = PROJECT / "tests/observability/alerts.yml"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def run_lineage(
     """Run DAGs with a transport of OpenLineage; return their states and what was logged."""
     lake = {"conn_type": "generic", "extra": {"secret_key": KEY}}
     for name, value in {
-        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/system/observability"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/observability"),
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
         "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps({"conn_type": "sqlite", "host": database}),
@@ -205,7 +205,7 @@ def test_metrics_of_a_forked_task_reach_opentelemetry_with_their_tags(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.system.observability.otel_task"],
+        [sys.executable, "-m", "tests.observability.otel_task"],
         capture_output=True,
         text=True,
         timeout=120,

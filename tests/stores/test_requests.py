@@ -15,7 +15,7 @@ from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.verify.verify import verify
-from tests.integration.stores.day import (
+from tests.stores.day import (
     DAY_ROWS,
     MOST_REQUESTS,
     MOST_REQUESTS_OF_A_REPLACEMENT,
@@ -25,8 +25,8 @@ from tests.integration.stores.day import (
     export_day,
     requests_of_a_day,
 )
-from tests.integration.stores.proxy import Answer, Request
-from tests.integration.stores.servers import BUCKET, Server
+from tests.stores.proxy import Answer, Request
+from tests.stores.servers import BUCKET, Server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import FEED, Flights, found_faults, hours
 from tests.unit.export.test_commit import ROWS, World

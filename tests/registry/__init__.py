@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a registry of packages answers today."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a long tutorial says."""
