@@ -22,7 +22,7 @@ PYTEST_ARGS ?=
 # A folder for a JUnit report of each target: tests.tools.check_report judges them
 REPORTS ?=
 PYTEST = -m pytest $(if $(REPORTS),--junitxml='$(REPORTS)/$@.xml')
-SHARED := -n $(WORKERS) --dist loadgroup
+SHARED := -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # Minors of Spark: the newest patch of each, the Python of one, and files of tests that need what one lacks
 SPARKS ?= 3.5 4.0 4.1 4.2 4.3

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from airflow.sdk import Asset
@@ -15,8 +17,11 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.spark import job
+from airflow_changefeed.spark.tasks import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowException
+
+_WORKER = Lock()
 
 
 class LocalFrame:
@@ -29,11 +34,16 @@ class LocalFrame:
     def mapInArrow(
         self, write: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str
     ) -> LocalFrame:
-        """Run the function for each number."""
-        for number in self.numbers:
-            batch = pa.RecordBatch.from_pydict({"id": [number]})
-            for facts in write(iter([batch])):
-                self.rows += facts.to_pylist()
+        """
+        Run the function for each number, as one worker would for all threads of the job.
+
+        Others in this process have the file open, so the tasks may not read it by ADBC (ADR 0003).
+        """
+        with _WORKER, patch.dict(BULK, clear=True):
+            for number in self.numbers:
+                batch = pa.RecordBatch.from_pydict({"id": [number]})
+                for facts in write(iter([batch])):
+                    self.rows += facts.to_pylist()
         return self
 
     def collect(self) -> list[dict[str, Any]]:
