@@ -118,6 +118,7 @@ def test_a_column_may_have_any_name(
     assert shop.reconciled().equal
 
 
+@pytest.mark.ci
 def test_columns_that_swap_their_names_are_folded_as_what_they_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def exported(merging: Merging, history: History, hour: int, changes: int) -> Non
         merging.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
 
 
+# In the gate, with 7 s of processor time: it is what current tables promise.
 @pytest.mark.parametrize(
     ("merging", "step", "deleted"),
     [
