@@ -102,8 +102,8 @@ def _drop_everything(patient: Patient) -> None:
     patient.variables.values.clear()
 
 
-def _older_outbox(patient: Patient) -> None:
-    """An outbox as an older version made it, without the check of its time hint."""
+def _other_outbox(patient: Patient) -> None:
+    """An outbox as another version might make it, without the check of its time hint."""
     outbox = f'"changefeed.outbox:{FEED}"'
     patient.sql(
         f"drop table {outbox}",
@@ -300,7 +300,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         "table changefeed.consumer: it was created by another version",
     ),
     FaultKind.FEED_VERSION_DIFFERS: (
-        _older_outbox,
+        _other_outbox,
         {},
         f"table changefeed.outbox:{FEED}: it was created by another version",
     ),

@@ -426,14 +426,8 @@ def test_what_reads_an_output_beside_a_database_notices_another_one(
 # ---- the identity itself
 
 
-def test_a_file_of_an_older_version_gets_its_identity_once(tmp_path: Path) -> None:
-    """It has no upgrade, so whoever asks first makes it; a file without feeds has none."""
-    flights = Flights.create(tmp_path / "feeds.db")
-    flights.execute('drop table "changefeed.database"')
-    found = flights.source.identity()
-    assert found == flights.source.identity() != DatabaseIdentity(DATABASE)
-    flights.source.set_up_feed(FEED)
-    assert flights.source.identity() == found
+def test_a_file_without_feeds_has_no_identity(tmp_path: Path) -> None:
+    """It gets one with its first feed."""
     (tmp_path / "empty.db").touch()
     with pytest.raises(FeedNotFoundError, match="no identity"):
         SqliteFeedSource(str(tmp_path / "empty.db")).identity()

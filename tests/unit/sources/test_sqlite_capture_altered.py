@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,20 +124,3 @@ def test_a_column_that_is_added_is_captured_from_the_refresh_on(file: CaptureFil
         file.source.refresh_capture(NAME, without=["nope"])
     with pytest.raises(FeedSetupError, match="table 'flight', delete: no column is left to record"):
         file.source.refresh_capture(NAME, without=["id"])
-
-
-def test_a_capture_of_an_older_version_records_changed_columns_from_a_refresh_on(file: CaptureFile) -> None:
-    """Its table of events has no column for them, and nobody has written down the types it began with."""
-    file.enable("flight")
-    file.sql(
-        f'alter table "{NAME}" drop column changefeed_ddl',
-        "update \"changefeed.capture\" set tables = json_remove(tables, '$[0].types')",
-        "insert into flight values (1, 'a', 5)",
-    )
-    file.source.refresh_capture(NAME)
-    assert [event["type"] for event in file.events(NAME)] == ["add"]
-    file.sql("alter table flight add column seats int")
-    file.source.refresh_capture(NAME)
-    added, ddl = file.events(NAME)
-    assert (added["ddl"], ddl["type"]) == (None, "ddl")
-    assert json.loads(ddl["ddl"])["after"][-1] == {"name": "seats", "type": "INT"}

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource versions, histories and overviews in SQLite files that are old, locked or not to be written."""
+"""Resource versions, histories and overviews in SQLite files that are locked or empty."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from airflow_changefeed.core.consumer import ConsumerSpec, Consumption, DeadLetterState, Parked
-from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Limits, Severity
-from airflow_changefeed.core.feed import FOREVER, FeedKind
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.fault import Limits
+from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
@@ -47,12 +44,6 @@ def source(connection: sqlite3.Connection, path: str) -> SqliteFeedSource:
     return source
 
 
-def _make_old(connection: sqlite3.Connection) -> None:
-    """Take away what a file of an older version has not."""
-    connection.execute('drop table "changefeed.feed_version"')
-    connection.execute('drop table if exists "changefeed.cursor_history"')
-
-
 def _traced(call: Callable[[], object]) -> list[str]:
     """Return the statements that a call runs, and each connection it opens."""
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
@@ -67,11 +58,6 @@ def _traced(call: Callable[[], object]) -> list[str]:
     with patch("sqlite3.connect", traced):
         call()
     return statements
-
-
-def _read_only(connection: sqlite3.Connection) -> None:
-    """Refuse all writes to the file, whoever it is."""
-    connection.execute("pragma query_only = on")
 
 
 @pytest.mark.parametrize("kind", list(FeedKind))
@@ -103,80 +89,6 @@ def test_an_overview_of_many_shards_is_a_few_statements(
     assert behind == {1 if kind is FeedKind.SERIALIZED else 0}
 
 
-def test_a_file_of_an_older_version_is_read(source: SqliteFeedSource, connection: sqlite3.Connection) -> None:
-    """It has neither versions nor a history; the first read begins to count."""
-    source.begin_consumer("export", "t", {0: Ulid.MIN}, by="test")
-    _make_old(connection)
-    assert source.history("t", "export") == []
-    assert source.feed("t").resource_version == 1
-    connection.execute("alter table t add column b text")
-    with pytest.raises(StaleVersionError):
-        source.drop_feed("t", resource_version=1)
-    assert source.overview()[0].info.resource_version == 2
-    source.drop_feed("t", resource_version=2)
-
-
-def test_an_older_file_that_cannot_be_written_is_read(
-    source: SqliteFeedSource, connection: sqlite3.Connection
-) -> None:
-    """What changed beneath is passed over."""
-    _make_old(connection)
-    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
-
-    def read_only(*args: Any, **options: Any) -> sqlite3.Connection:
-        opened = connect(*args, **options)
-        _read_only(opened)
-        return opened
-
-    with patch("sqlite3.connect", read_only):
-        assert source.feed("t").resource_version == 1
-        assert [info.resource_version for info in source.feeds()] == [1]
-        assert source.overview()[0].info.resource_version == 1
-        assert source.history("t", "export") == []
-    tables = {name for (name,) in connection.execute("select name from sqlite_master")}
-    assert "changefeed.feed_version" not in tables
-
-
-def test_settings_and_dead_letters_of_an_older_file_are_read_and_changed(
-    source: SqliteFeedSource, connection: sqlite3.Connection
-) -> None:
-    """It lacks two columns: reading does without them, and the first change adds each."""
-    source.create_consumer(ConsumerSpec("c", "t"), begin=Ulid.MIN, starts={0: Ulid.MIN}, by="test")
-    row = source.acquire_leases("c", "t", [0], holder="h", seconds=60, all_or_none=True).rows[0]
-    for number in (1, 2):
-        connection.execute("insert into t (id) values (?)", (number,))
-        connection.execute(
-            "insert into \"changefeed.outbox:t\" (time_hint, id) values ('2020-01-01T00:00:00Z', ?)",
-            (number,),
-        )
-    ulids = [event.ulid for event in source.read_feed("t", 0, Ulid.MIN, 10).events]
-
-    def park(row: CursorRow, ulid: Ulid) -> CursorRow:
-        parked = Parked(ulid, 1, "bad")
-        step = Consumption(0, ulid, row.resource_version, row.fencing_token, 60.0, parked=parked)
-        with closing(source.open_session("c", "t")) as session, session.transaction():
-            return session.consume(step)
-
-    row = park(row, ulids[0])
-    for table, column in (("dead_letter", "resource_version"), ("registry", "max_hold_ms")):
-        connection.execute(f'alter table "changefeed.{table}" drop column {column}')
-    assert source.feed("t").max_hold == FOREVER
-    (letter,) = source.dead_letters("t")
-    assert letter.resource_version == 1
-    assert not [fault for fault in examine(source).faults if fault.severity is Severity.ERROR]
-    assert source.set_up_feed("t", max_hold=timedelta(days=1)).max_hold == timedelta(days=1)
-    retried = source.resolve_dead_letter(letter.number, DeadLetterState.RETRY, by="test", resource_version=1)
-    assert retried.resource_version == 2
-    connection.execute('alter table "changefeed.dead_letter" drop column resource_version')
-    assert source.park_again(letter.number, Parked(letter.ulid, 2, "bad")).resource_version == 2
-    connection.execute('alter table "changefeed.dead_letter" drop column resource_version')
-    park(row, ulids[1])
-    assert [one.resource_version for one in source.dead_letters("t")] == [1, 1]
-    connection.execute('alter table "changefeed.dead_letter" drop column resource_version')
-    dropped = source.resolve_dead_letter(letter.number, DeadLetterState.DROPPED, by="test", note="not needed")
-    assert dropped.resource_version == 2
-
-
 def test_a_read_waits_for_no_writer_to_note_a_change(
     source: SqliteFeedSource, connection: sqlite3.Connection
 ) -> None:
@@ -188,6 +100,24 @@ def test_a_read_waits_for_no_writer_to_note_a_change(
     with pytest.raises(StaleVersionError):
         source.drop_feed("t", resource_version=1)
     assert source.feed("t").resource_version == 2
+
+
+def test_a_file_that_cannot_be_written_is_read(
+    source: SqliteFeedSource, connection: sqlite3.Connection
+) -> None:
+    """What changed beneath is passed over."""
+    connection.execute("alter table t add column b text")
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def read_only(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened = connect(*args, **options)
+        opened.execute("pragma query_only = on")
+        return opened
+
+    with patch("sqlite3.connect", read_only):
+        assert source.feed("t").resource_version == 1
+        assert [info.resource_version for info in source.feeds()] == [1]
+        assert source.overview()[0].info.resource_version == 1
 
 
 def test_versions_do_not_come_again_with_another_feed_of_a_name(source: SqliteFeedSource) -> None:

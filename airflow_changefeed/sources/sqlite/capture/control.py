@@ -65,9 +65,8 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
 from airflow_changefeed.sources.sqlite.capture.repair import Replacement, find_unexportable, repair, repairs
 from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, with_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present, quote
-from airflow_changefeed.sources.sqlite.install.identity import make_identity
-from airflow_changefeed.sources.sqlite.install.setup import INSTALL, check_storage, create, install, register
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
+from airflow_changefeed.sources.sqlite.install.setup import check_storage, create, install, register
 from airflow_changefeed.sources.sqlite.install.versions import (
     begin_version,
     bump_version,
@@ -77,13 +76,6 @@ from airflow_changefeed.sources.sqlite.install.versions import (
     note_changes,
 )
 
-CAPTURE_INSTALL = (
-    "capture.table",
-    "gap.table",
-    "transaction.table",
-    "transaction_number.table",
-    "context.table",
-)
 #: Who began to record the rows.
 _ENABLING = "enable_capture"
 
@@ -109,8 +101,7 @@ class SqliteCapture:
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
-                install(connection, (*INSTALL, *CAPTURE_INSTALL))
-                make_identity(connection)
+                install(connection)
                 found = load_captures(connection, spec.name)
                 if not found:
                     check_absent(f"capture {spec.name!r}", resource_version)
@@ -329,7 +320,6 @@ class SqliteCapture:
         note, by = _checked_note(f"repairing capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             connection.execute("savepoint before_repair")
-            install(connection, ("repair.table",))
             found = find_unexportable(connection, tables, event, column)
             now_ms = self.database.now_ms()
             done = repair(connection, tables, found, replacement, at_ms=now_ms, by=by, note=note)
@@ -353,9 +343,7 @@ class SqliteCapture:
         drop_triggers(connection, name, range(len(tables.capture.tables)))
         connection.execute(f"drop table if exists {quote(name)}")
         connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
-        for table in present(
-            connection, ("gap", "transaction", "context", "repair", "snapshot", "snapshot_mark")
-        ):
+        for table in ("gap", "transaction", "context", "repair", "snapshot", "snapshot_mark"):
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:

@@ -83,13 +83,13 @@ def unrecorded_fields(
     """
     if connection.execute(f"select 1 from {quote(now.name)} limit 1").fetchone() is None:
         return []
-    types = {one.name: one.type.casefold() for one in capture.captured_columns(before)}
+    types = {one.name: one.type.casefold() for one in before.captured_columns}
     others = {field for one in capture.tables if one.name != before.name for field in one.fields.values()}
     # A field that no table has is of a former column, whose name another one got by a rename.
     recorded = {*before.fields.values()} | ({one.name for one in capture.fields} - others)
     return [
         now.fields[name]
-        for name, type_ in (now.types or {}).items()
+        for name, type_ in now.types.items()
         if types.get(name) != type_.casefold()
         and (now.fields[name] in recorded or _has_values(connection, now.name, name))
     ]

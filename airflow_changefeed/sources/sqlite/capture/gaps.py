@@ -31,7 +31,7 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
     store_balances,
 )
 from airflow_changefeed.sources.sqlite.capture.triggers import written_by_triggers
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, present, quote
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
 
 #: Table number, kind and reason of a finding.
 Found = tuple[int, str, str]
@@ -57,8 +57,7 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
     if capture.is_enabled:
         found = altered(connection, capture)
         found += _miscounted(connection, capture, {number for number, _, _ in found})
-        # A file of an older version has no versions yet.
-        if add_gaps(connection, tables, found, now_ms) and present(connection, ("feed_version",)):
+        if add_gaps(connection, tables, found, now_ms):
             # Resolving with an outdated version is refused.
             connection.execute(
                 'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',

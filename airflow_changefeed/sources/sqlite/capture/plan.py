@@ -78,7 +78,7 @@ def plan_capture(
             plan.problems += _taken_keys(before, known[table.table], table.shard)
         given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
         types = {column.name: column.type for column in _captured(chosen[table.table], columns)}
-        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types=types))
+        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types))
     if len(plan.fields) > MAX_FIELDS:
         plan.problems.append(
             f"its tables have {len(plan.fields)} columns; at most {MAX_FIELDS} can be captured, choose fewer"

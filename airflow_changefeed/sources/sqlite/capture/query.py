@@ -27,7 +27,6 @@ from airflow_changefeed.sources.captured import (
     captured_batch,
     captured_schema,
 )
-from airflow_changefeed.sources.sqlite.capture.record import DDL_COLUMN
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, RangeQuery, qualified
 from airflow_changefeed.sources.sqlite.feed.types import storage_of
@@ -55,7 +54,7 @@ _EVENT = (
     (Column("at", "integer"), "e.changefeed_at"),
     (Column("session variables", "text"), "coalesce(c.session, '')"),
     (Column("trace context", "text"), "coalesce(c.trace, '')"),
-    (Column("ddl", "text"), f"coalesce(e.{DDL_COLUMN}, '')"),
+    (Column("ddl", "text"), "coalesce(e.changefeed_ddl, '')"),
 )
 
 
@@ -95,9 +94,6 @@ class CaptureQuery(RangeQuery):
         tables = self.tables
         kinds = "".join(_KINDS)
         values = [value.replace("{kinds}", kinds) for _, value in _EVENT]
-        if not any(column.name == DDL_COLUMN for column in tables.info.columns):
-            # Created by an older version, and not refreshed since.
-            values[-1] = "''"
         values += [
             self.value("e", one.name, image) for image in ("old_", "new_") for one in self.capture.fields
         ]

@@ -32,7 +32,6 @@ from airflow_changefeed.sources.sqlite.capture.keys import key_behind, key_names
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.snapshots import (
-    INSTALLED,
     add_claim,
     claims,
     forget,
@@ -42,13 +41,10 @@ from airflow_changefeed.sources.sqlite.capture.snapshots import (
 )
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, load_feed, quote
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
 from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, shard_check, storage_of
-from airflow_changefeed.sources.sqlite.install.setup import install
 from airflow_changefeed.sql import fill, load_sql
 
-#: Of the table of events: what has changed, in an event of changed columns.
-DDL_COLUMN = "changefeed_ddl"
 #: Rows of a transaction: as many as take so long, so that no writer waits longer.
 _SECONDS = 0.05
 _FIRST_ROWS, _MOST_ROWS = 100, 5_000
@@ -151,7 +147,7 @@ def _record_everywhere(
     :param shards: SQL that gives them, as ``id``.
     """
     before = event_numbers(connection).get(tables.info.name, 0)
-    more = f", {DDL_COLUMN}" if ddl is not None else ""
+    more = ", changefeed_ddl" if ddl is not None else ""
     connection.execute(
         f"insert into {tables.table} "
         f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{more}) "
@@ -181,17 +177,15 @@ def record_ddl(
         for number, (was, now) in enumerate(
             zip(map(before.recorded, before.tables), after.tables, strict=True)
         )
-        if _facts(before, was) != _facts(after, now)
+        if _facts(was) != _facts(now)
     ]
     if not changed:
         return
-    if all(column.name != DDL_COLUMN for column, _ in columns_of(connection, after.name)):
-        connection.execute(f"alter table {tables.table} add column {DDL_COLUMN} text")
     for number, was, now in changed:
         ddl = {
             "statement": None,
-            "before": [{"name": one.name, "type": one.type} for one in before.captured_columns(was)],
-            "after": [{"name": one.name, "type": one.type} for one in after.captured_columns(now)],
+            "before": [{"name": one.name, "type": one.type} for one in was.captured_columns],
+            "after": [{"name": one.name, "type": one.type} for one in now.captured_columns],
             "by": None,
             "unrecorded": unrecorded[number],
         }
@@ -200,9 +194,9 @@ def record_ddl(
         _record_everywhere(connection, tables, number, DDL, shards, at_ms, text)
 
 
-def _facts(capture: StoredCapture, table: StoredTable) -> tuple[object, ...]:
+def _facts(table: StoredTable) -> tuple[object, ...]:
     """Return types and fields of the captured columns, and the key."""
-    own = {one.name: (one.type.casefold(), table.fields[one.name]) for one in capture.captured_columns(table)}
+    own = {one.name: (one.type.casefold(), table.fields[one.name]) for one in table.captured_columns}
     return own, table.key_columns
 
 
@@ -263,7 +257,6 @@ def begin_recording(
     """
     if tables.capture is None or not numbers:
         return
-    install(connection, INSTALLED)
     feed, now = tables.info.name, from_milliseconds(now_ms)
     expires = from_milliseconds(now_ms + int(PROTECTED * 1000))
     begun = {claim.table: claim for claim in claims(connection, feed)}

@@ -44,7 +44,7 @@ class StoredTable:
     :param fields: of the image, by the name of each column that ever was captured.
     :param triggers: their texts, as the database keeps them, by name; empty while the capture is disabled.
     :param types: declared types of the captured columns, in the table's order, when it was enabled or
-        refreshed; None if an older version did that.
+        refreshed.
     :param unrecorded_at_ms: when columns were last recorded whose values in older rows no event has.
     """
 
@@ -52,10 +52,15 @@ class StoredTable:
     key_columns: tuple[str, ...]
     columns: Mapping[Operation, tuple[str, ...]]
     fields: Mapping[str, str]
+    types: Mapping[str, str]
     is_whole: bool = False
     triggers: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, str] | None = None
     unrecorded_at_ms: int | None = None
+
+    @property
+    def captured_columns(self) -> list[Column]:
+        """The columns that any operation captures, with their types."""
+        return [Column(name, type_) for name, type_ in self.types.items()]
 
     @property
     def shape(self) -> CapturedTable:
@@ -139,14 +144,6 @@ class StoredCapture:
     def shown(self, table: StoredTable) -> StoredTable:
         """Return a table by the names that readers know: the recorded ones, until another column has one."""
         return table if self.taken.get(table.name) else self.recorded(table)
-
-    def captured_columns(self, table: StoredTable) -> list[Column]:
-        """Return the columns of a table that any operation captures, with their types."""
-        if table.types is not None:
-            return [Column(name, type_) for name, type_ in table.types.items()]
-        recorded = {one.name: one.type for one in self.fields}
-        names = dict.fromkeys(name for some in table.columns.values() for name in some)
-        return [Column(name, recorded[table.fields[name]]) for name in names]
 
     @property
     def present_spec(self) -> CaptureSpec:
@@ -236,7 +233,7 @@ def _renamed(table: StoredTable, names: Mapping[str, str]) -> StoredTable:
     # A former column whose name another one has now is forgotten.
     kept = {name: place for name, place in table.fields.items() if name not in {*names, *names.values()}}
     fields = kept | {now: table.fields[name] for name, now in names.items() if name in table.fields}
-    types = table.types and {names.get(name, name): type_ for name, type_ in table.types.items()}
+    types = {names.get(name, name): type_ for name, type_ in table.types.items()}
     return replace(
         table, key_columns=renamed(table.key_columns, names), columns=columns, fields=fields, types=types
     )

@@ -22,7 +22,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.captured import DELETED, NEW, OLD
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, any_of, present, quote
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, any_of, quote
 from airflow_changefeed.sources.sqlite.feed.types import Storage, storage_of, unexportable_condition
 
 #: A function of SQL that this module registers: whether bytes are UTF-8.
@@ -305,8 +305,6 @@ def _present_value(
 
 def repairs(connection: sqlite3.Connection, capture: str) -> list[CaptureRepair]:
     """Return what was repaired of a capture, by number."""
-    if not present(connection, ("repair",)):
-        return []
     rows = connection.execute(
         f'select {_COLUMNS} from "changefeed.repair" where capture = ? order by number', (capture,)
     )

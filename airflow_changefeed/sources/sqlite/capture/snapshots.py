@@ -15,15 +15,13 @@ from airflow_changefeed.exceptions import SnapshotError, storable
 from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
 from airflow_changefeed.sources.sqlite.capture.registry import load_capture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
-from airflow_changefeed.sources.sqlite.install.setup import install
+from airflow_changefeed.sources.sqlite.feed.names import load_feed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_changefeed.sources.sqlite.capture.table import TableQuery
 
-INSTALLED = ("snapshot.table", "snapshot_mark.table")
 _CLAIM = "capture, table_name, token, path, begin_ms, begun_by, expires_ms, where_text"
 _OF = "capture = ? and table_name = ? and token = ?"
 
@@ -90,7 +88,6 @@ class SqliteSnapshots:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_capture(connection, feed)
-            install(connection, INSTALLED)
             expires = from_milliseconds(self._expires_ms(seconds))
             add_claim(connection, SnapshotClaim(feed, table, token, path, begin, by, expires, where))
             return next(claim for claim in claims(connection, feed) if claim.table == table)
@@ -121,8 +118,6 @@ class SqliteSnapshots:
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
         """See the protocol."""
         with self.database.connect() as connection:
-            if not present(connection, ("snapshot_mark",)):
-                return set()
             rows = connection.execute(
                 f'select mark from "changefeed.snapshot_mark" where {_OF} and is_read = 1',
                 (feed, table, token),
@@ -132,7 +127,7 @@ class SqliteSnapshots:
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
-            return bool(present(connection, ("snapshot",))) and forget(connection, (feed, table, token))
+            return forget(connection, (feed, table, token))
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
         """See the protocol."""
@@ -180,8 +175,6 @@ def add_claim(connection: sqlite3.Connection, claim: SnapshotClaim) -> None:
 
 def claims(connection: sqlite3.Connection, feed: str | None = None) -> list[SnapshotClaim]:
     """Return the snapshots that have begun and not ended, of one capture or all, by begin."""
-    if not present(connection, ("snapshot",)):
-        return []
     rows = connection.execute(
         f'select {_CLAIM} from "changefeed.snapshot" where ?1 is null or capture = ?1 '
         "order by begin_ms, capture, table_name",
@@ -197,13 +190,11 @@ def renew(connection: sqlite3.Connection, mine: tuple[str, str, str], expires_ms
     :param mine: the capture, the table and the token.
     :raises SnapshotError: it has ended.
     """
-    renewed = 0
-    if present(connection, ("snapshot",)):
-        renewed = connection.execute(
-            f'update "changefeed.snapshot" set expires_ms = max(expires_ms, ?) where {_OF}',
-            (expires_ms, *mine),
-        ).rowcount
-    if not renewed:
+    renewed = connection.execute(
+        f'update "changefeed.snapshot" set expires_ms = max(expires_ms, ?) where {_OF}',
+        (expires_ms, *mine),
+    )
+    if not renewed.rowcount:
         feed, table, token = mine
         raise SnapshotError(
             f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "

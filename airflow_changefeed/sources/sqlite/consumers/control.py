@@ -21,19 +21,9 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
 )
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
-from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, has_column, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
-from airflow_changefeed.sources.sqlite.install.setup import install
 
-_TABLES = (
-    "consumer_settings.table",
-    "lease_waiter.table",
-    "dead_letter.table",
-    "invocation.table",
-    "invocation.index",
-)
-#: Column of the cursor rows, added with a file's first consumer.
-LEASE_SINCE = "lease_since_ms integer"
 _SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version"
 
 
@@ -49,7 +39,6 @@ class SqliteConsumers(SqliteCursors):
         consumer, feed = spec.consumer, spec.feed
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            _install(connection)
             known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
             if consumer in known:
                 return _same(known[consumer], spec)
@@ -108,7 +97,7 @@ class SqliteConsumers(SqliteCursors):
                 check_version(what, resource_version, version, consumer_text(None, rows))
             end_consumers(connection, feed, consumer)
             remember_acknowledged(connection, feed, rows)
-            for name in present(connection, CONSUMER_TABLES):
+            for name in CONSUMER_TABLES:
                 connection.execute(
                     f'delete from "changefeed.{name}" where feed = ? and consumer = ?', (feed, consumer)
                 )
@@ -132,12 +121,6 @@ class SqliteConsumers(SqliteCursors):
         return SqliteConsumerSession(self.database, consumer, feed)
 
 
-def _install(connection: sqlite3.Connection) -> None:
-    install(connection, _TABLES)
-    if not has_column(connection, "changefeed.consumer", "lease_since_ms"):
-        connection.execute(f'alter table "changefeed.consumer" add column {LEASE_SINCE}')
-
-
 def _check_settings(info: ConsumerInfo, expected: int | None) -> None:
     what = f"consumer {info.spec.consumer!r} of feed {info.spec.feed!r}"
     check_version(what, expected, info.resource_version, consumer_text(info.spec, ()))
@@ -157,8 +140,6 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
 
 def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
     """Return the consumers of a feed or of all feeds; empty if none was ever created."""
-    if not present(connection, ("consumer_settings",)):
-        return []
     rows = connection.execute(
         f'select {_SETTINGS} from "changefeed.consumer_settings" where ?1 is null or feed = ?1 '
         "order by feed, consumer",

@@ -13,10 +13,7 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import storable
-from airflow_changefeed.sources.sqlite.feed.names import present
-from airflow_changefeed.sources.sqlite.install.setup import install
 
-_TABLES = ("cursor_history.table", "cursor_history.index")
 _COLUMNS = "consumer, feed, shard, before_ulid, after_ulid, resource_version, moved_at_ms, moved_by, why"
 
 
@@ -32,7 +29,6 @@ def remember(
     :param before: the rows as they were; one that is missing was made.
     :param after: all rows as they are now.
     """
-    install(connection, _TABLES)
     for row in after:
         old = before.get(row.shard)
         if old is not None and old.resource_version == row.resource_version:
@@ -61,9 +57,7 @@ def remember(
 def changes_of(
     connection: sqlite3.Connection, feed: str, consumer: str, shard: Shard | None, limit: int
 ) -> list[CursorChange]:
-    """Return the newest changes of a consumer's cursors, newest first; none in a file of an older version."""
-    if not present(connection, ("cursor_history",)):
-        return []
+    """Return the newest changes of a consumer's cursors, newest first."""
     rows = connection.execute(
         f'select number, {_COLUMNS} from "changefeed.cursor_history" where feed = ?1 and consumer = ?2 '
         "and (?3 is null or shard = ?3) order by number desc limit ?4",

@@ -17,8 +17,6 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
 from airflow_changefeed.exceptions import LeaseLostError, ShardNotFoundError
 from airflow_changefeed.sources.base_versions import stale_cursor
-from airflow_changefeed.sources.sqlite.feed.names import present
-from airflow_changefeed.sql import load_sql
 
 ROW_COLUMNS = (
     "consumer, feed, shard, start_ulid, ulid, ahead, before, began, ack, resource_version, moved_at_ms, "
@@ -65,8 +63,6 @@ def output_checks(connection: sqlite3.Connection) -> list[OutputCheck]:
 
 def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
     """Return the version at which a consumer, or its row, begins: above those of earlier ones of its name."""
-    if not present(connection, ("dropped_consumer",)):
-        return 1
     (last,) = connection.execute(
         'select coalesce(max(resource_version), 0) from "changefeed.dropped_consumer" '
         "where feed = ? and consumer = ?",
@@ -81,15 +77,7 @@ def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | Non
 
     :param consumer: None for all of the feed.
     """
-    for table in ("consumer", *present(connection, ("consumer_settings",))):
-        (any_row,) = connection.execute(
-            f'select exists(select 1 from "changefeed.{table}" '
-            "where feed = ?1 and (?2 is null or consumer = ?2))",
-            (feed, consumer),
-        ).fetchone()
-        if not any_row:
-            continue
-        connection.execute(load_sql("sqlite/install/dropped_consumer.table.sql"))
+    for table in ("consumer", "consumer_settings"):
         connection.execute(
             'insert into "changefeed.dropped_consumer" (feed, consumer, resource_version) '
             f'select feed, consumer, max(resource_version) from "changefeed.{table}" '

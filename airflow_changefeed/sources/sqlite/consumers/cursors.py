@@ -29,7 +29,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     first_version,
     known_row,
 )
-from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond, check_purged
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
@@ -212,12 +212,9 @@ def _ack(row: CursorRow, move: CursorMove) -> Ulid:
 
 
 def _check_of_export(connection: sqlite3.Connection, feed: str, consumer: str) -> None:
-    if (
-        present(connection, ("consumer_settings",))
-        and connection.execute(
-            'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?', (feed, consumer)
-        ).fetchone()
-    ):
+    if connection.execute(
+        'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?', (feed, consumer)
+    ).fetchone():
         raise ConsumerSetupError(
             f"consumer {consumer!r} of feed {feed!r} already exists and is not an export. Nothing was "
             "changed; choose another name for the export",

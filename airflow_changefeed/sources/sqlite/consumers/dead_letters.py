@@ -24,14 +24,11 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError, storable
 from airflow_changefeed.sources.base_versions import check_version
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import has_column, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import load_feed
 
-_TABLE = "changefeed.dead_letter"
-#: A column that a file of an older version lacks.
-_VERSION = "resource_version"
 _LETTER = (
     "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, resolved_at_ms, "
-    "resolved_by, note"
+    "resolved_by, note, resource_version"
 )
 _INVOCATION = (
     "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
@@ -51,10 +48,8 @@ class SqliteDeadLetters:
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
-            if not present(connection, ("dead_letter",)):
-                return []
             rows = connection.execute(
-                f"{_select(connection)} where (?1 is null or feed = ?1) "
+                f'select {_LETTER} from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
                 "and (?2 is null or consumer = ?2) and (?3 = 0 or state in ('parked', 'retry')) "
                 "order by number",
                 (feed, consumer, int(is_open)),
@@ -80,7 +75,6 @@ class SqliteDeadLetters:
                 f"{dead_letter.state.value}, attempts: {dead_letter.attempts}",
             )
             if state.is_open:
-                _add_version(connection)
                 connection.execute(
                     'update "changefeed.dead_letter" set state = ?, resource_version = resource_version + 1 '
                     "where number = ?",
@@ -94,7 +88,6 @@ class SqliteDeadLetters:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             open_dead_letter(connection, number)
-            _add_version(connection)
             # The log from which they are counted may have been purged meanwhile.
             connection.execute(
                 "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
@@ -109,8 +102,6 @@ class SqliteDeadLetters:
         """See the protocol."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            if not present(connection, ("invocation",)):
-                return []
             rows = connection.execute(
                 f'select {_INVOCATION} from "changefeed.invocation" where feed = ?1 and consumer = ?2 '
                 "and (?3 is null or shard = ?3) order by number desc limit ?4",
@@ -122,8 +113,6 @@ class SqliteDeadLetters:
         """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            if not present(connection, ("invocation",)):
-                return 0
             return connection.execute(
                 'delete from "changefeed.invocation" where feed = ? and consumer = ? and ended_at_ms < ?',
                 (feed, consumer, to_milliseconds(before)),
@@ -140,7 +129,6 @@ def park(
     :param place: consumer, feed and shard.
     """
     consumer, feed, shard = key
-    _add_version(connection)
     connection.execute(
         'insert into "changefeed.dead_letter" '
         "(consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by) "
@@ -171,7 +159,6 @@ def resolve(
     note: str | None = None,
 ) -> None:
     """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
-    _add_version(connection)
     connection.execute(
         'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
         "resource_version = resource_version + 1 where number = ?",
@@ -250,21 +237,10 @@ def log_attempt(
     )
 
 
-def _add_version(connection: sqlite3.Connection) -> None:
-    """Give the dead letters of a file of an older version the column that they lack."""
-    if not has_column(connection, _TABLE, _VERSION):
-        connection.execute(f'alter table "{_TABLE}" add column {_VERSION} integer not null default 1')
-
-
-def _select(connection: sqlite3.Connection) -> str:
-    version = _VERSION if has_column(connection, _TABLE, _VERSION) else "1"
-    return f'select {_LETTER}, {version} from "{_TABLE}"'
-
-
 def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
-    row = None
-    if present(connection, ("dead_letter",)):
-        row = connection.execute(f"{_select(connection)} where number = ?", (number,)).fetchone()
+    row = connection.execute(
+        f'select {_LETTER} from "changefeed.dead_letter" where number = ?', (number,)
+    ).fetchone()
     if row is None:
         raise DeadLetterError(
             f"dead letter {number} not found; list them: {shell('dead-letters list')}",

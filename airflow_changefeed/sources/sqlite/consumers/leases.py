@@ -16,7 +16,7 @@ from airflow_changefeed.sources.base_leases import Grant, LeaseInfo, Waiter, che
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, consumer_infos, load_consumer
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row
-from airflow_changefeed.sources.sqlite.feed.names import load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
@@ -168,15 +168,13 @@ class SqliteLeases(SqliteConsumers):
             for shard in shards
             if shard in rows and (expires := _held_until(rows[shard], holder, now)) is not None
         ]
-        waiting, retries = 0, False
-        if present(connection, ("lease_waiter",)):
-            waiting, retries = connection.execute(
-                'select (select count(*) from "changefeed.lease_waiter" '
-                "where feed = ?1 and consumer = ?2 and waiter <> ?3 and until_ms > ?4), "
-                'exists (select 1 from "changefeed.dead_letter" '
-                "where feed = ?1 and consumer = ?2 and state = 'retry')",
-                (feed, consumer, holder, self.database.now_ms()),
-            ).fetchone()
+        waiting, retries = connection.execute(
+            'select (select count(*) from "changefeed.lease_waiter" '
+            "where feed = ?1 and consumer = ?2 and waiter <> ?3 and until_ms > ?4), "
+            'exists (select 1 from "changefeed.dead_letter" '
+            "where feed = ?1 and consumer = ?2 and state = 'retry')",
+            (feed, consumer, holder, self.database.now_ms()),
+        ).fetchone()
         return Grant(
             {shard: rows[shard] for shard in held}, now, min(others, default=None), waiting, bool(retries)
         )
@@ -207,8 +205,7 @@ class SqliteLeases(SqliteConsumers):
                 f"{_WHERE} and fencing_token = ? and lease_holder = ?",
                 [(feed, consumer, shard_text(shard), token, holder) for shard, token in tokens.items()],
             )
-            if present(connection, ("lease_waiter",)):
-                self._note_waiter(connection, consumer, feed, holder, 0)
+            self._note_waiter(connection, consumer, feed, holder, 0)
 
     def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
         """See the protocol."""
@@ -247,20 +244,18 @@ def _held_until(row: CursorRow, holder: str, now: datetime) -> datetime | None:
 
 def _leases(connection: sqlite3.Connection, feed: str | None, now_ms: int) -> list[LeaseInfo]:
     waiters: dict[tuple[str, str], list[Waiter]] = {}
-    since: dict[tuple[str, str, str], int | None] = {}
-    if present(connection, ("lease_waiter",)):
-        for of, consumer, name, since_ms in connection.execute(
-            'select feed, consumer, waiter, since_ms from "changefeed.lease_waiter" where until_ms > ? '
-            "order by since_ms, waiter",
-            (now_ms,),
-        ):
-            waiters.setdefault((of, consumer), []).append(Waiter(name, from_milliseconds(since_ms)))
-        since = {
-            tuple(row[:3]): row[3]
-            for row in connection.execute(
-                'select feed, consumer, shard, lease_since_ms from "changefeed.consumer"'
-            )
-        }
+    for of, consumer, name, since_ms in connection.execute(
+        'select feed, consumer, waiter, since_ms from "changefeed.lease_waiter" where until_ms > ? '
+        "order by since_ms, waiter",
+        (now_ms,),
+    ):
+        waiters.setdefault((of, consumer), []).append(Waiter(name, from_milliseconds(since_ms)))
+    since: dict[tuple[str, str, str], int | None] = {
+        tuple(row[:3]): row[3]
+        for row in connection.execute(
+            'select feed, consumer, shard, lease_since_ms from "changefeed.consumer"'
+        )
+    }
     feeds = (
         [feed]
         if feed is not None

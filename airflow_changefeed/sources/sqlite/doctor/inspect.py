@@ -11,15 +11,13 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import ConnectionNotUsableError, LockTimeoutError
 from airflow_changefeed.sources.outbox import old_outbox
-from airflow_changefeed.sources.sqlite.capture.control import CAPTURE_INSTALL
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of
 from airflow_changefeed.sources.sqlite.capture.gaps import altered, gaps
-from airflow_changefeed.sources.sqlite.capture.registry import REGISTRY, StoredCapture
+from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.control import LEASE_SINCE
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS, waiting_shards
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feeds, quote
-from airflow_changefeed.sources.sqlite.install.setup import INSTALL, create, install
+from airflow_changefeed.sources.sqlite.install.setup import create, install
 
 _OURS = "name like 'changefeed.%' and name not like 'sqlite_%' and sql is not null"
 _FEEDS = "changefeed.registry"
@@ -39,9 +37,7 @@ class SqliteInspect:
             facts = {"SQLite": sqlite3.sqlite_version, "journal mode": str(mode)}
             if _FEEDS not in found:
                 return Examination.of([*faults, _not_installed(self.database.path)], facts)
-            faults += _differences(found, _installed(INSTALL), "the file")
-            if REGISTRY in found:
-                faults += _differences(found, _installed(CAPTURE_INSTALL), "the file")
+            faults += _differences(found, _installed(), "the file")
             for tables in load_feeds(connection, feed):
                 faults += self._feed(connection, tables, found, limits)
         return Examination.of(faults, facts)
@@ -128,15 +124,14 @@ def _not_installed(path: str) -> Fault:
 
 
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the definitions of our objects, by name, without the column that consumers add."""
-    rows = connection.execute(f"select name, sql from sqlite_master where {_OURS}")
-    return {name: sql.replace(f", {LEASE_SINCE}", "") for name, sql in rows}
+    """Return the definitions of our objects, by name."""
+    return dict(connection.execute(f"select name, sql from sqlite_master where {_OURS}").fetchall())
 
 
-def _installed(names: tuple[str, ...]) -> dict[str, str]:
+def _installed() -> dict[str, str]:
     """Return what this version makes once in a file."""
     with closing(sqlite3.connect(":memory:")) as model:
-        install(model, names)
+        install(model)
         return _definitions(model)
 
 

@@ -31,7 +31,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     cursor_rows,
     forget_acknowledged,
 )
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, present
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces, shard_bounds
 
 #: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
@@ -39,10 +39,10 @@ DRAIN_ROWS = 10_000
 #: Shards likewise: each costs as much as some ten rows.
 DRAIN_SHARDS = 500
 _SOON = timedelta(minutes=1)
-# An outbox of an older version took text that is not a time; it gets the high-water time, like an old hint.
+#: SQL of a row's time hint in milliseconds; the outbox checks that text is a time.
 HINT_MS = (
     "case typeof(time_hint) when 'integer' then time_hint "
-    "else coalesce(cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer), 0) end"
+    "else cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer) end"
 )
 
 
@@ -325,26 +325,22 @@ def _purge_bound(
     purged, _ = shard_bounds(connection, tables, shard)
     # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
     # where its later shards begin.
-    consumers = 'select distinct consumer, zeroblob(16) as begin from "changefeed.consumer" where feed = ?1'
-    if present(connection, ("consumer_settings",)):
-        settings = 'from "changefeed.consumer_settings" where feed = ?1'
-        consumers = (
-            f"{consumers} and consumer not in (select consumer {settings}) "
-            f"union all select consumer, begin_ulid {settings}"
-        )
+    settings = 'from "changefeed.consumer_settings" where feed = ?1'
+    consumers = (
+        'select distinct consumer, zeroblob(16) as begin from "changefeed.consumer" where feed = ?1 '
+        f"and consumer not in (select consumer {settings}) union all select consumer, begin_ulid {settings}"
+    )
     acks = connection.execute(
         "select coalesce(min(ack), x'ffffffffffffffffffffffffffffffff') from (select coalesce(("
         'select ack from "changefeed.consumer" c where c.feed = ?1 and c.consumer = k.consumer '
         f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
         (tables.info.name, str(shard)),
     ).fetchone()
-    held = [Ulid.of_bytes(acks[0])]
-    if present(connection, ("snapshot",)):
-        begins = connection.execute(
-            'select begin_ms from "changefeed.snapshot" where capture = ? and expires_ms > ?',
-            (tables.info.name, now_ms),
-        )
-        held += [Ulid.floor_milliseconds(begin_ms).previous() for (begin_ms,) in begins]
+    begins = connection.execute(
+        'select begin_ms from "changefeed.snapshot" where capture = ? and expires_ms > ?',
+        (tables.info.name, now_ms),
+    )
+    held = [Ulid.of_bytes(acks[0]), *(Ulid.floor_milliseconds(begin).previous() for (begin,) in begins)]
     bound = min(wanted, Ulid.floor_milliseconds(tables.floor_ms).previous())
     kept = min(bound, *held)
     released = min(bound, tables.info.held_since(from_milliseconds(now_ms)))

@@ -25,7 +25,7 @@ from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.near import no_feed
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
 
-#: What a file has of its consumers; some of it only once there is something to keep.
+#: Tables with rows of consumers.
 CONSUMER_TABLES = (
     "consumer",
     "output_check",
@@ -35,8 +35,6 @@ CONSUMER_TABLES = (
     "invocation",
     "cursor_history",
 )
-#: A setting that the registry of an older version has not.
-MAX_HOLD = "max_hold_ms"
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 _TERMS = 100
@@ -52,17 +50,10 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def present(connection: sqlite3.Connection, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of our tables that the file has; without the prefix of their names."""
-    marks = ", ".join("?" * len(names))
-    found = {
-        name
-        for (name,) in connection.execute(
-            f"select name from sqlite_master where type = 'table' and name in ({marks})",
-            [f"changefeed.{name}" for name in names],
-        )
-    }
-    return tuple(name for name in names if f"changefeed.{name}" in found)
+def is_installed(connection: sqlite3.Connection) -> bool:
+    """Return whether a feed was ever set up in the file; it then has all common tables."""
+    found = connection.execute("select 1 from sqlite_master where name = 'changefeed.registry'").fetchone()
+    return found is not None
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class FeedTables:
     :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
     :param tolerance_ms: how far in the future a hint may lie.
     :param capture: whose events these are; None where a user writes them.
-    :param fingerprint: of the columns at the resource version; None if it was never stored.
+    :param fingerprint: of the columns at the resource version; None until a new feed has one.
     """
 
     info: FeedInfo
@@ -196,11 +187,6 @@ def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column,
     return [(Column(name, declared), place) for name, declared, place in rows]
 
 
-def has_column(connection: sqlite3.Connection, table: str, column: str) -> bool:
-    """Return whether one of our tables has a column; that of a file of an older version may lack it."""
-    return column in {one.name for one, _ in columns_of(connection, table)}
-
-
 def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[FeedTables]:
     """
     Return one feed or all, by name; none where changefeed was never installed.
@@ -215,18 +201,13 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
                 f"feed {feed!r} has half a character (a lone surrogate), which no table's name can have",
                 feed=feed,
             ) from None
-    installed = present(connection, ("registry", "feed_version"))
-    if "registry" not in installed:
+    if not is_installed(connection):
         return []
-    version, join = "1, null", ""
-    has_hold = has_column(connection, "changefeed.registry", MAX_HOLD)
-    if "feed_version" in installed:
-        version = "coalesce(v.resource_version, 1), v.fingerprint"
-        join = 'left join "changefeed.feed_version" as v on v.feed = r.feed'
     rows = connection.execute(
-        "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, "
-        f"{MAX_HOLD if has_hold else -1}, {version} "
-        f'from "changefeed.registry" as r {join} where ?1 is null or r.feed = ?1 order by r.feed',
+        "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, max_hold_ms, "
+        'coalesce(v.resource_version, 1), v.fingerprint from "changefeed.registry" as r '
+        'left join "changefeed.feed_version" as v on v.feed = r.feed '
+        "where ?1 is null or r.feed = ?1 order by r.feed",
         (feed,),
     ).fetchall()
     captures = {capture.name: capture for capture in load_captures(connection, feed)}

@@ -66,7 +66,7 @@ class SqliteOverview:
                     else [load_feed(connection, feed, is_whole=False) for feed in feeds]
                 )
                 consumers: dict[str, list[ConsumerInfo]] = {}
-                for info in consumer_infos(connection, None):
+                for info in consumer_infos(connection, None) if found else ():
                     consumers.setdefault(info.spec.feed, []).append(info)
                 checks: dict[str, list[OutputCheck]] = {}
                 for check in output_checks(connection) if found else ():

@@ -9,8 +9,7 @@ import uuid
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.exceptions import FeedNotFoundError
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import present
-from airflow_changefeed.sql import load_sql
+from airflow_changefeed.sources.sqlite.feed.names import is_installed
 
 
 class SqliteIdentity:
@@ -19,16 +18,9 @@ class SqliteIdentity:
     database: SqliteDatabase
 
     def identity(self) -> DatabaseIdentity:
-        """
-        See :class:`~airflow_changefeed.sources.base.FeedReader`.
-
-        A file that an older version set up gets its identity here, as no upgrade comes before.
-        """
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
         with self.database.connect() as connection:
             _check_installed(connection)
-            if not present(connection, ("database",)):
-                with self.database.write(connection):
-                    make_identity(connection)
             return _read(connection)
 
     def renew_identity(self) -> DatabaseIdentity:
@@ -36,17 +28,8 @@ class SqliteIdentity:
         with self.database.connect() as connection:
             _check_installed(connection)
             with self.database.write(connection):
-                make_identity(connection)
                 connection.execute('update "changefeed.database" set id = ?', (str(uuid.uuid4()),))
             return _read(connection)
-
-
-def make_identity(connection: sqlite3.Connection) -> None:
-    """Give the file its identity, where it has none yet; in a write transaction."""
-    connection.execute(load_sql("sqlite/install/database.table.sql"))
-    connection.execute(
-        'insert or ignore into "changefeed.database" (only_row, id) values (1, ?)', (str(uuid.uuid4()),)
-    )
 
 
 def _read(connection: sqlite3.Connection) -> DatabaseIdentity:
@@ -55,7 +38,7 @@ def _read(connection: sqlite3.Connection) -> DatabaseIdentity:
 
 
 def _check_installed(connection: sqlite3.Connection) -> None:
-    if not present(connection, ("registry",)):
+    if not is_installed(connection):
         raise FeedNotFoundError(
             "no feed was ever set up in this database, so it has no identity; create a feed with set_up_feed",
             known=[],

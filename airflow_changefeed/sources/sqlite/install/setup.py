@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from datetime import timedelta
 
 from airflow_changefeed import __version__
@@ -16,18 +17,14 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.feed.names import (
     CONSUMER_TABLES,
-    MAX_HOLD,
     FeedTables,
     columns_of,
-    has_column,
     load_feed,
     load_feeds,
-    present,
     quote,
     users_tables,
 )
 from airflow_changefeed.sources.sqlite.feed.types import Storage, shard_check, storage_of
-from airflow_changefeed.sources.sqlite.install.identity import make_identity
 from airflow_changefeed.sources.sqlite.install.versions import (
     begin_version,
     bump_version,
@@ -38,13 +35,32 @@ from airflow_changefeed.sources.sqlite.install.versions import (
 )
 from airflow_changefeed.sql import fill, load_sql
 
-INSTALL = (
+#: Files of the tables and indexes that a file has once, whatever it is used for.
+_INSTALL = (
+    "database.table",
     "registry.table",
+    "feed_version.table",
+    "stale.table",
     "consumer.table",
+    "consumer_settings.table",
+    "dropped_consumer.table",
     "acknowledged.table",
     "output_check.table",
-    "stale.table",
+    "cursor_history.table",
+    "cursor_history.index",
     "lease.table",
+    "lease_waiter.table",
+    "dead_letter.table",
+    "invocation.table",
+    "invocation.index",
+    "capture.table",
+    "gap.table",
+    "transaction.table",
+    "transaction_number.table",
+    "context.table",
+    "repair.table",
+    "snapshot.table",
+    "snapshot_mark.table",
 )
 _OUTBOX_ONLY = ("feed.table", "outbox.table", "outbox_shard.index")
 #: Of which a capture has a form of its own.
@@ -78,9 +94,7 @@ class SqliteSetup:
         with self.database.connect(wal=True) as connection:
             note_changes(self.database, connection, table)
             with self.database.write(connection):
-                install(connection, INSTALL)
-                _add_settings(connection)
-                make_identity(connection)
+                install(connection)
                 known = load_feeds(connection, table)
                 for tables in known:
                     check_feed(connection, tables, resource_version)
@@ -128,7 +142,7 @@ class SqliteSetup:
         connection.execute(f"drop index if exists {tables.ulid_index}")
         feed = tables.info.name
         end_consumers(connection, feed)
-        for registry in ("registry", "acknowledged", "stale", *present(connection, CONSUMER_TABLES)):
+        for registry in ("registry", "acknowledged", "stale", *CONSUMER_TABLES):
             connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
         end_version(connection, feed)
         if tables.capture is not None:
@@ -148,10 +162,13 @@ def check_storage(what: str, storage: FeedStorage | None) -> None:
         )
 
 
-def install(connection: sqlite3.Connection, names: tuple[str, ...]) -> None:
-    """Create a file's common tables if missing."""
-    for name in names:
+def install(connection: sqlite3.Connection) -> None:
+    """Create a file's common tables if missing, and give it its identity if it has none."""
+    for name in _INSTALL:
         connection.execute(load_sql(f"sqlite/install/{name}.sql"))
+    connection.execute(
+        'insert or ignore into "changefeed.database" (only_row, id) values (1, ?)', (str(uuid.uuid4()),)
+    )
 
 
 def register(connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_key_type: str) -> FeedTables:
@@ -164,21 +181,13 @@ def register(connection: sqlite3.Connection, feed: str, kind: FeedKind, shard_ke
     return load_feed(connection, feed)
 
 
-def _add_settings(connection: sqlite3.Connection) -> None:
-    """Give the registry of a file of an older version the column that it lacks."""
-    if not has_column(connection, "changefeed.registry", MAX_HOLD):
-        connection.execute(
-            f'alter table "changefeed.registry" add column {MAX_HOLD} integer not null default -1'
-        )
-
-
 def _set(
     connection: sqlite3.Connection, feed: str, time_tolerance: timedelta | None, max_hold: timedelta | None
 ) -> None:
     """Store settings; None keeps what there is."""
     connection.execute(
         'update "changefeed.registry" set tolerance_ms = coalesce(?, tolerance_ms), '
-        f"{MAX_HOLD} = coalesce(?, {MAX_HOLD}) where feed = ?",
+        "max_hold_ms = coalesce(?, max_hold_ms) where feed = ?",
         (
             None if time_tolerance is None else time_tolerance // _MILLISECOND,
             -1 if max_hold == FOREVER else None if max_hold is None else max_hold // _MILLISECOND,

@@ -17,7 +17,6 @@ from airflow_changefeed.sources.sqlite.capture.drift import drift_of
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feeds
-from airflow_changefeed.sql import load_sql
 
 #: Of a feed that was dropped; no columns have it.
 _DROPPED = ""
@@ -52,7 +51,6 @@ def note_changes(database: SqliteDatabase, connection: sqlite3.Connection, feed:
         return
     with database.write(connection):
         for tables in _changed(connection, feed):
-            # A feed of an older version of this package has no row yet.
             _store(connection, tables.info.name, _fingerprint(connection, tables))
 
 
@@ -122,7 +120,6 @@ def _fingerprint(connection: sqlite3.Connection, tables: FeedTables) -> str:
 
 
 def _store(connection: sqlite3.Connection, feed: str, fingerprint: str) -> None:
-    connection.execute(load_sql("sqlite/install/feed_version.table.sql"))
     connection.execute(
         'insert into "changefeed.feed_version" (feed, resource_version, fingerprint) values (?, 1, ?) '
         "on conflict (feed) do update set resource_version = resource_version + 1, "

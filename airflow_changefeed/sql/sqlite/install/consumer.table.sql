@@ -17,5 +17,6 @@ create table if not exists "changefeed.consumer" (
     fencing_token       integer not null default 0,
     lease_holder      text,
     lease_expires_ms  integer,
+    lease_since_ms    integer,
     primary key (feed, consumer, shard)
 ) strict, without rowid;
