@@ -20,7 +20,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, PurgedError
 
 KIND = "changefeed cursors"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 KEY_PREFIX = "changefeed"
 #: Changes that a database keeps of each consumer and shard: the newest ones.
 KEPT_CHANGES = 200
@@ -180,15 +180,15 @@ class CursorDocument:
     The value of a consumer's Airflow Variable: the cursors of all its shards of a feed.
 
     :param is_intact: whether the digest fits the content; False after an edit by hand.
-    :param database: identity of the feed's database; empty in a Variable of schema version 1.
+    :param database: identity of the feed's database.
     :param recovery_fork: of the database when this was published; None where it was not seen.
     """
 
     consumer: str
     feed: str
     shards: Mapping[Shard, Cursor]
+    database: str
     is_intact: bool = True
-    database: str = ""
     recovery_fork: str | None = None
 
     @classmethod
@@ -197,7 +197,7 @@ class CursorDocument:
     ) -> CursorDocument:
         """Return what should be published for the rows of a consumer and feed."""
         shards = {row.shard: row.cursor for row in rows}
-        return cls(consumer, feed, shards, database=identity.id, recovery_fork=identity.recovery_fork)
+        return cls(consumer, feed, shards, identity.id, recovery_fork=identity.recovery_fork)
 
     def to_json(self) -> str:
         """Write the Variable's value."""
@@ -251,11 +251,6 @@ def variable_key(database: str, consumer: str, feed: str) -> str:
     :param database: its identity, of which the name has the first part and the value has all.
     """
     return distinct_name(f"{variable_prefix(database)}{consumer}:{feed}", _URL_UNSAFE, _KEY_LIMIT)
-
-
-def old_variable_key(consumer: str, feed: str) -> str:
-    """Return the name that the Variable had before databases had identities."""
-    return distinct_name(f"{KEY_PREFIX}:{consumer}:{feed}", _URL_UNSAFE, _KEY_LIMIT)
 
 
 def distinct_name(name: str, unsafe: re.Pattern[str], most: int, mark: str = "~", digits: int = 32) -> str:

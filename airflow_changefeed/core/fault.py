@@ -88,7 +88,6 @@ class FaultKind(Enum):
     VARIABLE_UNREADABLE = ("variable-unreadable", _ERROR)
     VARIABLE_ORPHANED = ("variable-orphaned", _ERROR)
     VARIABLE_OF_NO_FEED = ("variable-of-no-feed", _NOTE)
-    VARIABLE_OF_NO_DATABASE = ("variable-of-no-database", _NOTE)
     VARIABLE_MISSING = ("variable-missing", _NOTE)
     VARIABLE_BEHIND = ("variable-behind", _NOTE)
     # Outputs.

@@ -21,7 +21,6 @@ from airflow_changefeed.core.cursor import (
     Cursor,
     CursorDocument,
     CursorRow,
-    old_variable_key,
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
@@ -59,9 +58,6 @@ class VariableStore(Protocol):
     def set(self, key: str, value: str) -> None:
         """Write a Variable."""
 
-    def delete(self, key: str) -> None:
-        """Delete a Variable, if it exists."""
-
 
 def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
     """
@@ -73,14 +69,7 @@ def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
     """
     rows, is_current = compare(source, variables, consumer, feed)
-    if is_current:
-        return rows
-    # Before the rows are published: afterwards nothing checks the owner of an old Variable.
-    is_ours = _is_of(_old_document(variables, consumer, feed), rows)
-    published = publish_rows(source, variables, consumer, feed, rows)
-    if is_ours:
-        variables.delete(old_variable_key(consumer, feed))
-    return published
+    return rows if is_current else publish_rows(source, variables, consumer, feed, rows)
 
 
 def advance(
@@ -139,20 +128,13 @@ def compare(
     key = variable_key(identity.id, consumer, feed)
     # The Variable first, so that it can be older than the rows but never ahead of them.
     text = variables.get(key)
-    old = _old_document(variables, consumer, feed) if text is None else None
     rows = source.cursors(feed, consumer)
-    if text is not None:
-        document = _read(text, key, consumer, feed, rows)
-    elif old is None or old.is_intact or not rows:
-        # Even if the old Variable has the same names, it may belong to another database (ADR 0009).
+    if text is None:
         return rows, not rows
-    else:
-        # An edited old Variable, perhaps of this database; a person must decide.
-        document, key = old, old_variable_key(consumer, feed)
+    document = _read(text, key, consumer, feed, rows)
     known = {row.shard: row for row in rows}
     problems = [] if document.is_intact else ["its digest does not match, so it was edited"]
-    if text is not None:
-        problems += _foreign(document, identity, consumer, feed)
+    problems += _foreign(document, identity, consumer, feed)
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
             "the database has been restored to an earlier state, or failed over with data loss: its recovery "
@@ -187,27 +169,8 @@ def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str
         return []
     return [
         f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
-        f"{document.database or 'unknown'}, but this is database {identity.id}"
+        f"{document.database}, but this is database {identity.id}"
     ]
-
-
-def _old_document(variables: VariableStore, consumer: str, feed: str) -> CursorDocument | None:
-    """Return the Variable of an old version, whose key has no database; None if there is none."""
-    key = old_variable_key(consumer, feed)
-    text = variables.get(key)
-    if text is None:
-        return None
-    try:
-        document = CursorDocument.from_json(text, key=key)
-    except (CursorFormatError, UnsupportedVersionError):
-        return None
-    is_old = (document.database, document.consumer, document.feed) == ("", consumer, feed)
-    return document if is_old else None
-
-
-def _is_of(old: CursorDocument | None, rows: Sequence[CursorRow]) -> bool:
-    """Whether an old Variable was published from these rows: no other database has the same values."""
-    return old is not None and old.is_intact and old.shards == {row.shard: row.cursor for row in rows}
 
 
 def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:

@@ -16,7 +16,6 @@ from airflow_changefeed.core.cursor import (
     Cursor,
     CursorDocument,
     CursorRow,
-    old_variable_key,
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
@@ -101,8 +100,7 @@ def adopt(
     :raises PurgedError: events after a ULID are purged and would be missed; terminal.
     :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed; terminal.
     """
-    document = _document(source, variables, consumer, feed)
-    wanted = document.shards
+    wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
     _check_begins(source, consumer, feed, wanted)
     known = {row.shard for row in source.cursors(feed, consumer)}
@@ -125,13 +123,8 @@ def adopt(
             return move(source, consumer, feed, rows, leases.tokens, change, by, "adopt", is_rewind=True)
 
     errors = (LeaseHeldError, LeaseLostError, *((StaleVersionError,) if versions is None else ()))
-    rows = publish_rows(
-        source, variables, consumer, feed, retrying(attempt, timeout, errors), is_decided=True
-    )
-    if not document.database:
-        # Adopted from an old version's Variable, which another database must not adopt again.
-        variables.delete(old_variable_key(consumer, feed))
-    return rows
+    rows = retrying(attempt, timeout, errors)
+    return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
 def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
@@ -140,7 +133,7 @@ def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: s
 
     :raises CursorFormatError, CursorBeyondFeedError, PurgedError, InvalidArgumentError: as :func:`adopt`.
     """
-    wanted = _document(source, variables, consumer, feed).shards
+    wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
     _check_begins(source, consumer, feed, wanted)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
@@ -196,13 +189,11 @@ def rebuild(
     return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
-def _document(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> CursorDocument:
+def _wanted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> Mapping[Shard, Cursor]:
+    """Return the cursors in the Variable."""
     database = source.identity().id
     key = variable_key(database, consumer, feed)
     text = variables.get(key)
-    if text is None and (old := variables.get(old_variable_key(consumer, feed))) is not None:
-        # The Variable of an old version; a person decides that it belongs to this database.
-        key, text, database = old_variable_key(consumer, feed), old, ""
     if text is None:
         raise CursorFormatError(
             f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
@@ -211,12 +202,12 @@ def _document(source: FeedSource, variables: VariableStore, consumer: str, feed:
     if (document.database, document.consumer, document.feed) != (database, consumer, feed):
         raise CursorFormatError(
             f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
-            f"{document.feed!r} of database {document.database or 'unknown'}, not of {consumer!r} and "
+            f"{document.feed!r} of database {document.database}, not of {consumer!r} and "
             f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
             f"{shell('cursor publish', consumer, '--feed', feed)}",
             key=key,
         )
-    return document
+    return document.shards
 
 
 def _check_begins(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from airflow_changefeed.core.cursor import (
-    KEY_PREFIX,
     CursorDocument,
     CursorRow,
-    old_variable_key,
     variable_key,
     variable_prefix,
 )
@@ -27,8 +24,6 @@ from airflow_changefeed.exceptions import (
     UnsupportedVersionError,
 )
 from airflow_changefeed.sources.base import FeedSource
-
-_NAMES_DATABASE = re.compile(rf"{KEY_PREFIX}:[0-9a-f]{{8}}:")
 
 
 class VariableLister(VariableStore, Protocol):
@@ -67,16 +62,12 @@ def variable_faults(
 
 
 def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collection[str]) -> list[Fault]:
-    """
-    Find Variables of this database without a feed, and Variables of its feeds without a database.
-
-    Variables of other databases are not checked.
-    """
+    """Find Variables of this database without a feed; those of other databases are not checked."""
     try:
         database = source.identity().id
     except FeedNotFoundError:
         return []
-    unknown = [
+    return [
         Fault(
             FaultKind.VARIABLE_OF_NO_FEED,
             f"Variable {key}",
@@ -85,18 +76,6 @@ def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collecti
         )
         for key, (consumer, feed) in published(variables, database).items()
         if feed not in feeds
-    ]
-    return unknown + [
-        Fault(
-            FaultKind.VARIABLE_OF_NO_DATABASE,
-            f"Variable {key}",
-            f"it belongs to consumer {consumer!r} of feed {feed!r}, and an older version wrote it without "
-            "the identity of its database",
-            "Run the consumer's export, which adopts it if it belongs to this database. If it still exists "
-            "after the exports of all databases with such a feed have run, delete it: nothing uses it",
-        )
-        for key, (consumer, feed) in _old(variables).items()
-        if feed in feeds
     ]
 
 
@@ -111,20 +90,6 @@ def published(variables: VariableLister, database: str) -> dict[str, tuple[str, 
             if all(each) and variable_key(database, *each) == key:
                 found[key] = each
                 break
-    return found
-
-
-def _old(variables: VariableLister) -> dict[str, tuple[str, str]]:
-    """Return the consumer and feed of each Variable without a database in its key."""
-    found = {}
-    for key in variables.keys(f"{KEY_PREFIX}:"):
-        if not _NAMES_DATABASE.match(key):
-            consumer, _, feed = key.removeprefix(f"{KEY_PREFIX}:").partition(":")
-            each = (
-                (consumer, feed) if old_variable_key(consumer, feed) == key else _names_in(variables.get(key))
-            )
-            if all(each) and old_variable_key(*each) == key:
-                found[key] = each
     return found
 
 
@@ -166,7 +131,6 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
 def _edited(
     source: FeedSource, variables: VariableLister, feed: str, consumer: str, problem: CursorEditedError
 ) -> Fault:
-    # The Variable of an older version has another key.
     key = problem.facts["key"]
     if source.cursors(feed, consumer):
         what = "; ".join(problem.facts["problems"])

@@ -51,6 +51,3 @@ class _Nowhere:
 
     def set(self, key: str, value: str) -> None:
         """Forget it."""
-
-    def delete(self, key: str) -> None:
-        """There is none."""

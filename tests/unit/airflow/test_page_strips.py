@@ -47,9 +47,6 @@ class Published:
     def set(self, key: str, value: str) -> None:
         """Forget it."""
 
-    def delete(self, key: str) -> None:
-        """Forget it."""
-
 
 @pytest.fixture
 def now(source: SqliteFeedSource) -> datetime:

@@ -40,9 +40,7 @@ _documents = st.builds(
 OTHER = "91bc0d22-0000-4000-8000-c0ffee000002"
 _TIME = datetime(2013, 1, 1, tzinfo=timezone.utc)
 _NOON = _TIME + timedelta(hours=12)
-_ONE = CursorDocument(
-    "export", "nyc.Flight", {1: Cursor(Ulid.floor(_TIME), 7, _TIME, "run")}, database=DATABASE
-)
+_ONE = CursorDocument("export", "nyc.Flight", {1: Cursor(Ulid.floor(_TIME), 7, _TIME, "run")}, DATABASE)
 
 
 def _read(text: str) -> CursorDocument:

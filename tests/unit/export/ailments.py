@@ -14,7 +14,7 @@ from typing import Any
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.core.cursor import CursorDocument, old_variable_key, variable_key
+from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors, recovery
@@ -225,7 +225,7 @@ def _orphan(patient: Patient) -> None:
 
 def _of_no_feed(patient: Patient) -> None:
     key = variable_key(DATABASE, "lake", "nyc.Gone")
-    patient.variables.values[key] = CursorDocument("lake", "nyc.Gone", {}, database=DATABASE).to_json()
+    patient.variables.values[key] = CursorDocument("lake", "nyc.Gone", {}, DATABASE).to_json()
 
 
 def _behind(patient: Patient) -> None:
@@ -387,11 +387,6 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         _of_no_feed,
         {},
         "it belongs to consumer 'lake' of feed 'nyc.Gone', which is not in this database",
-    ),
-    FaultKind.VARIABLE_OF_NO_DATABASE: (
-        lambda patient: patient.variables.set(old_variable_key(CONSUMER, FEED), "{}"),
-        {},
-        f"it belongs to consumer '{CONSUMER}' of feed '{FEED}', and an older version wrote it without",
     ),
     FaultKind.VARIABLE_MISSING: (
         lambda patient: patient.variables.values.clear(),

@@ -41,9 +41,6 @@ class Variables:
         self.writes += 1
         self.values[key] = value
 
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
-
 
 class SharedVariables:
     """Variables that processes share: a SQLite table with a plain upsert, as Airflow's."""
@@ -61,11 +58,6 @@ class SharedVariables:
     def set(self, key: str, value: str) -> None:
         with sqlite3.connect(self.path, timeout=60) as connection:
             connection.execute("insert or replace into variable values (?, ?)", (key, value))
-        connection.close()
-
-    def delete(self, key: str) -> None:
-        with sqlite3.connect(self.path, timeout=60) as connection:
-            connection.execute("delete from variable where key = ?", (key,))
         connection.close()
 
 

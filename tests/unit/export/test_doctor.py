@@ -380,7 +380,7 @@ def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
     patient.variables.values |= {"changefeed:": "{}", "changefeed:~": "x", "changefeeds": "42"}
     feed = "a/b" + "c" * 300
     key = variable_key(DATABASE, "lake", feed)
-    patient.variables.values[key] = CursorDocument("lake", feed, {}, database=DATABASE).to_json()
+    patient.variables.values[key] = CursorDocument("lake", feed, {}, DATABASE).to_json()
     (fault,) = patient.examine().faults
     assert fault.where == f"Variable {key}"
     assert feed in fault.what

@@ -7,21 +7,16 @@ import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_changefeed.core import cursor
 from airflow_changefeed.core.codec import dump, encode
-from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.cursors.recovery import adopt, publish, rebuild
-from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
-from airflow_changefeed.doctor.variables import variable_faults
+from airflow_changefeed.cursors.recovery import publish, rebuild
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     FeedNotFoundError,
@@ -66,15 +61,6 @@ def other_database(tmp_path: Path) -> SqliteFeedSource:
     return us
 
 
-def old_variable(source: SqliteFeedSource, **changes: Any) -> str:
-    """What a version that did not tell databases apart has published."""
-    rows = source.cursors(FEED, CONSUMER)
-    content = json.loads(CursorDocument.of_rows(source.identity(), CONSUMER, FEED, rows).to_json())
-    for name in ("kind", "schema_version", "digest", "database", "recovery_fork"):
-        del content[name]
-    return dump(cursor.KIND, 1, content, indent=2)
-
-
 def test_two_databases_with_the_same_names_do_not_meet(
     source: SqliteFeedSource, variables: Variables, tmp_path: Path
 ) -> None:
@@ -90,75 +76,6 @@ def test_two_databases_with_the_same_names_do_not_meet(
         f"changefeed:3f2a9c1e:{CONSUMER}:{FEED}",
         f"changefeed:91bc0d22:{CONSUMER}:{FEED}",
     ]
-
-
-def test_an_old_variable_is_taken_over_once_by_its_own_database_alone(
-    source: SqliteFeedSource, variables: Variables, tmp_path: Path
-) -> None:
-    """The other one, whose rows say something else, leaves it alone, and publishes its own."""
-    begin(source)
-    us = other_database(tmp_path)
-    advance(source, variables, 0)
-    advance(us, variables, 0, 1)
-    old = cursor.old_variable_key(CONSUMER, FEED)
-    variables.values = {old: old_variable(source)}
-    cursors.resolve(us, variables, CONSUMER, FEED)
-    assert sorted(variables.values) == [f"changefeed:91bc0d22:{CONSUMER}:{FEED}", old]
-    cursors.resolve(source, variables, CONSUMER, FEED)
-    assert old not in variables.values
-    assert published(variables).shards == {row.shard: row.cursor for row in source.cursors(FEED, CONSUMER)}
-
-
-def test_an_edited_old_variable_stops_until_a_person_decides(
-    source: SqliteFeedSource, variables: Variables
-) -> None:
-    """It may be about this database; adopting it moves the cursors, and nobody takes it again."""
-    begin(source)
-    advance(source, variables, 0, 1)
-    old = cursor.old_variable_key(CONSUMER, FEED)
-    variables.values = {old: edited_old_variable(source)}
-    with pytest.raises(CursorEditedError, match="its digest does not match"):
-        cursors.resolve(source, variables, CONSUMER, FEED)
-    adopt(source, variables, CONSUMER, FEED, by="me")
-    assert list(variables.values) == [KEY]
-    assert [row.ulid for row in source.cursors(FEED, CONSUMER)] == [
-        hour(0).range.upto,
-        hour(1).range.upto,
-    ]
-
-
-def edited_old_variable(source: SqliteFeedSource) -> str:
-    """An old Variable whose cursor a person has set back to the first hour."""
-    value = json.loads(old_variable(source))
-    value["shards"]["0"]["ulid"] = str(hour(0).range.upto)
-    return json.dumps(value)
-
-
-def test_adopting_the_databases_own_variable_leaves_an_old_one_alone(
-    source: SqliteFeedSource, variables: Variables
-) -> None:
-    """It may be another database's, with an edit that waits for a decision there."""
-    begin(source)
-    advance(source, variables, 0, 1)
-    old = cursor.old_variable_key(CONSUMER, FEED)
-    variables.values[old] = waiting = edited_old_variable(source)
-    adopt(source, variables, CONSUMER, FEED, by="me")
-    assert variables.values[old] == waiting
-
-
-def test_an_edited_old_variable_is_named_by_its_own_name(
-    source: SqliteFeedSource, variables: Variables
-) -> None:
-    """People look for the Variable that the page and doctor name."""
-    begin(source)
-    advance(source, variables, 0, 1)
-    old = cursor.old_variable_key(CONSUMER, FEED)
-    variables.values = {old: edited_old_variable(source)}
-    state = variable_state(source, variables, CONSUMER, FEED)
-    assert (state.key, state.kind) == (old, VariableKind.EDITED)
-    rows = source.cursors(FEED, CONSUMER)
-    (fault,) = variable_faults(source, variables, FEED, rows, CONSUMER)
-    assert (fault.kind, fault.where) == (FaultKind.VARIABLE_EDITED, f"Variable {old}")
 
 
 def test_a_variable_of_another_database_under_this_name_is_refused(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.cursor import old_variable_key, variable_key
+from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors.cursors import resolve
 from airflow_changefeed.cursors.recovery import adopt, adopted, publish
 from airflow_changefeed.cursors.variable_state import variable_state
@@ -65,8 +65,8 @@ def test_an_edited_variable_stops_or_is_said(
 @given(st.text() | st.sampled_from(NAMES), st.text() | st.sampled_from(NAMES))
 def test_any_names_have_a_key_that_airflow_takes(consumer: str, feed: str) -> None:
     """In its column and in a URL, and different names have different keys."""
-    for key in (variable_key("1234-5", consumer, feed), old_variable_key(consumer, feed)):
-        assert len(key) <= 250
-        assert key.isascii()
-        assert key.isprintable()
-        assert not set("#?%/\\ ") & set(key)
+    key = variable_key("1234-5", consumer, feed)
+    assert len(key) <= 250
+    assert key.isascii()
+    assert key.isprintable()
+    assert not set("#?%/\\ ") & set(key)
