@@ -60,9 +60,9 @@ class CompletedExport:
     :param rows: of all windows and shards.
     :param manifests: paths of the manifests, one for each unit; their folder when they are more than 100.
     :param shards: that were exported.
+    :param database: identity of the feed's database.
     :param windows: each window with its rows, in order; empty when they are more than 100, and for a batch.
     :param batch: for a batch, each shard's range ``(after, upto]``.
-    :param database: identity of the feed's database; empty if an older version made the event.
     """
 
     feed: str
@@ -72,9 +72,9 @@ class CompletedExport:
     rows: int
     manifests: tuple[str, ...]
     shards: tuple[Shard, ...]
+    database: str
     windows: tuple[CompletedWindow, ...] = field(default_factory=tuple)
     batch: Mapping[Shard, UlidRange] = field(default_factory=dict)
-    database: str = ""
 
     def __post_init__(self) -> None:
         if (self.window_start is None) != (self.window_end is None):

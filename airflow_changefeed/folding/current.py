@@ -127,7 +127,7 @@ class CurrentOutput(TableOutput):
 
     def claimed(self) -> claims.Claim:
         """Return whose output it is to be, and in which format."""
-        return claims.Claim(self.feed, self.table, self.database, self.table_format, self.catalog_table)
+        return claims.Claim(self.feed, self.database, self.table, self.table_format, self.catalog_table)
 
     @property
     def path(self) -> str:

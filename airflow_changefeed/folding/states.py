@@ -121,7 +121,7 @@ class TableOutput:
 
     def claimed(self) -> claims.Claim:
         """Return whose output it is to be, and in which format."""
-        return claims.Claim(self.feed, self.table, self.database)
+        return claims.Claim(self.feed, self.database, self.table)
 
     def check(self) -> None:
         """

@@ -48,8 +48,8 @@ class Claim(Document):
     """
     Whose output a folder is.
 
+    :param database: identity of the feed's; empty where the manifests of a lost claim do not say it.
     :param table: of the capture ``feed``, whose states it holds; empty for the feed's export.
-    :param database: identity of the feed's; empty where it is not known.
     :param table_format: of the lake's table that has the files of the export; ``parquet`` for none.
     :param catalog_table: its name in a catalog.
     """
@@ -58,8 +58,8 @@ class Claim(Document):
     ERROR = ManifestError
 
     feed: str
+    database: str
     table: str = ""
-    database: str = ""
     table_format: str = PARQUET
     catalog_table: str = ""
 
@@ -94,7 +94,7 @@ def check(
         found = format_of(names)
         # What the table is called in a catalog only the claim has said.
         catalog_table = wanted.catalog_table if found == wanted.table_format else ""
-        owners = {(each.feed, getattr(each, "table", ""), each.database) for each in documents()}
+        owners = {(each.feed, each.database, getattr(each, "table", "")) for each in documents()}
         if not owners:
             raise ForeignOutputError(
                 f"{layout.data} holds files, and neither {layout.claim} nor another document says whose they "
@@ -144,7 +144,7 @@ def _what(claim: Claim) -> str:
 
 def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
     """
-    Check that what was written comes from a database; what older versions wrote does not say from which.
+    Check that what was written comes from a database.
 
     :param theirs, ours: identities; empty where it is not known.
     :raises ForeignOutputError: it comes from another one.
@@ -209,14 +209,14 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
 
 def write(files: Files, layout: Layout, wanted: Claim) -> None:
     """
-    Claim an output that was checked, and complete a claim that names no database; harmless to repeat.
+    Claim an output that was checked; harmless to repeat.
 
     :raises ForeignOutputError: somebody else claimed it at the same moment.
     """
     claimed = read(files, layout)
     if claimed is None and files.names(layout.data):
         log.warning("%s is lost, and is written again by what the other documents say", layout.claim)
-    if claimed is None or claimed.lake != wanted.lake or (wanted.database and not claimed.database):
+    if claimed is None or claimed.lake != wanted.lake:
         files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its
         # commit if it reads too early.

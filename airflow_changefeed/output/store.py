@@ -133,7 +133,7 @@ class ExportStore(ManifestStore):
     def _claim(self, database: str, options: ExportOptions) -> claims.Claim:
         return claims.Claim(
             self.feed,
-            database=database,
+            database,
             table_format=options.table_format,
             catalog_table=options.catalog_table,
         )

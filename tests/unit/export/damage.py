@@ -267,7 +267,9 @@ DAMAGES: dict[str, tuple[Callable[[ExportStore], object], FaultKind, Callable[[E
         _claim,
     ),
     "the claim is another feed's": (
-        lambda store: _claim(store).write_text(codec.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather"})),
+        lambda store: _claim(store).write_text(
+            codec.dump(claims.Claim.KIND, 1, {"feed": "nyc.Weather", "database": ""})
+        ),
         FaultKind.CLAIM_FOREIGN,
         _claim,
     ),

@@ -156,12 +156,6 @@ def other_flights(tmp_path: Path) -> Flights:
     return flights
 
 
-def forget_the_database(store: ExportStore) -> None:
-    """Make the claim one of a version that did not tell databases apart."""
-    text = dump("changefeed output", 1, {"feed": FEED})
-    store.files.write(store.layout.claim, text.encode())
-
-
 def test_two_databases_cannot_write_into_one_output(
     exported: tuple[Flights, ExportStore], tmp_path: Path
 ) -> None:
@@ -175,36 +169,6 @@ def test_two_databases_cannot_write_into_one_output(
     assert us.source.feed(FEED).sealed_until is None
     assert store.database() == DATABASE
     assert {manifest.database for manifest in store.list()} == {DATABASE}
-
-
-def test_an_output_of_an_older_version_is_taken_over_by_the_database_that_has_its_events(
-    exported: tuple[Flights, ExportStore], tmp_path: Path
-) -> None:
-    """Not by another one that has the same names, hours and rows: its ULIDs are others."""
-    flights, store = exported
-    us = other_flights(tmp_path)
-    us.source.seal(FEED, hours(0, 3)[-1].end)
-    forget_the_database(store)
-    with pytest.raises(ForeignOutputError, match=f"events of feed .* that database {OTHER} does not have"):
-        us.plan(store, hours(0, 3))
-    assert store.database() == ""
-    flights.plan(store, hours(0, 3))
-    assert store.database() == DATABASE
-
-
-def test_an_old_output_that_ends_with_empty_days_is_known_by_its_earlier_events(
-    exported: tuple[Flights, ExportStore], tmp_path: Path
-) -> None:
-    """A day without rows says nothing of whose the output is, so the days before it are looked at."""
-    flights, store = exported
-    flights.export(store, hours(30, 32))
-    us = other_flights(tmp_path)
-    us.source.seal(FEED, hours(31, 32)[0].end)
-    forget_the_database(store)
-    with pytest.raises(ForeignOutputError, match="another database's, or this one was restored"):
-        us.plan(store, hours(32, 33))
-    flights.plan(store, hours(32, 33))
-    assert store.database() == DATABASE
 
 
 def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Path) -> None:

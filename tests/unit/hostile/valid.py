@@ -60,6 +60,7 @@ for _kind, _drawn in {
         rows=st.integers(0),
         manifests=st.lists(texts, max_size=3).map(tuple),
         shards=st.lists(shards, max_size=3).map(tuple),
+        database=texts,
         windows=st.lists(_completed_windows, max_size=3).map(tuple),
         batch=st.dictionaries(shards, ranges, max_size=3),
     ),
