@@ -7,7 +7,7 @@ times (docs/adr/0010-bases.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,12 +72,11 @@ class Base:
 
     def is_before(self, snapshot: datetime | None) -> bool:
         """
-        Whether its rows go back to an earlier snapshot, or to the beginning, as far as that is known.
+        Whether its rows go back to an earlier snapshot, or to the beginning.
 
         :param snapshot: begin of the other one; None if no snapshot can be used.
         """
-        origin = self.facts.origin
-        return snapshot is not None and origin is not None and origin < snapshot
+        return snapshot is not None and self.facts.origin < snapshot
 
     @property
     def kinds(self) -> dict[str, pa.DataType]:
@@ -220,8 +219,7 @@ def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
         raise _lost(one.path, lost)
     what = f"the snapshot of {format_time(one.begin)}" + (f" where {one.where}" if one.where else "")
     urls = _urls(snapshots.files, folder, one.files)
-    facts = replace(one.base, origin=one.begin)
-    return Base(what, one.table, one.begin, one.exact_from, one.path, facts, urls, one.where)
+    return Base(what, one.table, one.begin, one.exact_from, one.path, one.base, urls, one.where)
 
 
 def _gone(files: Files, folder: str, names: Iterable[str]) -> set[str]:

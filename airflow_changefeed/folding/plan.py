@@ -313,7 +313,7 @@ def _last_gap(
     """
     Return when the last gap that affects a time was found; None if there is none.
 
-    The newest file has all gaps of before it, as those have that manifests of older versions do not name.
+    The newest file has all gaps of before it, also those that were found after that time.
 
     :param known: by the manifests.
     """

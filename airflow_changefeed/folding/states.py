@@ -46,9 +46,8 @@ class BaseFacts:
     :param fields: of ``old`` and ``new``, for each column.
     :param known_fields: all that the table's events had until then, also those that are no column's any more.
     :param shards: that the feed had until then: each must be exported from there on.
+    :param origin: begin of the snapshot that the rows go back to, ``EPOCH`` for the beginning of the capture.
     :param has_integer_shards: whether shards are whole numbers; else texts.
-    :param origin: begin of the snapshot that the rows go back to, ``EPOCH`` for the beginning of the capture;
-        None where an older version did not say.
     """
 
     shape: CaptureShape
@@ -56,8 +55,8 @@ class BaseFacts:
     fields: Mapping[str, str]
     known_fields: tuple[str, ...]
     shards: tuple[Shard, ...]
+    origin: datetime
     has_integer_shards: bool = True
-    origin: datetime | None = None
 
 
 @dataclass(frozen=True)

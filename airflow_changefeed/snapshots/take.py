@@ -345,6 +345,7 @@ class _Work:
             fields=columns.fields,
             known_fields=tuple(sorted(known.fields_of(self.table))),
             shards=_shards(self.source, feed) if self.plan.shards is None else self.plan.shards,
+            origin=self.plan.begin,
             has_integer_shards=str(shard.type) == "int64",
         )
 

@@ -279,9 +279,7 @@ def refuse_unrecorded(events: CapturedEvents) -> None:
     rows = frame.groupBy("ddl").agg(functions.min(ULID_COLUMN).alias("first")).collect()
     names = {place: name for name, place in source.columns.items()}
     for row in sorted(rows, key=lambda one: str(one["first"])):
-        # An older version did not record which.
-        where = f"the ddl event {row['first']}"
-        fields = decode_text(_Ddl, row["ddl"] or "{}", where=where).unrecorded
+        fields = decode_text(_Ddl, row["ddl"], where=f"the ddl event {row['first']}").unrecorded
         changed = [names[field] for field in fields if field in names]
         if changed:
             time = format_time(Ulid.parse_text(row["first"]).time)
@@ -297,7 +295,7 @@ def refuse_unrecorded(events: CapturedEvents) -> None:
 class _Ddl:
     """What a fold must know of a change of columns: the fields whose values older rows do not have."""
 
-    unrecorded: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...]
 
 
 def refuse_lost_keys(events: CapturedEvents) -> None:

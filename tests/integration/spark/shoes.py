@@ -51,7 +51,7 @@ def write_snapshot(
             files=names,
             rows=len(rows),
             bytes=1,
-            base=BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), shards),
+            base=BaseFacts(known, schema_text(IMAGE), fields, tuple(fields), shards, begin),
             database=DATABASE,
             where=where,
         )

@@ -323,7 +323,7 @@ class Typed:
             folder / "part-0.parquet",
         )
         fields = {name: name for name in self.SCHEMA.names}
-        facts = BaseFacts(self.shape, schema_text(self.SCHEMA), fields, tuple(fields), ())
+        facts = BaseFacts(self.shape, schema_text(self.SCHEMA), fields, tuple(fields), (), START)
         base = Base("rows", TABLE, START, START, str(folder), facts, (str(folder / "part-0.parquet"),))
         return fold_from(self.store, base, START + timedelta(hours=1))
 

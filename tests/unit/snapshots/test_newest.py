@@ -17,9 +17,9 @@ from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.exceptions import CaptureGapError, FoldError
 from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.plan import FoldSource, find_fold
+from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import BaseFacts, StateStore, new_attempt
+from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
@@ -158,20 +158,3 @@ def test_a_snapshot_that_is_of_no_use_any_more_leaves_states_their_turn(lake: La
     base = lake.base()
     assert base is not None
     assert (base.begin, base.facts.origin) == (first, EPOCH)
-
-
-def test_states_of_an_older_version_are_gone_on_from(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not say what they go back to; the events of before them may be gone."""
-    facts = FoldSource.base_facts
-
-    def silent(self: FoldSource) -> BaseFacts | None:
-        own = facts(self)
-        return None if own is None else replace(own, origin=None)
-
-    monkeypatch.setattr(FoldSource, "base_facts", silent)
-    old = lake.fold()
-    monkeypatch.setattr(FoldSource, "base_facts", facts)
-    lake.fold()
-    base = lake.base()
-    assert base is not None
-    assert (base.begin, base.facts.origin) == (old, None)
