@@ -80,26 +80,6 @@ def test_what_an_upgrade_replaces_says_so() -> None:
             assert created[0].startswith(f"create or alter {kind} <<schema>>.{title}"), name
 
 
-@pytest.mark.parametrize(
-    ("table", "column"), [("feeds", "max_hold_ms"), ("dead_letters", "resource_version")]
-)
-def test_a_column_that_an_older_table_lacks_is_added_before_it_is_used(table: str, column: str) -> None:
-    """A procedure that names a missing column of a table that is there cannot be created."""
-    batches = install_script()
-    pattern = (
-        rf"where c.object_id = object_id\(N'\[changefeed\]\.\[{table}\]'\) and c.name = N'{column}'\)\s+"
-    )
-    added = [
-        number
-        for number, batch in enumerate(batches)
-        if re.search(rf"{pattern}alter table \[changefeed\]\.\[{table}\] add {column} ", batch)
-    ]
-    created = [
-        number for number, batch in enumerate(batches) if f"create table [changefeed].[{table}]" in batch
-    ]
-    assert added == created != []
-
-
 def test_another_schema_takes_the_place_of_changefeed_everywhere() -> None:
     """Quoted as a name where it is one, and as a text where it is one."""
     text = script("it's [mine]")

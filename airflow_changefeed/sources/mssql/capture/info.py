@@ -30,7 +30,7 @@ from airflow_changefeed.sources.mssql.names import as_time
 
 def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
     """
-    Return all captures, by name; empty if an older version is installed, or the login cannot see them.
+    Return all captures, by name; empty if the login cannot see them.
 
     :raises PermissionDeniedError: the login sees captures but not their gaps; terminal.
     """

@@ -158,7 +158,7 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     Return the captures in one query.
 
     :param feed_id: only this feed; None for all.
-    :return: None if the login cannot see them, or an older version without captures is installed.
+    :return: None if the login cannot see them.
     """
     registry = quote(schema)
     may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity
-from airflow_changefeed.exceptions import FeedNotFoundError, UnsupportedVersionError
+from airflow_changefeed.exceptions import FeedNotFoundError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.install.upgrade import installed_version
 from airflow_changefeed.sources.mssql.names import literal, quote
 
 #: Azure SQL Database has no such view, and a login that may not see the database's row gets none (the owner
@@ -63,17 +60,9 @@ def _read(session: Session, database: MssqlDatabase) -> DatabaseIdentity:
     if rows:
         ((identity, fork),) = rows
         return DatabaseIdentity(str(identity).lower(), None if fork is None else str(fork).lower())
-    version = installed_version(session, schema)
-    facts: dict[str, Any] = {"schema": schema, "installed": version}
-    if version is None:
-        raise FeedNotFoundError(
-            f"changefeed is not installed in schema {schema!r} of {database.server}, or this login cannot "
-            f"see it; install it: {shell('install')}",
-            known=[],
-            **facts,
-        )
-    raise UnsupportedVersionError(
-        f"schema {schema!r} of {database.server} has version {version}, which has no database identity; "
-        f"upgrade it: {shell('install')}; or by the script that sql prints",
-        **facts,
+    raise FeedNotFoundError(
+        f"changefeed is not installed in schema {schema!r} of {database.server}, or this login cannot "
+        f"see it; install it: {shell('install')}",
+        known=[],
+        schema=schema,
     )

@@ -28,19 +28,11 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
         constraint [check:captures.key_change] check (key_change in ('new_only', 'delete_insert')),
         constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'))
     );
--- An older version had none of the three.
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'on_ddl')
-    alter table <<schema>>.[captures] add on_ddl varchar(10) not null constraint [def:captures.on_ddl] default 'pause'
-        constraint [check:captures.on_ddl] check (on_ddl in ('pause', 'evolve', 'refuse'));
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'has_ddl')
-    alter table <<schema>>.[captures] add has_ddl bit not null constraint [def:captures.has_ddl] default 0;
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[captures]') and c.name = N'not_for_replication')
-    alter table <<schema>>.[captures] add not_for_replication bit not null constraint [def:captures.not_for_replication] default 0;
 -- insert_columns, update_columns, delete_columns: as requested; null does not capture the operation, '[]' captures all columns, otherwise a
 -- JSON array. shard: T-SQL over the key columns. is_whole: the events cover all rows the table ever had. base_rows: rows of the table minus
 -- the recorded balance; null if unknown. trigger_count and trigger_modified: as created, to detect changes. recorded_columns: JSON array of
--- each stored_name that it had before; columns_upto: the greatest column_id when its columns were last captured; both null if an older
--- version did that. unrecorded_at: when columns were last captured whose values in older rows no event has.
+-- each stored_name that it had before; columns_upto: the greatest column_id when its columns were last captured. unrecorded_at: when
+-- columns were last captured whose values in older rows no event has.
 if object_id(N'<<schema_in_text>>.[capture_tables]') is null
     create table <<schema>>.[capture_tables] (
         capture_id int not null,
@@ -57,18 +49,11 @@ if object_id(N'<<schema_in_text>>.[capture_tables]') is null
         guard_name nvarchar(128) null,
         trigger_count int not null,
         trigger_modified datetime null,
-        recorded_columns nvarchar(max) null,
-        columns_upto int null,
+        recorded_columns nvarchar(max) not null,
+        columns_upto int not null,
         unrecorded_at datetime2(3) null,
         constraint [pk:capture_tables] primary key (capture_id, table_no)
     );
--- An older version had none of the three.
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'recorded_columns')
-    alter table <<schema>>.[capture_tables] add recorded_columns nvarchar(max) null;
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'columns_upto')
-    alter table <<schema>>.[capture_tables] add columns_upto int null;
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[capture_tables]') and c.name = N'unrecorded_at')
-    alter table <<schema>>.[capture_tables] add unrecorded_at datetime2(3) null;
 -- stored_name: of the column in the capture's table; differs from its name if two tables disagree about the type. definition: its recorded
 -- type. key_place: in the primary key, from 1.
 if object_id(N'<<schema_in_text>>.[capture_columns]') is null

@@ -16,7 +16,7 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @name nvarchar(128), @recorder nvarchar(300), @sql nvarchar(max), @ddl nvarchar(max), @is_listed bit = 0;
+    declare @name nvarchar(128), @recorder nvarchar(300), @sql nvarchar(max), @ddl nvarchar(max);
     declare @before nvarchar(max), @after nvarchar(max), @key_before nvarchar(max), @key_after nvarchar(max);
     declare @rows bigint, @recorded nvarchar(max), @upto int, @unrecorded nvarchar(max), @object_id int;
     declare @kept table (place int not null, stored_name nvarchar(128) not null, definition nvarchar(300) not null);
@@ -28,17 +28,11 @@ begin
     if @is_guard = 0
     begin
         set @sql = concat(N'<<schema_in_text>>.', quotename(concat(N'capture_rows.', @table_no, N':', @name)));
-        -- An older version of it leaves null, which is a table with rows.
-        set @sql = concat(N'exec ', @sql, N' @how = ''locked'', @rows = @rows output; set @rows = null; exec ', @sql, N' @how = ''any'', @rows = @rows output');
+        set @sql = concat(N'exec ', @sql, N' @how = ''locked'', @rows = @rows output; exec ', @sql, N' @how = ''any'', @rows = @rows output');
         exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
     end;
-    -- An older version has not created it.
-    if object_id(@recorder) is not null
-    begin
-        set @sql = concat(N'exec ', @recorder, N' @what = ''shards''');
-        exec sys.sp_executesql @sql;
-        set @is_listed = 1;
-    end;
+    set @sql = concat(N'exec ', @recorder, N' @what = ''shards''');
+    exec sys.sp_executesql @sql;
     select @before = string_agg(convert(nvarchar(max), concat(
         N'{"name":"', string_escape(k.name, 'json'), N'","type":"', string_escape(k.definition, 'json'), N'"}')), N',') within group (order by k.place)
     from <<schema>>.[capture_columns] as k
@@ -50,22 +44,13 @@ begin
     select k.place, k.stored_name, k.definition
     from <<schema>>.[capture_columns] as k
     where k.capture_id = @capture_id and k.table_no = @table_no and (k.on_insert = 1 or k.on_update = 1 or k.on_delete = 1);
-    select
-        @object_id = t.object_id, @recorded = t.recorded_columns,
-        @upto = isnull(t.columns_upto, (select max(k.place) from @kept as k))
+    select @object_id = t.object_id, @recorded = t.recorded_columns, @upto = t.columns_upto
     from <<schema>>.[capture_tables] as t
     where t.capture_id = @capture_id and t.table_no = @table_no;
     insert into @known (name)
     select k.stored_name from @kept as k
     union
-    select j.value collate database_default from openjson(isnull(@recorded, N'[]')) as j
-    union
-    -- An older version did not list them, so each column of the capture's table may be one.
-    select e.name
-    from <<schema>>.[feeds] as f
-    inner join <<schema>>.[captures] as c on c.name = f.name
-    cross apply <<schema>>.[captured_columns](f.object_id) as e
-    where c.capture_id = @capture_id and @recorded is null;
+    select j.value collate database_default from openjson(@recorded) as j;
     exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @table_no, @without = @without;
     exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @table_no, @columns_only = @is_guard;
     select @after = string_agg(convert(nvarchar(max), concat(
@@ -108,11 +93,6 @@ begin
     -- Compared by bytes: the database may ignore case.
     if @unrecorded is null
         and convert(varbinary(max), concat(@before, N'/', @key_before)) = convert(varbinary(max), concat(@after, N'/', @key_after)) return;
-    if @is_listed = 0
-    begin
-        set @sql = concat(N'exec ', @recorder, N' @what = ''shards''');
-        exec sys.sp_executesql @sql;
-    end;
     set @ddl = concat(
         N'{"statement":', isnull(N'"' + string_escape(@statement, 'json') + N'"', N'null'),
         N',"before":[', @before, N'],"after":[', @after, N'],"by":"', string_escape(original_login(), 'json'), N'","unrecorded":[', @unrecorded, N']}');

@@ -53,9 +53,6 @@ begin
     );
     alter table <<schema>>.[dead_letters] set (lock_escalation = disable);
 end;
--- An older version did not have it.
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[dead_letters]') and c.name = N'resource_version')
-    alter table <<schema>>.[dead_letters] add resource_version bigint not null constraint [def:dead_letters.resource_version] default 1;
 -- Each attempt of a consumer at events, until purged by age. first_ulid, last_ulid: of the events, both inclusive.
 -- attempt: 1 for the first one at first_ulid.
 if object_id(N'<<schema_in_text>>.[invocations]') is null

@@ -31,10 +31,6 @@ if object_id(N'<<schema_in_text>>.[feeds]') is null
         constraint [check:feeds.tolerance_ms] check (tolerance_ms >= 0),
         constraint [check:feeds.max_hold_ms] check (max_hold_ms = -1 or max_hold_ms > 0)
     );
--- An older version did not have it.
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[feeds]') and c.name = N'max_hold_ms')
-    alter table <<schema>>.[feeds] add max_hold_ms bigint not null constraint [def:feeds.max_hold_ms] default -1
-        constraint [check:feeds.max_hold_ms] check (max_hold_ms = -1 or max_hold_ms > 0);
 -- The last version of dropped feeds, so that a new feed with the same name never reuses one.
 if object_id(N'<<schema_in_text>>.[dropped_feeds]') is null
     create table <<schema>>.[dropped_feeds] (

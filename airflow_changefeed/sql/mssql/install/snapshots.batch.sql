@@ -17,9 +17,6 @@ begin
     );
     alter table <<schema>>.[snapshots] set (lock_escalation = disable);
 end;
--- An older version had whole tables only.
-if not exists (select 1 from sys.columns as c where c.object_id = object_id(N'<<schema_in_text>>.[snapshots]') and c.name = N'where_text')
-    alter table <<schema>>.[snapshots] add where_text nvarchar(4000) not null constraint [def:snapshots.where_text] default N'';
 -- What a snapshot has read, and where it would be lost with what it read: a mark is committed after its range was read.
 if object_id(N'<<schema_in_text>>.[snapshot_marks]') is null
 begin
