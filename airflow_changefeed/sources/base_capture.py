@@ -9,11 +9,8 @@ from typing import Protocol
 from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureInfo,
-    CaptureRepair,
     CaptureSpec,
     OnDdl,
-    RepairWay,
-    UnexportableValue,
 )
 from airflow_changefeed.core.feed import FeedStorage
 
@@ -134,43 +131,3 @@ class CaptureControl(Protocol):
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         """Return all gaps of a capture, open or resolved, by number."""
-
-    def unexportable_values(
-        self, name: str, *, event: int | None = None, column: str | None = None
-    ) -> list[UnexportableValue]:
-        """
-        Return the recorded values that no export can represent, by event; reads everything recorded.
-
-        :param event: only this event.
-        :param column: only this column of a captured table.
-        :raises FeedSetupError: the database has typed columns; such a value shows up as an export error.
-        """
-
-    def repair_capture(
-        self,
-        name: str,
-        way: RepairWay,
-        value: str | None = None,
-        *,
-        event: int | None = None,
-        column: str | None = None,
-        note: str,
-        by: str,
-        dry_run: bool = False,
-        resource_version: int | None = None,
-    ) -> list[CaptureRepair]:
-        """
-        Replace each recorded value that no export can represent; all or none.
-
-        Only such values can be replaced, so exported data never changes.
-
-        :param value: for ``RepairWay.VALUE``, as text: digits of a number, hexadecimal digits of bytes.
-        :param event: of :meth:`unexportable_values`; None repairs all events, likewise ``column``.
-        :param dry_run: change nothing and return what would be done.
-        :raises InvalidArgumentError: a value does not fit or cannot be determined; names every one;
-            nothing was changed; terminal.
-        :raises FeedSetupError: as for :meth:`unexportable_values`.
-        """
-
-    def capture_repairs(self, name: str) -> list[CaptureRepair]:
-        """Return all repairs of a capture, by number."""

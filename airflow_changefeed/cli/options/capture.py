@@ -33,8 +33,6 @@ def capture_commands() -> GroupCommand:
             _check(),
             _resolve(),
             _gaps(),
-            _repair(),
-            _repairs(),
         ),
     )
 
@@ -219,50 +217,6 @@ def _gaps() -> ActionCommand:
         "capture.gaps",
         "Show all gaps, open and resolved, and how they were resolved",
         "Changes nothing. To search for new gaps use check.",
-        _name(nargs="?", of="one capture (default: all)"),
-        *conn_id(),
-        *shown(),
-    )
-
-
-def _repair() -> ActionCommand:
-    return action(
-        "repair",
-        "repair.repair",
-        "Show recorded values that cannot be exported, and replace them",
-        "Without --value, --null, --cast or --present, only shows the values, and exits with status 1 if "
-        "there are any. With one of them, shows the replacements and asks for confirmation. Only values that "
-        "block the export of their events can be replaced, so exported events never change. Exits with "
-        "status 1 if you decline.",
-        _name(),
-        *conn_id(),
-        option("--event", help="Only this event, by its number in the event table", type=int),
-        option("--column", help="Only this column of the captured tables"),
-        option("--value", help="Replace with this value: text, a number, or bytes in hexadecimal"),
-        option("--null", help="Replace with null", action="store_true"),
-        option(
-            "--cast",
-            help="Convert to the column's type, for example 2024 to '2024'; refused if that would lose "
-            "information",
-            action="store_true",
-        ),
-        option(
-            "--present",
-            help="Replace with the current value in the captured table's row with that key",
-            action="store_true",
-        ),
-        option("--note", help="Why these values are correct; kept with the repairs", type=note),
-        *seen(),
-        *shown(),
-    )
-
-
-def _repairs() -> ActionCommand:
-    return action(
-        "repairs",
-        "repair.list_repairs",
-        "Show all replaced values, who replaced them and why",
-        "Changes nothing.",
         _name(nargs="?", of="one capture (default: all)"),
         *conn_id(),
         *shown(),

@@ -337,7 +337,7 @@ def test_a_capture_that_cannot_be(
     assert commands.rows("capture list") == []
 
 
-@pytest.mark.parametrize("name", ["disable", "refresh", "check", "resolve", "gaps", "repair", "repairs"])
+@pytest.mark.parametrize("name", ["disable", "refresh", "check", "resolve", "gaps"])
 def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(
     commands: Commands, name: str
 ) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.capture import CaptureInfo, CaptureSpec, Operation, RepairWay, TableCapture
+from airflow_changefeed.core.capture import CaptureInfo, CaptureSpec, Operation, TableCapture
 from airflow_changefeed.core.fault import FaultKind, Limits
-from airflow_changefeed.exceptions import CaptureGapError, FeedSetupError
+from airflow_changefeed.exceptions import CaptureGapError, ColumnTypeError, FeedSetupError
 from airflow_changefeed.sources.sqlite.capture import record
 from airflow_changefeed.sources.sqlite.feed.names import quote
 from tests.clocks import after_now, time_with
@@ -227,11 +227,11 @@ def test_a_table_is_read_when_its_capture_knows_the_names(file: CaptureFile) -> 
     assert file.source.table_columns(NAME, "item").fields == {"id": "id", "cost": "price", "price": "cost"}
 
 
-def test_a_value_is_repaired_from_the_present_column(file: CaptureFile) -> None:
-    """By the event's column, whatever its name is now."""
-    file.sql("update item set price = 'x'", *SWAPPED, "update item set cost = 12")
-    (done,) = file.source.repair_capture(NAME, RepairWay.PRESENT, note="n", by="b", event=2)
-    assert (done.column, done.after) == ("cost", "12")
+def test_a_value_that_cannot_be_exported_is_of_the_present_column(file: CaptureFile) -> None:
+    """And the statement that corrects it is of the event's column, whatever the column's name is now."""
+    file.sql("update item set price = 'x'", *SWAPPED)
+    with pytest.raises(ColumnTypeError, match=r"column 'cost' of table 'item'.*set \"new_price\" = "):
+        file.events(NAME)
 
 
 def test_a_trigger_that_records_one_column_for_two_was_altered(file: CaptureFile) -> None:

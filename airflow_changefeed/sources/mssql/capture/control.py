@@ -12,12 +12,9 @@ from typing import Any
 from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureInfo,
-    CaptureRepair,
     CaptureSpec,
     OnDdl,
-    RepairWay,
     TableCapture,
-    UnexportableValue,
 )
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FeedStorage
@@ -149,21 +146,6 @@ class MssqlCaptures:
             self._record_rows(name)
         return self.capture(name)
 
-    def unexportable_values(
-        self, name: str, *, event: int | None = None, column: str | None = None
-    ) -> list[UnexportableValue]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-        raise _typed(name)
-
-    def repair_capture(self, name: str, way: RepairWay, *_: object, **__: object) -> list[CaptureRepair]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-        raise _typed(name)
-
-    def capture_repairs(self, name: str) -> list[CaptureRepair]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-        self.capture(name)
-        return []
-
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
 
@@ -255,14 +237,6 @@ def _arguments(
         "compression": storage.compression,
         "snapshot": snapshot,
     }
-
-
-def _typed(name: str) -> FeedSetupError:
-    return FeedSetupError(
-        f"capture {name!r}: SQL Server columns are typed, so there are no values of another type to repair. "
-        "If an export refuses a text, its error says how to correct the recorded row",
-        capture=name,
-    )
 
 
 def _check_version(session: Session, database: MssqlDatabase) -> None:

@@ -11,12 +11,9 @@ from dataclasses import replace
 from airflow_changefeed.core.capture import (
     CaptureGap,
     CaptureInfo,
-    CaptureRepair,
     CaptureSpec,
     OnDdl,
     Operation,
-    RepairWay,
-    UnexportableValue,
 )
 from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
 from airflow_changefeed.core.feed import FeedKind, FeedStorage, folder_problems
@@ -62,7 +59,6 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
     load_captures,
     store_capture,
 )
-from airflow_changefeed.sources.sqlite.capture.repair import Replacement, find_unexportable, repair, repairs
 from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, with_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
@@ -294,47 +290,6 @@ class SqliteCapture:
             load_capture(connection, name)
             return gaps(connection, name)
 
-    def unexportable_values(
-        self, name: str, *, event: int | None = None, column: str | None = None
-    ) -> list[UnexportableValue]:
-        """See the protocol."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            load_capture(connection, name)
-            return find_unexportable(connection, load_feed(connection, name), event, column)
-
-    def repair_capture(
-        self,
-        name: str,
-        way: RepairWay,
-        value: str | None = None,
-        *,
-        event: int | None = None,
-        column: str | None = None,
-        note: str,
-        by: str,
-        dry_run: bool = False,
-        resource_version: int | None = None,
-    ) -> list[CaptureRepair]:
-        """See the protocol."""
-        replacement = Replacement(RepairWay(way), value)
-        note, by = _checked_note(f"repairing capture {name!r}", note, by)
-        with self._written(name, resource_version) as (connection, tables):
-            connection.execute("savepoint before_repair")
-            found = find_unexportable(connection, tables, event, column)
-            now_ms = self.database.now_ms()
-            done = repair(connection, tables, found, replacement, at_ms=now_ms, by=by, note=note)
-            if dry_run:
-                connection.execute("rollback to before_repair")
-            elif done:
-                bump_version(connection, name)
-            return done
-
-    def capture_repairs(self, name: str) -> list[CaptureRepair]:
-        """See the protocol."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            load_capture(connection, name)
-            return repairs(connection, name)
-
     def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
         """Drop a capture's objects besides its feed, with the events."""
         if tables.capture is None:
@@ -343,7 +298,7 @@ class SqliteCapture:
         drop_triggers(connection, name, range(len(tables.capture.tables)))
         connection.execute(f"drop table if exists {quote(name)}")
         connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
-        for table in ("gap", "transaction", "context", "repair", "snapshot", "snapshot_mark"):
+        for table in ("gap", "transaction", "context", "snapshot", "snapshot_mark"):
             connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
 
     def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:

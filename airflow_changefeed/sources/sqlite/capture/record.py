@@ -65,7 +65,7 @@ def image_columns(fields: Sequence[Column]) -> list[str]:
     Return the definitions of the columns for the new and old values of fields.
 
     One declared ``any`` gets no type: only a strict table would keep its values unchanged. Nor does one that
-    we treat as text, such as a date: a repaired '2024' would become a number again.
+    we treat as text, such as a date: a corrected '2024' would become a number again.
     """
 
     def type_of(one: Column) -> str:

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     Event,
     FeedInfo,
@@ -32,7 +31,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.polls import answers, only, wanted_of
-from airflow_changefeed.sources.sqlite.capture.repair import first_unexportable
+from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.poll import poll
@@ -210,31 +209,9 @@ class SqliteReader:
                 rows = arrow.bounded_rows(connection, query, batch_rows)
                 yield from arrow.stream_sqlite3(connection, query, rows)
         except ColumnTypeError as error:
-            raise self._recorded(feed, shard, range_, error) from None
-
-    def _recorded(
-        self, feed: str, shard: Shard, range_: UlidRange, error: ColumnTypeError
-    ) -> ColumnTypeError:
-        """Return the error that names what a capture recorded: to correct its table does not correct that."""
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            tables = load_feed(connection, feed)
-            value = None if tables.capture is None else first_unexportable(connection, tables, shard, range_)
-        if value is None:
-            return error
-        # The value itself is not repeated: it may be anything.
-        return ColumnTypeError(
-            f"feed {feed!r} shard {shard_text(shard)}: column {value.column!r} of table {value.table!r}, "
-            f"declared {value.declared or 'without type'!r}, cannot be exported unchanged as "
-            f"{value.expected}: the {value.image} row of event {value.ulid} holds another class "
-            f"({value.found}). It is recorded in {feed!r}, in the row where changefeed_event = "
-            f"{value.event}. Correct the rows of {value.table!r} that have such values, then replace the "
-            f"recorded values: {shell('capture repair', feed)}",
-            feed=feed,
-            shard=shard,
-            column=f"{value.image}.{value.column}",
-            event=value.event,
-            ulid=str(value.ulid),
-        )
+            with self.database.connect() as connection, self.database.snapshot(connection):
+                recorded = unexportable_error(connection, load_feed(connection, feed), shard, range_)
+            raise recorded or error from None
 
     def _query(
         self,

@@ -58,7 +58,6 @@ _INSTALL = (
     "transaction.table",
     "transaction_number.table",
     "context.table",
-    "repair.table",
     "snapshot.table",
     "snapshot_mark.table",
 )
