@@ -56,8 +56,8 @@ def transaction(
     :param traceparent: W3C trace context, ``00-<trace id>-<parent id>-<flags>``; the session variable of that
         name.
     :raises InvalidArgumentError: an invalid name or value; a transaction is already open, or the block
-        ended the transaction, so that its events have no ``tid``; terminal.
-    :raises LockTimeoutError: another writer was busy for longer than the connection's timeout; transient.
+        ended the transaction, so that its events have no ``tid``.
+    :raises LockTimeoutError: another writer was busy for longer than the connection's timeout.
     """
     variables = _checked(session_variables, traceparent)
     _begin(connection)
@@ -112,8 +112,7 @@ def session_variables(
     :param connection: a DB-API connection of mssql-python, pyodbc or pymssql.
     :param variables: texts by name; each capture records its selection (``session_keys``).
     :param traceparent: as for :func:`transaction`.
-    :raises InvalidArgumentError: an invalid name or value, or an unsupported kind of connection;
-        terminal.
+    :raises InvalidArgumentError: an invalid name or value, or an unsupported kind of connection.
     """
     given = _checked(variables, traceparent)
     style = _style(connection)

@@ -68,7 +68,7 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
     :param feed: for errors.
     :raises InvalidArgumentError: as :func:`shaped_schema`.
     :raises ColumnTypeError: a captured column has no JSON form, or the JSON exceeds Arrow's limit.
-    :raises SchemaChangedError: the capture was changed during the read; transient.
+    :raises SchemaChangedError: the capture was changed during the read.
     """
     shape = known_shape(shape)
     if shape is Shape.TYPED:

@@ -82,7 +82,7 @@ def open_feeds(conn_id: str) -> closing[FeedSource]:
     """
     Open the feeds of an Airflow connection, for a block.
 
-    :raises ConnectionNotUsableError: the connection does not exist or has no feeds; terminal.
+    :raises ConnectionNotUsableError: the connection does not exist or has no feeds.
     """
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
 

@@ -88,7 +88,7 @@ class AsyncConsumer:
         """
         Wait until the consumer holds a shard; entering the context calls this.
 
-        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
+        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``.
         """
         self._is_over.clear()
         await self._call(self.consumer.register, should_stop=self._is_over.is_set)

@@ -32,11 +32,11 @@ def create_consumer(
         which is ordered first. A time: at the first event of that time or later. A ULID: after it. Shards
         created later are read from their first event, or from the same time or ULID.
     :param by: who creates it.
-    :raises ConsumerSetupError: it exists with other settings, or as an export's cursor; terminal.
-    :raises PurgedError: events after the start are purged; terminal.
-    :raises FutureTimeError: the start is in the future by the database's clock; terminal.
-    :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard; terminal.
-    :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid; terminal.
+    :raises ConsumerSetupError: it exists with other settings, or as an export's cursor.
+    :raises PurgedError: events after the start are purged.
+    :raises FutureTimeError: the start is in the future by the database's clock.
+    :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard.
+    :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid.
     """
     position = parse_position(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
     try:

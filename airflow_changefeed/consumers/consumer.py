@@ -49,8 +49,8 @@ class Consumer(Receiver):
     :param pace: how it waits and how much it reads at a time.
     :param by: who consumes, for example the run of a DAG; the holder's name, which is also who moved the
         cursor last, begins with it.
-    :raises InvalidArgumentError: names every problem; terminal.
-    :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
+    :raises InvalidArgumentError: names every problem.
+    :raises ConsumerNotFoundError: the feed has no such consumer.
     """
 
     def get(self) -> FeedEvent:
@@ -61,7 +61,7 @@ class Consumer(Receiver):
         delivered again.
 
         :raises ConsumerUseError: a transaction is open on a database with a single writer, so no event
-            can arrive until it ends; terminal.
+            can arrive until it ends.
         """
         got = self.get_batch(ONE)
         if not got:
@@ -92,8 +92,8 @@ class Consumer(Receiver):
 
         :param timeout: seconds to wait for the first event; None waits forever.
         :return: empty after the timeout.
-        :raises ColumnTypeError: an event cannot be read; names it; terminal.
-        :raises MissingEventError: the row of an event was deleted; names it; terminal.
+        :raises ColumnTypeError: an event cannot be read; names it.
+        :raises MissingEventError: the row of an event was deleted; names it.
         """
         begun = self.pace.clock()
         while True:
@@ -147,8 +147,8 @@ class Consumer(Receiver):
         of its own.
 
         :param events: how many of the batch, from the first; None for all.
-        :raises ConsumerUseError: no event was returned, or it was already consumed; terminal.
-        :raises LeaseLostError: another consumer holds the shard now; nothing was written; transient.
+        :raises ConsumerUseError: no event was returned, or it was already consumed.
+        :raises LeaseLostError: another consumer holds the shard now; nothing was written.
         """
         if self._work.is_open:
             self._take("consume", events)
@@ -162,7 +162,7 @@ class Consumer(Receiver):
         it.
 
         :param events: as for :meth:`consume`.
-        :raises ConsumerUseError: no transaction is open, or no event was returned; terminal.
+        :raises ConsumerUseError: no transaction is open, or no event was returned.
         """
         self._work.need_open("next")
         self._take("next", events)
@@ -204,7 +204,7 @@ class Consumer(Receiver):
         It begins in the database when the connection is first used, or at commit; until then events can be
         read on any database.
 
-        :raises ConsumerUseError: a transaction is already open; terminal.
+        :raises ConsumerUseError: a transaction is already open.
         """
         self._need_registered()
         self._work.begin()
@@ -216,7 +216,7 @@ class Consumer(Receiver):
 
         Writes through it commit together with the consumed events. Do not commit, roll back or close it.
 
-        :raises ConsumerUseError: no transaction is open; terminal.
+        :raises ConsumerUseError: no transaction is open.
         """
         return self._work.connect()
 
@@ -225,10 +225,9 @@ class Consumer(Receiver):
         Consume what :meth:`next` marked and commit, atomically.
 
         :param attempt: for the invocation log.
-        :raises LeaseLostError: another consumer holds a shard now; nothing was written; transient.
-        :raises WorkTransactionError: the work ended the transaction itself; nothing was consumed;
-            terminal.
-        :raises StaleVersionError: the cursor was moved meanwhile; nothing was written; terminal.
+        :raises LeaseLostError: another consumer holds a shard now; nothing was written.
+        :raises WorkTransactionError: the work ended the transaction itself; nothing was consumed.
+        :raises StaleVersionError: the cursor was moved meanwhile; nothing was written.
         """
         self._work.need_open("commit")
         shards = self._work.shards
@@ -314,7 +313,7 @@ class Consumer(Receiver):
         :param reason: why, as free text.
         :param attempts: how many attempts failed.
         :param attempt: the last one, for the invocation log.
-        :raises LeaseLostError: another consumer holds the shard now; nothing was written; transient.
+        :raises LeaseLostError: another consumer holds the shard now; nothing was written.
         """
         got = list(self._checked("park", None))
         if got[0].dead_letter is not None:

@@ -19,7 +19,7 @@ def check_events(source: FeedReader, dead_letters: Sequence[DeadLetter]) -> None
     """
     Refuse to retry dead letters whose events were purged: the retry would stop their consumer.
 
-    :raises PurgedError: names the first; terminal.
+    :raises PurgedError: names the first.
     """
     for feed in dict.fromkeys(one.feed for one in dead_letters):
         purged = {status.shard: status.purged_upto for status in source.shards(feed)}

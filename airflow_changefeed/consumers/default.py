@@ -49,10 +49,10 @@ def default_rows(
 
     :param should_stop: checked between rows and each second while waiting.
     :param consumer_options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
-    :raises InvalidArgumentError: options that the feed does not support; terminal.
-    :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
+    :raises InvalidArgumentError: options that the feed does not support.
+    :raises ConsumerNotFoundError: the feed has no such consumer.
     :raises LeaseLostError: the client took longer than ``emit_timeout`` while another consumer waited;
-        its last event is delivered again to the new holder; transient.
+        its last event is delivered again to the new holder.
     """
     options = options or DefaultOptions()
     wait = options.register_timeout

@@ -70,7 +70,7 @@ class Intake:
 
         :param timeout: seconds; None waits forever.
         :param should_stop: checked each second; if true, the wait ends without a shard.
-        :raises LeaseHeldError: other consumers held all shards until the timeout; transient.
+        :raises LeaseHeldError: other consumers held all shards until the timeout.
         """
         begun, is_told = self._pace.clock(), False
         while True:

@@ -29,7 +29,7 @@ def check_options(
     """
     Check a consumer's own options.
 
-    :raises InvalidArgumentError: names every invalid option; terminal.
+    :raises InvalidArgumentError: names every invalid option.
     """
     problems = []
     try:
@@ -67,9 +67,8 @@ def open_columns(
     """
     Check the options against the feed and describe its events.
 
-    :raises FeedNotFoundError: the feed does not exist; terminal.
-    :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have;
-        terminal.
+    :raises FeedNotFoundError: the feed does not exist.
+    :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have.
     """
     from airflow_changefeed.consumers.events.page import EventColumns
 

@@ -40,7 +40,7 @@ class Poller:
     :param interval: seconds between two polls, above 0.
     :param clock: seconds, like ``time.monotonic``.
     :param pause: for tests, which do not wait.
-    :raises InvalidArgumentError: invalid interval; terminal.
+    :raises InvalidArgumentError: invalid interval.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class Watch:
         :param after: the caller's own cursors, exclusive; a shard left out is at ``Ulid.MIN``.
         :param timeout: seconds; None waits forever.
         :return: new events by shard; empty after the timeout, or when the watch was closed.
-        :raises FeedNotFoundError: the feed does not exist; terminal.
+        :raises FeedNotFoundError: the feed does not exist.
         :raises TransientError: a poll failed; wait again.
-        :raises InvalidArgumentError: the watch is closed, or the consumer's name is invalid; terminal.
+        :raises InvalidArgumentError: the watch is closed, or the consumer's name is invalid.
         """
         waiter = self._poller._enter(self, after)
         try:

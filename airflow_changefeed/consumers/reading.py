@@ -80,8 +80,8 @@ class ShardReader:
         :param may_drain: False if a drain would wait for our own transaction.
         :param events: number wanted; pages grow with it.
         :return: False if there was none: the shard is at its head.
-        :raises PurgedError: events after the consumer's cursor were purged; terminal.
-        :raises CursorBeyondFeedError: it is beyond the shard's high-water time; terminal.
+        :raises PurgedError: events after the consumer's cursor were purged.
+        :raises CursorBeyondFeedError: it is beyond the shard's high-water time.
         """
         after, known = self._after, len(self._ahead)
         try:
@@ -97,7 +97,7 @@ class ShardReader:
         """
         Refuse to go on behind events that were purged before they were read.
 
-        :raises PurgedError: names the consumer and the remedy; terminal.
+        :raises PurgedError: names the consumer and the remedy.
         """
         if self._after < purged_upto:
             raise lost_error(self._consumer, self._feed, self.shard, self._after, purged_upto)

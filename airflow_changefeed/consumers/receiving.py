@@ -111,7 +111,7 @@ class Receiver:
         has no shards yet.
 
         :param should_stop: checked each second; if true, the wait ends.
-        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
+        :raises LeaseHeldError: other consumers held all shards for ``register_timeout``.
         """
         self._intake.register(self._register_timeout, should_stop)
         self._is_registered = True
@@ -261,7 +261,7 @@ class Receiver:
         """
         Check that the feed supports the batch.
 
-        :raises InvalidArgumentError: a plain feed does not record transactions; terminal.
+        :raises InvalidArgumentError: a plain feed does not record transactions.
         """
         if batch.transaction and not self.columns.is_captured:
             open_columns(self._source, self.info.spec.feed, None, by_transaction=True)

@@ -26,7 +26,7 @@ class DefaultOptions:
     :param register_timeout: milliseconds to wait for a shard before a timeout row; None waits forever.
     :param poll_timeout: milliseconds to wait for an event before a timeout row; None waits forever.
     :param emit_timeout: milliseconds the client has to request the next row while another consumer waits.
-    :raises InvalidArgumentError: names every problem; terminal.
+    :raises InvalidArgumentError: names every problem.
     """
 
     with_epoch: bool = False

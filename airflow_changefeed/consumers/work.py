@@ -79,7 +79,7 @@ class Work:
         """
         Begin a transaction.
 
-        :raises ConsumerUseError: a transaction is already open; terminal.
+        :raises ConsumerUseError: a transaction is already open.
         """
         if self.is_open:
             raise ConsumerUseError("a transaction is already open; commit or roll it back first")
@@ -89,7 +89,7 @@ class Work:
         """
         Return the connection, in the transaction.
 
-        :raises ConsumerUseError: no transaction is open; terminal.
+        :raises ConsumerUseError: no transaction is open.
         """
         self.need_open("the connection")
         if self._block is None:
@@ -136,7 +136,7 @@ class Work:
         Consume the marked events and commit.
 
         :param attempt: for the invocation log.
-        :raises LeaseLostError: a shard is no longer held; nothing was written; transient.
+        :raises LeaseLostError: a shard is no longer held; nothing was written.
         """
         rows: dict[Shard, CursorRow] = {}
         try:

@@ -299,7 +299,7 @@ def check_known_shards(
     :param shards: None for all, of which none is unknown.
     :param known: those that ever had one.
     :param purpose: what they are named for, a verb: ``export``.
-    :raises ShardNotFoundError: names those that have not, and those that there are; terminal.
+    :raises ShardNotFoundError: names those that have not, and those that there are.
     """
     unknown = [shard_text(shard) for shard in shards or () if shard not in known]
     if unknown:

@@ -64,9 +64,9 @@ def resolve(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     Read a consumer's cursors, and publish them again if the Variable is missing or older.
 
     :return: the rows of all its shards; empty for a consumer that is new to the feed.
-    :raises CursorEditedError: the Variable has values that the rows never had; nothing moved; terminal.
-    :raises CursorFormatError: the Variable is not a cursor; nothing moved; terminal.
-    :raises UnsupportedVersionError: a newer version wrote the Variable; terminal.
+    :raises CursorEditedError: the Variable has values that the rows never had; nothing moved.
+    :raises CursorFormatError: the Variable is not a cursor; nothing moved.
+    :raises UnsupportedVersionError: a newer version wrote the Variable.
     """
     rows, is_current = compare(source, variables, consumer, feed)
     return rows if is_current else publish_rows(source, variables, consumer, feed, rows)
@@ -94,8 +94,8 @@ def advance(
     :param leases: leases that the caller already holds; None takes them for the move.
     :param timeout: seconds to wait for others who move cursors of this consumer.
     :return: the rows of all its shards; ``row.frontier.missing()`` has the gaps that hold a cursor back.
-    :raises CursorEditedError: a person has edited the Variable; nothing moved; terminal.
-    :raises LeaseHeldError: another process held a lease for longer than ``timeout``; transient.
+    :raises CursorEditedError: a person has edited the Variable; nothing moved.
+    :raises LeaseHeldError: another process held a lease for longer than ``timeout``.
     """
     ranges = {shard: tuple(pieces) for shard, pieces in done.items()}
 

@@ -86,7 +86,7 @@ def leased(
 
     :param by: who holds them, for example a run's name.
     :param renewed: whether the block may take longer than a lease.
-    :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it; transient.
+    :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it.
     """
     try:
         leases = HeldLeases(source, consumer, feed, shards, by)

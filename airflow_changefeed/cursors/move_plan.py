@@ -85,13 +85,12 @@ def plan_moves(
         not purged. ``latest``: with the next event to be ordered.
     :param shards: None for all in which the consumer has a cursor.
     :return: a move for each cursor that is not there already.
-    :raises ConsumerNotFoundError: the feed has no such consumer; terminal.
-    :raises ShardNotFoundError: the consumer has no cursor for a shard; terminal.
-    :raises CursorBeyondFeedError: a ULID beyond a shard's high-water time; terminal.
-    :raises FutureTimeError: a time in the future of the database's clock; terminal.
-    :raises PurgedError: events after the position are purged; terminal.
-    :raises InvalidArgumentError: all cursors are there already, or it is not known where a window begins;
-        terminal.
+    :raises ConsumerNotFoundError: the feed has no such consumer.
+    :raises ShardNotFoundError: the consumer has no cursor for a shard.
+    :raises CursorBeyondFeedError: a ULID beyond a shard's high-water time.
+    :raises FutureTimeError: a time in the future of the database's clock.
+    :raises PurgedError: events after the position are purged.
+    :raises InvalidArgumentError: all cursors are there already, or it is not known where a window begins.
     """
     states = _shard_states(source, consumer, feed, shards)
     of_events = any(info.spec.consumer == consumer for info in source.consumers(feed))
@@ -192,7 +191,7 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
     Plan a move of a cursor back to its position before a change; changes nothing.
 
     :param number: number of the change in the history.
-    :raises InvalidArgumentError: the history has no such change, or it created the cursor; terminal.
+    :raises InvalidArgumentError: the history has no such change, or it created the cursor.
     :raises ChangefeedError: as :func:`plan_moves`.
     """
     states = _shard_states(source, consumer, feed, None)
@@ -223,8 +222,8 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     """
     Return a consumer's cursors, at least one.
 
-    :raises ConsumerNotFoundError: the feed has no such consumer; lists those that it has; terminal.
-    :raises ShardNotFoundError: the consumer has no cursors yet; terminal.
+    :raises ConsumerNotFoundError: the feed has no such consumer; lists those that it has.
+    :raises ShardNotFoundError: the consumer has no cursors yet.
     """
     rows = source.cursors(feed, consumer)
     if rows:

@@ -78,12 +78,12 @@ def move_to(
     :param why: the command and the person's reason, at most 2,000 characters.
     :param timeout: seconds to wait for a lease.
     :return: all rows of the consumer and feed, after the change.
-    :raises StaleVersionError: a cursor has changed since; has the current one; nothing moved; terminal.
-    :raises LeaseHeldError: a running process holds a shard; has its name and a remedy; transient.
-    :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing moved; terminal.
-    :raises CursorBeyondFeedError, PurgedError: the feed has changed since; nothing moved; terminal.
+    :raises StaleVersionError: a cursor has changed since; has the current one; nothing moved.
+    :raises LeaseHeldError: a running process holds a shard; has its name and a remedy.
+    :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing moved.
+    :raises CursorBeyondFeedError, PurgedError: the feed has changed since; nothing moved.
     :raises SourceUnavailableError: the database did not answer and nothing moved, or Airflow did not and
-        the moved cursors are not published; the message says which; transient.
+        the moved cursors are not published; the message says which.
     """
     expected = _expected(consumer, feed, moves, versions)
     targets = {move.shard: move.target for move in moves}
@@ -151,8 +151,8 @@ def implied_beginnings(source: FeedSource, consumer: str, feed: str) -> list[Cur
     """
     Return the cursors of an export whose beginning was implied, and that nobody has accepted; at least one.
 
-    :raises ConsumerNotFoundError, ShardNotFoundError: the feed has no such consumer; terminal.
-    :raises InvalidArgumentError: it is not an export, or no beginning was implied; terminal.
+    :raises ConsumerNotFoundError, ShardNotFoundError: the feed has no such consumer.
+    :raises InvalidArgumentError: it is not an export, or no beginning was implied.
     """
     rows = known_rows(source, consumer, feed)
     if is_of_events(source, consumer, feed):

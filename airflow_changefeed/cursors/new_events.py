@@ -71,8 +71,8 @@ def poll(
 
     :param shards: None for all.
     :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
-    :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises ShardNotFoundError: a given shard never had an event, and its window has ended; terminal.
+    :raises FeedNotFoundError: the database has no such feed.
+    :raises ShardNotFoundError: a given shard never had an event, and its window has ended.
     """
     (found,) = poll_many(source, [Watch(feed, consumer, shards, window_end)])
     if isinstance(found, Exception):
@@ -85,8 +85,8 @@ def poll_many(source: FeedReader, watches: Sequence[Watch]) -> list[PollResult |
     Poll for the new events of many consumers at once, as :func:`poll` does for one.
 
     :return: what was found, or what :func:`poll` would raise, in the order of the watches.
-    :raises ConnectionNotUsableError: there is no way into the database; terminal.
-    :raises SourceUnavailableError: the database did not answer; transient.
+    :raises ConnectionNotUsableError: there is no way into the database.
+    :raises SourceUnavailableError: the database did not answer.
     """
     known: dict[str, list[Shard]] = {}
 

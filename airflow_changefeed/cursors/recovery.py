@@ -63,7 +63,7 @@ def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     """
     Overwrite the Variable with the cursors in the database.
 
-    :raises CursorError: the database has no cursor of this consumer; terminal.
+    :raises CursorError: the database has no cursor of this consumer.
     """
     rows = source.cursors(feed, consumer)
     if not rows:
@@ -93,12 +93,11 @@ def adopt(
     A shard that is not in the Variable does not move; one that is only in the Variable gets a row.
 
     :param versions: resource versions that the person saw; None for any.
-    :raises StaleVersionError: a row has changed since; nothing moved; terminal.
-    :raises CursorFormatError: the Variable is missing, or is not a cursor of this consumer and feed;
-        terminal.
-    :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed; terminal.
-    :raises PurgedError: events after a ULID are purged and would be missed; terminal.
-    :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed; terminal.
+    :raises StaleVersionError: a row has changed since; nothing moved.
+    :raises CursorFormatError: the Variable is missing, or is not a cursor of this consumer and feed.
+    :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed.
+    :raises PurgedError: events after a ULID are purged and would be missed.
+    :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed.
     """
     wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
@@ -153,10 +152,10 @@ def rebuild(
     Restore lost rows from the manifests of a consumer's export, then publish; rows that have moved stay.
 
     :param store: the export. Only units that this consumer exported count.
-    :raises CursorError: the export has no units of this consumer; terminal.
-    :raises ForeignOutputError: it is the export of another database's feed; terminal.
+    :raises CursorError: the export has no units of this consumer.
+    :raises ForeignOutputError: it is the export of another database's feed.
     :raises CursorBeyondFeedError: a unit is beyond the shard's high-water time, so it belongs to another
-        database; terminal.
+        database.
     """
     pieces: dict[Shard, list[UlidRange]] = {}
     database = source.identity().id

@@ -46,7 +46,7 @@ def variable_state(source: FeedSource, variables: VariableStore, consumer: str, 
     """
     Compare an export's Variable with its rows; changes neither.
 
-    :raises SourceUnavailableError: Airflow or the database did not answer; transient.
+    :raises SourceUnavailableError: Airflow or the database did not answer.
     """
     key = variable_key(source.identity().id, consumer, feed)
     try:

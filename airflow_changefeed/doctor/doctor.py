@@ -65,9 +65,9 @@ def examine(
     :param feed: None for all.
     :param consumer: None for all.
     :param open_store: opens a feed's export; None skips it.
-    :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises ConnectionNotUsableError: the database cannot be opened; terminal.
-    :raises SourceUnavailableError: the database did not answer; transient.
+    :raises FeedNotFoundError: the database has no such feed.
+    :raises ConnectionNotUsableError: the database cannot be opened.
+    :raises SourceUnavailableError: the database did not answer.
     """
     limits = limits or Limits()
     inspection = source.inspect(feed, limits)

@@ -36,7 +36,7 @@ def check_files(source: FeedSource, store: ExportStore, consumer: str, path: str
 
     :param path: of the output, without secrets.
     :param by: the run, person or program that looks.
-    :raises FeedNotFoundError: the database has no such feed; terminal.
+    :raises FeedNotFoundError: the database has no such feed.
     """
     (found,) = source.overview([store.feed], shards=0)
     began = source.now()

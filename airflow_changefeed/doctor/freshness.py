@@ -148,7 +148,7 @@ class Freshness:
         """
         Raise an error if a consumer is late, or a feed could not be read.
 
-        :raises FreshnessError: a consumer is late, or several feeds could not be read; names all; terminal.
+        :raises FreshnessError: a consumer is late, or several feeds could not be read; names all.
         :raises ChangefeedError: none is late, but a feed could not be read; that feed's own error.
         """
         errors = list(self.errors.values())
@@ -204,9 +204,9 @@ def check_freshness(
     :param max_age: positive.
     :param feed: a name or pattern, or several; None for all feeds that have consumers.
     :param consumer: None for all.
-    :raises InvalidArgumentError: a pattern matches no feed; terminal.
-    :raises ConsumerNotFoundError: no feed has a consumer, or the one asked for; terminal.
-    :raises SourceUnavailableError: the database did not answer; transient.
+    :raises InvalidArgumentError: a pattern matches no feed.
+    :raises ConsumerNotFoundError: no feed has a consumer, or the one asked for.
+    :raises SourceUnavailableError: the database did not answer.
     """
     named = [] if feed is None else parse_feeds("feed", feed)
     known = [info.name for info in source.feeds()]

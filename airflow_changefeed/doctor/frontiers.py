@@ -25,8 +25,8 @@ def whole_overview(source: FeedReader, feed: str) -> FeedOverview:
     """
     Return a feed at a glance, with all of its shards.
 
-    :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises FeedSetupError: one of the feed's tables is missing; terminal.
+    :raises FeedNotFoundError: the database has no such feed.
+    :raises FeedSetupError: one of the feed's tables is missing.
     """
     (found,) = source.overview([feed], shards=_PAGE)
     found.check()

@@ -35,7 +35,7 @@ def batch_leases(
         feed without shards.
     :raises OutputError: the output cannot be written, or is another feed's.
     :raises FeedNotFoundError: the database has no such feed.
-    :raises LeaseHeldError: another batch of the consumer runs, or one died less than a lease ago; transient.
+    :raises LeaseHeldError: another batch of the consumer runs, or one died less than a lease ago.
     """
     request.check()
     # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.

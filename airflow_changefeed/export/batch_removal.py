@@ -43,8 +43,8 @@ def check_removable(source: FeedSource, feed: str, batches: Sequence[Manifest]) 
     """
     Check that the feed still has every event of batches, which are then no longer its only copy.
 
-    :raises PurgedError: it has not; terminal.
-    :raises ForeignOutputError: a batch comes from another database; terminal.
+    :raises PurgedError: it has not.
+    :raises ForeignOutputError: a batch comes from another database.
     """
     database = source.identity().id
     purged = {status.shard: status.purged_upto for status in source.shards(feed)}
@@ -78,9 +78,9 @@ def remove_batches(
     that a running batch needs are held all the while.
 
     :param batches: of :func:`committed_batches`.
-    :raises PurgedError: the feed no longer has their events; nothing was changed; terminal.
-    :raises LeaseHeldError: an export is at it; nothing was changed; transient.
-    :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing was changed; terminal.
+    :raises PurgedError: the feed no longer has their events; nothing was changed.
+    :raises LeaseHeldError: an export is at it; nothing was changed.
+    :raises CursorEditedError, CursorFormatError: the Variable was edited; nothing was changed.
     """
     check_removable(source, store.feed, batches)
     for consumer in dict.fromkeys(batch.consumer for batch in batches):

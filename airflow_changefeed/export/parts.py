@@ -354,7 +354,6 @@ class PartFile(ParquetFile):
         self._last = Ulid.MIN
 
     def note(self, batch: pa.RecordBatch) -> None:
-        """See the base class."""
         self._checksums.append(checksum(batch))
         ulids = batch.column(ULID_COLUMN)
         self._last = Ulid.parse_text(ulids[-1].as_py())
@@ -385,7 +384,7 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
 
     :param facts: as :func:`write_parts` yields them.
     :param task: the parts that it was to write.
-    :raises IncompleteReadError: it says something else of itself; transient.
+    :raises IncompleteReadError: it says something else of itself.
     """
     units = [part.unit for part in task]
     files: list[StagedFile] = []

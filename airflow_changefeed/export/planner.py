@@ -74,10 +74,9 @@ def make_plan(
     :raises ColumnTypeError: a column cannot be exported, or not in the shape.
     :raises FeedNotFoundError: the database has no such feed.
     :raises ShardNotFoundError: a shard that never had an event was named.
-    :raises NotYetError: the last window ends less than a minute in the future of the database's clock;
-        transient.
+    :raises NotYetError: the last window ends less than a minute in the future of the database's clock.
     :raises FutureTimeError: it ends further in the future.
-    :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
+    :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout.
     :raises ForeignOutputError: the path holds the export of another feed, or of another database.
     :raises OutputNotWritableError: the path cannot be written.
     :raises OutputError: the output holds units that overlap the planned ones, with other

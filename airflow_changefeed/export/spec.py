@@ -46,7 +46,7 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
 
     :param storage_options: for fsspec; may hold secrets.
     :raises InvalidArgumentError: not the URI of a spec.
-    :raises SpecNotFoundError: it is gone; terminal.
+    :raises SpecNotFoundError: it is gone.
     :raises TerminalError: it is damaged, or another one.
     """
     root, feed, token = parse_spec(uri)
@@ -101,7 +101,7 @@ def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     Return the URIs of the specs of a job: that of one spec, or of a list of them.
 
     :param storage_options: for fsspec; may hold secrets.
-    :raises SpecNotFoundError: the list is gone; terminal.
+    :raises SpecNotFoundError: the list is gone.
     :raises TerminalError: it is damaged.
     """
     found = parse_job(uri)

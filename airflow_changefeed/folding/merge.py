@@ -61,11 +61,11 @@ def merge(
     :param open_lake: gives the table of an output.
     :param run: writes files on Spark; not called where no event is new.
     :param report: takes one line of progress.
-    :raises FoldError: the events since its frontier do not determine the table; terminal.
-    :raises NotExportedError: some are not exported yet; transient.
+    :raises FoldError: the events since its frontier do not determine the table.
+    :raises NotExportedError: some are not exported yet.
     :raises ColumnTypeError: the format does not hold a column, or the columns changed as the table's cannot.
     :raises TableError: the table is further than an explicit time, was changed by others, or cannot be used.
-    :raises TableConflictError: others keep committing; transient.
+    :raises TableConflictError: others keep committing.
     """
     export = ExportStore(request.path, request.feed, storage_options)
     output = CurrentOutput(

@@ -144,7 +144,7 @@ def find_fold(
     :param table: table of the capture, as in its spec; None if it has only one.
     :param bases: where to start from; None starts at the capture's beginning.
     :raises FoldError: the state cannot be folded, or the table does not exist; has all reasons.
-    :raises NotExportedError: not all units until then are complete; has the missing ones; transient.
+    :raises NotExportedError: not all units until then are complete; has the missing ones.
     :raises ManifestError: nothing was exported there, a manifest, file or state is damaged, or units overlap.
     :raises InvalidArgumentError: ``at`` is not a time with a zone.
     """

@@ -64,8 +64,8 @@ class ChangefeedHook(BaseHook):
         """
         Describe the source for :func:`~airflow_changefeed.sources.open_source`; may hold secrets.
 
-        :raises ConnectionNotUsableError: no such connection, or one that holds no feeds; terminal.
-        :raises InvalidArgumentError: its extra has values that mean nothing; all are named; terminal.
+        :raises ConnectionNotUsableError: no such connection, or one that holds no feeds.
+        :raises InvalidArgumentError: its extra has values that mean nothing; all are named.
         """
         connection = self._connection()
         kind = connection.conn_type
@@ -83,7 +83,7 @@ class ChangefeedHook(BaseHook):
         """
         Open the source.
 
-        :raises ConnectionNotUsableError: no such connection, or one that holds no feeds; terminal.
+        :raises ConnectionNotUsableError: no such connection, or one that holds no feeds.
         """
         return open_source(self.describe())
 

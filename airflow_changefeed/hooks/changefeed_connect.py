@@ -38,7 +38,7 @@ def server_url(connection: Connection) -> str:
     """
     Return the URL of a Spark Connect server, which is not asked; may hold a token.
 
-    :raises SparkEnvironmentError: the connection names no host, or has a field that means nothing; terminal.
+    :raises SparkEnvironmentError: the connection names no host, or has a field that means nothing.
     """
     conn_id = connection.conn_id
     if not connection.host:
@@ -81,7 +81,7 @@ def connect_session(
         than a small export. The server closes it when it has been idle. Otherwise it is the caller's own, and
         released afterwards.
     :raises TransientError: the server does not answer.
-    :raises SparkEnvironmentError: it refuses us, or is older than our client; terminal.
+    :raises SparkEnvironmentError: it refuses us, or is older than our client.
     """
     from pyspark.errors import PySparkException
 

@@ -46,8 +46,8 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
     A path in *host* is taken as it stands. A URI without host (``sqlite:///data/feeds.db``) means
     ``/data/feeds.db``. Of the extra, ``lock_timeout`` is read.
 
-    :raises ConnectionNotUsableError: it names no file; terminal.
-    :raises InvalidArgumentError: the extra has a value that means nothing; terminal.
+    :raises ConnectionNotUsableError: it names no file.
+    :raises InvalidArgumentError: the extra has a value that means nothing.
     """
     host, schema = connection.host or "", connection.schema or ""
     path = "/".join(filter(None, [host, schema])) if host else f"/{schema.lstrip('/')}" if schema else ""

@@ -36,7 +36,7 @@ def lake_table(
     :param storage_options: of the output.
     :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, see :func:`catalog_properties`.
     :param use: what it is for; None for an export's.
-    :raises ConnectionNotUsableError: the format's library is missing, or the connection; terminal.
+    :raises ConnectionNotUsableError: the format's library is missing, or the connection.
     """
     if options.table_format == PARQUET:
         return None
@@ -63,7 +63,7 @@ def table_of_export(
     Return the table of an export that has one.
 
     :param options: what says the format; None for the claim of the output.
-    :raises OutputError: it was exported as plain Parquet; terminal.
+    :raises OutputError: it was exported as plain Parquet.
     """
     from airflow_changefeed.exceptions import OutputError
 
@@ -102,7 +102,7 @@ def current_version(
     """
     Return the version that the current table of an output has now.
 
-    :raises TableError: there is none, or it cannot be used; terminal.
+    :raises TableError: there is none, or it cannot be used.
     """
     from airflow_changefeed.exceptions import TableError
     from airflow_changefeed.folding.merge import newest_version
@@ -128,7 +128,7 @@ def catalog_properties(conn_id: str | None) -> dict[str, Any]:
     :param conn_id: Airflow connection of type ``iceberg`` (a REST catalog: host, client id and secret), or of
         any other with pyiceberg's properties as its extra, for example ``{"type": "glue"}``. None takes what
         pyiceberg's own configuration says of the catalog ``default``.
-    :raises ConnectionNotUsableError: no such connection, or a field of its extra means nothing; terminal.
+    :raises ConnectionNotUsableError: no such connection, or a field of its extra means nothing.
     """
     if conn_id is None:
         return {"name": "default"}

@@ -42,7 +42,7 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
 
     :param path: the output.
     :param path_conn_id: Airflow connection that holds them; None for none.
-    :raises ConnectionNotUsableError: no such connection, or one that does not fit the path; terminal.
+    :raises ConnectionNotUsableError: no such connection, or one that does not fit the path.
     """
     if path_conn_id is None:
         return {}

@@ -77,7 +77,7 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         Check what would otherwise fail late, or silently do something else.
 
         :param driver_elsewhere: whether the job finds all it needs without this machine.
-        :raises SparkEnvironmentError: names what is missing, and the remedy; terminal.
+        :raises SparkEnvironmentError: names what is missing, and the remedy.
         """
         if self.master == "spark://":
             raise SparkEnvironmentError(
@@ -132,7 +132,7 @@ def spark_connection(conn_id: str) -> Connection:
     Return a Spark connection; where there is none the provider's hook would silently go to YARN.
 
     :raises SparkEnvironmentError: there is none, it is not one of Spark, or its extra has a value that means
-        nothing; terminal.
+        nothing.
     """
     connection = find_connection(
         conn_id,
@@ -157,7 +157,7 @@ def kubernetes_named() -> Iterator[None]:
     """
     Name the package that Spark's provider needs for Kubernetes; it only knows that a name is not defined.
 
-    :raises SparkEnvironmentError: it is missing; terminal.
+    :raises SparkEnvironmentError: it is missing.
     """
     try:
         yield
@@ -205,7 +205,7 @@ def check_java(env: Mapping[str, Any]) -> int:
     """
     Check the Java that Spark would take, and return its major version.
 
-    :raises SparkEnvironmentError: there is none, or it is too old; terminal.
+    :raises SparkEnvironmentError: there is none, or it is too old.
     """
     java = str(Path(env["JAVA_HOME"]) / "bin" / "java") if env.get("JAVA_HOME") else "java"
     found = shutil.which(java, path=env.get("PATH"))
@@ -236,7 +236,7 @@ def check_pyspark(env: Mapping[str, Any], binary: str = "spark-submit") -> str |
 
     :param binary: ``spark-submit``; that of another Spark brings its own Python code.
     :return: the version; None where another Spark is used, or pip installed none.
-    :raises SparkEnvironmentError: they differ; names both, and the command that mends it; terminal.
+    :raises SparkEnvironmentError: they differ; names both, and the command that mends it.
     """
     found = shutil.which(binary, path=search_path(env))
     if env.get("SPARK_HOME") or (found and Path(found).parent != Path(sys.executable).parent):

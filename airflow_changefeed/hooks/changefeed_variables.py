@@ -32,7 +32,7 @@ class AirflowVariables:
         """
         Return a Variable's text; None only when it certainly does not exist.
 
-        :raises AirflowUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer.
         """
         with named_errors(f"read Airflow Variable {key!r}"):
             get, stored = (
@@ -50,7 +50,7 @@ class AirflowVariables:
         """
         Return the names of the Variables that begin so; not in a task.
 
-        :raises AirflowUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer.
         """
         with named_errors(f"list Airflow Variables {prefix!r}"):
             return _prefixed_in_server(prefix)
@@ -59,7 +59,7 @@ class AirflowVariables:
         """
         Write a Variable.
 
-        :raises AirflowUnavailableError: Airflow did not take it; transient.
+        :raises AirflowUnavailableError: Airflow did not take it.
         """
         with named_errors(f"write Airflow Variable {key!r}"):
             description = (
@@ -79,7 +79,7 @@ class AirflowVariables:
         """
         Remove a Variable; harmless if it does not exist.
 
-        :raises AirflowUnavailableError: Airflow did not answer; transient.
+        :raises AirflowUnavailableError: Airflow did not answer.
         """
         with named_errors(f"delete Airflow Variable {key!r}"):
             if is_in_task():

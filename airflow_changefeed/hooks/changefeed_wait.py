@@ -67,9 +67,9 @@ class WaitsForWindow(_Base):
         """
         Return when a window has ended; if that takes more than a minute, defer. Hold no lease meanwhile.
 
-        :raises FutureTimeError: it ends later than ``wait_timeout`` after the task's first start; terminal.
-        :raises NotYetError: it ends within a minute, but the database's clock hardly moves; transient.
-        :raises StoppedError: the task was asked to stop; transient.
+        :raises FutureTimeError: it ends later than ``wait_timeout`` after the task's first start.
+        :raises NotYetError: it ends within a minute, but the database's clock hardly moves.
+        :raises StoppedError: the task was asked to stop.
         """
         slept = timedelta(0)
         while (ahead := window.end - (clock := source.now())) > timedelta(0):

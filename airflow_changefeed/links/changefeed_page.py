@@ -24,7 +24,7 @@ def window_url(
     :param base_url: where Airflow's UI is: ``[api] base_url``. The default is right within an Airflow that
         is not served below a path.
     :param show_window: also open the window's details.
-    :raises InvalidWindowError: ``at`` has no time zone, or is finer than a millisecond; terminal.
+    :raises InvalidWindowError: ``at`` has no time zone, or is finer than a millisecond.
     """
     values = {"conn_id": conn_id, "dag_id": dag_id, "task_id": task_id, "at": format_time(at)}
     if show_window:

@@ -229,7 +229,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         """
         Whether all events below the window's end are consumed; others may hold shards of the rest.
 
-        :raises PoisonError: some were parked; terminal.
+        :raises PoisonError: some were parked.
         """
         dead_letters = [
             dead_letter
@@ -261,7 +261,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         """
         Wait until a lease of others may have expired: of a process that was killed, nobody prolongs it.
 
-        :raises LeaseHeldError: not within ``register_timeout``; transient.
+        :raises LeaseHeldError: not within ``register_timeout``.
         """
         from airflow_changefeed.consumers.holding import holders
 

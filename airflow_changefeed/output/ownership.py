@@ -55,7 +55,7 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
 
     :param seen: until when the feed was sealed a moment ago; None before its first seal. Only units beyond
         it are looked at.
-    :raises SealLostError: a complete unit ends later; terminal.
+    :raises SealLostError: a complete unit ends later.
     """
     ends = {
         unit: end

@@ -77,7 +77,7 @@ def answer_timeout() -> float:
     """
     Return how many seconds to wait for an answer.
 
-    :raises InvalidArgumentError: Airflow's configuration has no such time; terminal.
+    :raises InvalidArgumentError: Airflow's configuration has no such time.
     """
     seconds = conf.getfloat(SECTION, "page_timeout", fallback=10.0)
     if not 0 < seconds <= MOST_SECONDS:

@@ -26,7 +26,7 @@ def plan_move(source: FeedSource, consumer: str, feed: str, shard: Shard, to: Po
     Return the effect of a move.
 
     :param version: resource version of the cursor that the user saw.
-    :raises StaleVersionError: the cursor has changed since; has the current one; terminal.
+    :raises StaleVersionError: the cursor has changed since; has the current one.
     """
     return move_row(_plan(source, consumer, feed, shard, to, version))
 
@@ -49,8 +49,8 @@ def make_move(
     :param version: resource version of the cursor that the user saw.
     :param by: name of the user.
     :param why: reason given by the user; may be empty.
-    :raises StaleVersionError: the cursor has changed since; has the current one; nothing moved; terminal.
-    :raises LeaseHeldError: a running process holds the shard; nothing moved; transient.
+    :raises StaleVersionError: the cursor has changed since; has the current one; nothing moved.
+    :raises LeaseHeldError: a running process holds the shard; nothing moved.
     """
     consumer, feed, shard = cursor
     planned = _plan(source, consumer, feed, shard, to, version)
@@ -86,7 +86,7 @@ def accept(
     :param version: sum of the resource versions of its cursors that the user saw.
     :param by: name of the user.
     :param why: reason given by the user.
-    :raises StaleVersionError: a cursor has changed since; nothing was changed; terminal.
+    :raises StaleVersionError: a cursor has changed since; nothing was changed.
     """
     rows = known_rows(source, consumer, feed)
     what = f"consumer {consumer!r} of feed {feed!r}"
@@ -129,7 +129,7 @@ def revoke(source: FeedSource, consumer: str, feed: str, shard: Shard, token: in
     Revoke a lease.
 
     :param token: fencing token of the lease that the user saw.
-    :raises StaleVersionError: the lease is no longer held, or by another grant; nothing changed; terminal.
+    :raises StaleVersionError: the lease is no longer held, or by another grant; nothing changed.
     """
     source.feed(feed)
     known_rows(source, consumer, feed)

@@ -41,7 +41,7 @@ def check_time(name: str, time: datetime) -> None:
     Check a time that a user gave.
 
     :param name: of the parameter.
-    :raises InvalidWindowError: it has no zone, or no calendar has it; terminal.
+    :raises InvalidWindowError: it has no zone, or no calendar has it.
     """
     if time.tzinfo is None or not 1970 <= time.year < _LAST_YEAR:
         raise InvalidWindowError(
@@ -184,7 +184,7 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime, unit: timedelta 
     :param start: inclusive.
     :param end: exclusive.
     :param unit: length of the window of a triggered run; None for one run with all of the time.
-    :raises InvalidWindowError: the times are not a valid window, or are too many; terminal.
+    :raises InvalidWindowError: the times are not a valid window, or are too many.
     :raises HTTPException: 409 for a DAG whose runs have neither intervals nor params of a window, or no runs
         in the window.
     """

@@ -52,7 +52,7 @@ async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
 
     :param place: where it is asked, in words that everybody may read.
     :param timeout: seconds, including the wait for a thread.
-    :raises SourceUnavailableError: no answer in time, or all threads are blocked; transient.
+    :raises SourceUnavailableError: no answer in time, or all threads are blocked.
     """
     end = monotonic() + timeout
     while (turn := _turn(place)) is None:

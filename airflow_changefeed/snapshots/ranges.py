@@ -64,7 +64,7 @@ def read_here(
 
     :param source: open, and left so.
     :param report: takes each range once it counts.
-    :raises SnapshotError: the snapshot was given up meanwhile; terminal.
+    :raises SnapshotError: the snapshot was given up meanwhile.
     """
     alone = replace(wanted, tasks=1)
     read_ranges(source, files, alone, alone.of_task(0), report)
@@ -84,7 +84,7 @@ def read_ranges(
     Each statement is consumed at full speed, as a slow reader holds locks, and pauses are between statements.
 
     :param source: open, and left so.
-    :raises SnapshotError: the snapshot was given up meanwhile; terminal.
+    :raises SnapshotError: the snapshot was given up meanwhile.
     """
     rate = None if wanted.rows_per_second is None else wanted.rows_per_second / wanted.tasks
     with ThreadPoolExecutor(1, thread_name_prefix="changefeed-writer") as writer:

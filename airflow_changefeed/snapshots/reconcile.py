@@ -111,10 +111,10 @@ def reconcile(
     :param compare: runs the job; its errors are raised.
     :param report: takes one line of progress.
     :param look: returns the version that a current table has now.
-    :raises CaptureNotFoundError: no such capture; terminal.
-    :raises NotExportedError: the export does not reach until then yet; has ``at``; transient.
-    :raises FoldError: there is nothing exact to compare with; says why; terminal.
-    :raises ForeignOutputError: the export is another database's; terminal.
+    :raises CaptureNotFoundError: no such capture.
+    :raises NotExportedError: the export does not reach until then yet; has ``at``.
+    :raises FoldError: there is nothing exact to compare with; says why.
+    :raises ForeignOutputError: the export is another database's.
     """
     feed, output = request.reading.feed, request.reading.path
     # A name that is wrong is wrong there first.
@@ -201,8 +201,8 @@ def find_sides(
     """
     Return what folds to the table, and what to the lake's rows, at the end of the reading.
 
-    :raises NotExportedError: not all events until then are exported; transient.
-    :raises FoldError: one of them cannot be folded; terminal.
+    :raises NotExportedError: not all events until then are exported.
+    :raises FoldError: one of them cannot be folded.
     """
     store = ExportStore(task.path, task.feed, storage_options)
     files = ReadingFiles(task.output, task.feed, task.table, storage_options)

@@ -32,8 +32,8 @@ def settle(
     the feed is sealed again, at a later time.
 
     :param begin: of the snapshot; the time is later, also where the clock was set back.
-    :raises LockTimeoutError: something that is committed stays hidden; transient.
-    :raises CaptureGapError: the capture has missed changes; terminal.
+    :raises LockTimeoutError: something that is committed stays hidden.
+    :raises CaptureGapError: the capture has missed changes.
     """
     if source.capabilities.parallel_writers:
         sleep(_RELEASE)

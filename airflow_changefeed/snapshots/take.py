@@ -122,10 +122,10 @@ def take_snapshot(
     :param storage_options: for fsspec; may contain secrets.
     :param read: reads ranges, by :func:`~airflow_changefeed.snapshots.ranges.read_ranges`.
     :param report: takes one line of progress.
-    :raises SnapshotError: another one runs into another output, or it was given up; terminal.
-    :raises FoldError: the capture does not record what a fold needs; has all reasons; terminal.
-    :raises CaptureNotFoundError: no such capture; terminal.
-    :raises CaptureGapError: the capture has missed changes; terminal.
+    :raises SnapshotError: another one runs into another output, or it was given up.
+    :raises FoldError: the capture does not record what a fold needs; has all reasons.
+    :raises CaptureNotFoundError: no such capture.
+    :raises CaptureGapError: the capture has missed changes.
     :raises TransientError: what was read cannot become a snapshot any more; a retry takes another one.
     """
     # Refused if it does not exist, or its events are not sufficient for any fold.

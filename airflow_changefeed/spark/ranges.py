@@ -47,10 +47,10 @@ def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
     A read without an end goes to the end of what is sealed, one with ``unsealed=read`` to the last event that
     is there: in both cases the same frame gives the same events whenever it is computed.
 
-    :raises FeedNotFoundError: the database has no such feed; terminal.
-    :raises ShardNotFoundError: a shard that never had an event was named; terminal.
-    :raises InvalidArgumentError: a shard that is of another type than the feed's; terminal.
-    :raises NotSealedError: the range reaches beyond what is sealed; transient.
+    :raises FeedNotFoundError: the database has no such feed.
+    :raises ShardNotFoundError: a shard that never had an event was named.
+    :raises InvalidArgumentError: a shard that is of another type than the feed's.
+    :raises NotSealedError: the range reaches beyond what is sealed.
     """
     check_shards(source.feed(options.feed), options.shards)
     if options.seal:
@@ -125,7 +125,7 @@ def plan_partitions(
 
     :param most: partitions, at most; None for about one for each ``PARTITION_ROWS``.
     :return: partitions in the order of shard and ULID; none where there are no events.
-    :raises PurgedError: a range reaches below what was purged; terminal.
+    :raises PurgedError: a range reaches below what was purged.
     """
     counts = [source.count(feed, each.shard, [each.range])[0] for each in ranges]
     total = sum(counts)

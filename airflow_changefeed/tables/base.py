@@ -240,7 +240,7 @@ class LakeTable(Protocol):
 
         :param schema: of files, without the columns of partitions.
         :param have: the columns of the table that they are to be added to, as :meth:`columns` returns them.
-        :raises ColumnTypeError: names all columns that it could not, and the remedy; terminal.
+        :raises ColumnTypeError: names all columns that it could not, and the remedy.
         """
 
     def columns(self) -> pa.Schema | None:
@@ -248,7 +248,7 @@ class LakeTable(Protocol):
         Return the schema of the newest version as :meth:`look` does, without a look at its files; None before
         the first commit.
 
-        :raises TableError: it cannot be read, or was made by something else; terminal.
+        :raises TableError: it cannot be read, or was made by something else.
         :raises TransientError: it could not be reached; a retry may help.
         """
 
@@ -261,7 +261,7 @@ class LakeTable(Protocol):
         remedy (``was not made by an export: ... Use another path``). The same version gives the same
         ``version`` in every process, and each commit gives another one, also a commit without files.
 
-        :raises TableError: it cannot be read, or was made by something else; terminal.
+        :raises TableError: it cannot be read, or was made by something else.
         :raises TransientError: it could not be reached; a retry may help.
         """
 
@@ -280,10 +280,9 @@ class LakeTable(Protocol):
 
         :raises TableConflictError: the version is another one now, a file to be removed is not in the table
             (nothing is changed then), or the answer was lost and the change may have been made. The caller
-            looks again; transient.
-        :raises ColumnTypeError: the table's columns cannot take those of the files; nothing is changed;
-            terminal.
-        :raises TableError: it was refused, for example for lack of rights; terminal.
+            looks again.
+        :raises ColumnTypeError: the table's columns cannot take those of the files; nothing is changed.
+        :raises TableError: it was refused, for example for lack of rights.
         :raises TransientError: it could not be reached, before anything was changed.
         """
 
@@ -298,6 +297,6 @@ class LakeTable(Protocol):
         a conflict: a format that numbers its versions must never use a number again. Empty if there is no
         table.
 
-        :raises TableError: it cannot be read or changed; terminal.
+        :raises TableError: it cannot be read or changed.
         :raises TransientError: it could not be reached.
         """

@@ -95,7 +95,7 @@ class DeltaLakeTable:
         """
         Return the table as it is now.
 
-        :raises TableError: it cannot be read, or was made by something else; terminal.
+        :raises TableError: it cannot be read, or was made by something else.
         :raises TransientError: it could not be reached.
         """
         table = self._load()

@@ -96,7 +96,7 @@ class IcebergTable:
         """
         Return the table as it is now; its version is the ID of its snapshot.
 
-        :raises TableError: it cannot be read, or was made by something else; terminal.
+        :raises TableError: it cannot be read, or was made by something else.
         :raises TransientError: it could not be reached.
         """
         with self._catalog() as catalog:

@@ -40,9 +40,9 @@ def publish(store: ExportStore, table: LakeTable, units: Iterable[ExportUnit] | 
     :return: whether anything had to be changed.
     :raises ManifestError: a unit is not committed.
     :raises ColumnTypeError: the table cannot hold the columns of the units.
-    :raises SupersededError: the table has a newer attempt at a unit than the manifests; transient.
-    :raises TableError: it cannot be read or written, or holds units that overlap these; terminal.
-    :raises TableConflictError: others keep committing; transient.
+    :raises SupersededError: the table has a newer attempt at a unit than the manifests.
+    :raises TableError: it cannot be read or written, or holds units that overlap these.
+    :raises TableConflictError: others keep committing.
     """
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 

@@ -196,7 +196,7 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
 
     :return: the new events as JSON values, and whether the window has ended.
     :raises ChangefeedError: the error that made polling pointless; terminal or transient, as its class says.
-    :raises InvalidArgumentError: not an event of that trigger; terminal.
+    :raises InvalidArgumentError: not an event of that trigger.
     """
     match event:
         case {"status": "ready", "new_events": dict(new_events), "has_ended": bool(has_ended)} if (

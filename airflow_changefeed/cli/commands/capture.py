@@ -134,7 +134,7 @@ def spec_of(args: Namespace) -> CaptureSpec:
     """
     Return the capture described by the options or by a file.
 
-    :raises InvalidArgumentError: both or neither, an unreadable file, or an invalid capture; terminal.
+    :raises InvalidArgumentError: both or neither, an unreadable file, or an invalid capture.
     """
     if args.spec is not None:
         given = [f"--{name.replace('_', '-')}" for name in _OF_SPEC if getattr(args, name)]

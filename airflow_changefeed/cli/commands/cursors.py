@@ -161,7 +161,7 @@ def named_versions(given: Sequence[tuple[Shard | None, int]], shards: Sequence[S
     :param given: versions with their shards; the shard may be None if a single cursor changes.
     :param shards: whose cursors change.
     :raises InvalidArgumentError: a version without a shard although several cursors change, or two versions
-        of one shard; terminal.
+        of one shard.
     """
     if any(shard is None for shard, _ in given) and (len(given) > 1 or len(shards) > 1):
         names = " ".join(f"--resource-version {shard_text(shard)}=..." for shard in shards[:3])

@@ -66,8 +66,7 @@ class EventColumns:
 
         :param schema: from ``FeedReader.schema``.
         :param by_transaction: whether batches go by the originating transaction.
-        :raises InvalidArgumentError: names every option that these events do not support, and why;
-            terminal.
+        :raises InvalidArgumentError: names every option that these events do not support, and why.
         """
         shape = shape_of(schema)
         asked = {

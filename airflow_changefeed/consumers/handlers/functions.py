@@ -34,8 +34,7 @@ def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) 
 
     :param handler: a function; ``package.module:function``; or ``procedure:schema.name``, of SQL Server.
     :param is_batch: whether it is called with lists of events; a procedure then runs once per event.
-    :raises HandlerError: it cannot be imported or called this way, or the source has no procedures;
-        terminal.
+    :raises HandlerError: it cannot be imported or called this way, or the source has no procedures.
     """
     if isinstance(handler, str) and handler.startswith(PROCEDURE):
         from airflow_changefeed.consumers.handlers.procedure import ProcedureHandler
@@ -95,7 +94,7 @@ def check_timeout(seconds: float | None) -> None:
     Check that a handler timeout can be enforced here.
 
     :raises InvalidArgumentError: not a valid time, or not in the main thread, the only one where Python
-        can interrupt a function; terminal.
+        can interrupt a function.
     """
     import signal
     import threading

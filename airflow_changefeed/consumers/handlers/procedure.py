@@ -36,7 +36,7 @@ class ProcedureHandler:
     (JSON of the row).
 
     :param name: ``schema.name``.
-    :raises HandlerError: not a valid name, or the database has no procedures; terminal.
+    :raises HandlerError: not a valid name, or the database has no procedures.
     """
 
     def __init__(self, name: str, source: FeedSource) -> None:

@@ -78,11 +78,11 @@ def run_consumer(
     :param on_poison: None uses the consumer's settings.
     :param stop: an event or function; checked between batches and each second while waiting.
     :param options: of :class:`~airflow_changefeed.consumers.consumer.Consumer`.
-    :raises HandlerError: the handler cannot be found or called; nothing was consumed; terminal.
-    :raises InvalidArgumentError: options are invalid or not supported by the feed; terminal.
-    :raises PoisonError: an event failed too often, and the consumer stopped at it; terminal.
-    :raises WorkTransactionError: the handler ended its transaction; nothing was consumed; terminal.
-    :raises LeaseHeldError: other consumers held all shards for ``register_timeout``; transient.
+    :raises HandlerError: the handler cannot be found or called; nothing was consumed.
+    :raises InvalidArgumentError: options are invalid or not supported by the feed.
+    :raises PoisonError: an event failed too often, and the consumer stopped at it.
+    :raises WorkTransactionError: the handler ended its transaction; nothing was consumed.
+    :raises LeaseHeldError: other consumers held all shards for ``register_timeout``.
     """
     batch = batch or ONE
     if max_events is not None and max_events < 1:

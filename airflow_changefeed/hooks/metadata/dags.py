@@ -20,7 +20,7 @@ def find_dag(dag_id: str) -> DagState:
     In a task, Airflow says only from 3.2 on whether a DAG is paused or gone, and the last run is that of the
     latest logical date.
 
-    :raises AirflowUnavailableError: Airflow did not answer; transient.
+    :raises AirflowUnavailableError: Airflow did not answer.
     """
     with named_errors(f"read the state of DAG {dag_id}"):
         return _find_in_task(dag_id) if is_in_task() else _find_in_server(dag_id)

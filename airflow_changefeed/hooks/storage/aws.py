@@ -87,7 +87,7 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
     :func:`airflow_changefeed.storage.credentials.made` lets the opener of the output assume it, and assume it
     again before its credentials expire, also where there is no Airflow.
 
-    :raises ConnectionNotUsableError: a field is not known, or does not fit; terminal.
+    :raises ConnectionNotUsableError: a field is not known, or does not fit.
     """
     extra = read_extra(connection, _KNOWN)
     services = extra.get("service_config", {})

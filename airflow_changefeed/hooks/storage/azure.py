@@ -61,7 +61,7 @@ def azure_options(connection: Connection, path: str) -> dict[str, Any]:
     the output is opened.
 
     :param path: the output; its URL may name the account.
-    :raises ConnectionNotUsableError: a field is not known, or no account is named; terminal.
+    :raises ConnectionNotUsableError: a field is not known, or no account is named.
     """
     # As WasbHook does: otherwise a task's log gets twenty lines for each request.
     logging.getLogger("azure.core.pipeline.policies.http_logging_policy").setLevel(logging.WARNING)

@@ -40,7 +40,7 @@ def read_extra(connection: Connection, fields: Fields) -> dict[str, Any]:
     Return the fields of a connection's extra, without those left blank.
 
     :param fields: all that there are; the form's old prefix ``extra__TYPE__`` is taken off.
-    :raises ConnectionNotUsableError: a field is not known, or cannot be read; all are named; terminal.
+    :raises ConnectionNotUsableError: a field is not known, or cannot be read; all are named.
     """
     prefix = f"extra__{connection.conn_type}__"
     extra: Mapping[str, Any] = connection.extra_dejson
@@ -66,7 +66,7 @@ def read_options(connection: Connection, fields: Fields) -> dict[str, Any]:
     """
     Return the extra of a connection that is for fsspec: flags and numbers are read, all else is as it stands.
 
-    :raises ConnectionNotUsableError: a field cannot be read; all are named; terminal.
+    :raises ConnectionNotUsableError: a field cannot be read; all are named.
     """
     found, problems = read_fields(connection.extra_dejson, {**FSSPEC, **fields}, IN_EXTRA)
     if problems:
@@ -78,7 +78,7 @@ def read_file(connection: Connection, name: str, path: str) -> str:
     """
     Return the content of a file that a field names; read here, as Spark's executors may not have it.
 
-    :raises ConnectionNotUsableError: it cannot be read; terminal.
+    :raises ConnectionNotUsableError: it cannot be read.
     """
     try:
         return Path(path).read_text(encoding="utf-8")

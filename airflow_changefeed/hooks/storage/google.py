@@ -56,7 +56,7 @@ def google_options(connection: Connection, path: str) -> dict[str, Any]:
     No token is fetched here: the option ``token`` says how, and
     :func:`airflow_changefeed.storage.credentials.made` makes credentials of it that renew themselves.
 
-    :raises ConnectionNotUsableError: a field is not known, or does not fit; terminal.
+    :raises ConnectionNotUsableError: a field is not known, or does not fit.
     """
     extra = read_extra(connection, _KNOWN)
     options = {ours: extra[name] for name, ours in _GCSFS.items() if name in extra}

@@ -86,7 +86,7 @@ def begun_of(source: FeedSource, conn_id: str, feed: str, now: datetime, runs: R
     Return the snapshots of a feed that have begun and not ended, as the database has them.
 
     :param now: the database's clock.
-    :raises FeedNotFoundError: the feed does not exist; terminal.
+    :raises FeedNotFoundError: the feed does not exist.
     """
     source.feed(feed)
     return [
@@ -127,7 +127,7 @@ class Lake:
         """
         Return what is there; a table that cannot be read has its error instead.
 
-        :raises ConnectionNotUsableError: the storage's connection is missing; terminal.
+        :raises ConnectionNotUsableError: the storage's connection is missing.
         :raises OSError: the place cannot be read.
         """
         files = open_files(self.place.path, self.options)

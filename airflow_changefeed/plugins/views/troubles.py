@@ -35,7 +35,7 @@ def troubles_of(
     :param may_change_capture: whether the user may refresh the capture and resolve its gaps.
     :param may_change: takes consumer and feed. Only users who may move its cursors see why events failed,
         because the reason may contain data of the events.
-    :raises FeedNotFoundError: the feed does not exist; terminal.
+    :raises FeedNotFoundError: the feed does not exist.
     """
     source.feed(feed)
     capture = _capture(source, feed)
@@ -83,9 +83,9 @@ def refresh(source: FeedSource, conn_id: str, feed: str, version: int) -> Row:
     Capture the present columns of a capture's tables.
 
     :param version: resource version of the capture that the user saw.
-    :raises StaleVersionError: the capture, or a captured table, has changed since; terminal.
-    :raises CaptureNotFoundError: the feed has no capture; terminal.
-    :raises FeedSetupError: a column cannot be captured as it is now; terminal.
+    :raises StaleVersionError: the capture, or a captured table, has changed since.
+    :raises CaptureNotFoundError: the feed has no capture.
+    :raises FeedSetupError: a column cannot be captured as it is now.
     """
     info = source.refresh_capture(feed, resource_version=version)
     return _capture_row(info, conn_id, feed, may_change=True)
@@ -103,8 +103,8 @@ def resolve_gaps(source: FeedSource, feed: str, version: int, *, by: str, note: 
     Resolve the open gaps of a feed's capture.
 
     :param version: resource version of the capture that the user saw.
-    :raises StaleVersionError: the capture has changed since, for example by another gap; terminal.
-    :raises CaptureNotFoundError: the feed has no capture; terminal.
+    :raises StaleVersionError: the capture has changed since, for example by another gap.
+    :raises CaptureNotFoundError: the feed has no capture.
     """
     info = source.resolve_capture(feed, note=note, by=by, resource_version=version)
     return {"open_gaps": len(info.gaps), "resource_version": info.resource_version}
@@ -125,8 +125,8 @@ def resolve_dead_letter(
     Retry or drop a dead letter of a consumer.
 
     :param version: resource version of the dead letter that the user saw.
-    :raises StaleVersionError: it has changed since; nothing was changed; terminal.
-    :raises PurgedError: it cannot be retried, because its event was purged; terminal.
+    :raises StaleVersionError: it has changed since; nothing was changed.
+    :raises PurgedError: it cannot be retried, because its event was purged.
     :raises HTTPException: 404: the consumer has no such dead letter.
     """
     known = {one.number: one for one in source.dead_letters(feed, consumer, is_open=False)}

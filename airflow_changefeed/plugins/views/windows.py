@@ -66,7 +66,7 @@ class Export:
         """
         Its output.
 
-        :raises OutputError: it is another database's export; terminal.
+        :raises OutputError: it is another database's export.
         """
         path, feed = str(self.use.path), str(self.use.feed)
         store = ExportStore(path, feed, storage_options(path, self.use.path_conn_id))
@@ -184,7 +184,7 @@ def window_of(source: FeedSource, use: Use, exports: Exports, at: datetime) -> R
     Return a window of a task, and what its manifests say.
 
     :param at: a time in the window.
-    :raises ManifestError: a manifest is damaged; terminal.
+    :raises ManifestError: a manifest is damaged.
     """
     check_time("at", at)
     export = Export(source, use, exports)
@@ -227,8 +227,8 @@ def chart_of(source: FeedSource, use: Use, exports: Exports, start: datetime, en
 
     :param start: inclusive; of a cell.
     :param end: exclusive.
-    :raises InvalidWindowError: the times are not a valid window, or it has too many cells; terminal.
-    :raises ManifestError: a manifest is damaged; terminal.
+    :raises InvalidWindowError: the times are not a valid window, or it has too many cells.
+    :raises ManifestError: a manifest is damaged.
     """
     check_time("start", start)
     check_time("end", end)

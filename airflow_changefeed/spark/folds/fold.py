@@ -98,7 +98,7 @@ def fold(
     :raises FoldError: the events do not determine the state: a key change lost its old key, columns got
         values without events, the capture leaves something out, or began later than the table and without a
         snapshot; says which.
-    :raises NotExportedError: not all units until then are complete; names those that are missing; transient.
+    :raises NotExportedError: not all units until then are complete; names those that are missing.
     :raises ManifestError: nothing was exported there, a manifest or file is damaged, or units overlap.
     :raises ColumnTypeError: Spark does not have a column's type.
     """

@@ -29,8 +29,8 @@ def compare(spark: SparkSession, table: FoldSource, lake: FoldSource) -> Compari
 
     One pass without a join finds by checksums whether anything differs; only then others find which rows.
 
-    :raises FoldError: one of them cannot be folded; terminal.
-    :raises ReconcileError: they have other columns; terminal.
+    :raises FoldError: one of them cannot be folded.
+    :raises ReconcileError: they have other columns.
     """
     from pyspark.sql import Window, functions
 
