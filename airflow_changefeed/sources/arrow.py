@@ -135,7 +135,7 @@ def check_schema(found: pa.Schema, schema: pa.Schema, feed: str) -> None:
     Check that a source's batches have the columns that the reader started with.
 
     :param schema: from ``FeedReader.schema``, read before.
-    :raises SchemaChangedError: the table was changed in between; transient.
+    :raises SchemaChangedError: the table was changed in between.
     """
     if found == schema:
         return
@@ -159,7 +159,7 @@ def check_order(batch: pa.RecordBatch, last: str, range_: UlidRange, feed: str, 
 
     :param last: last ULID of the batch before, exclusive; the beginning of the range for the first one.
     :return: the batch's last ULID.
-    :raises IncompleteReadError: the source gave events out of order or outside the range; transient.
+    :raises IncompleteReadError: the source gave events out of order or outside the range.
     """
     if batch.num_rows == 0:
         return last

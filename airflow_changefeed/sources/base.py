@@ -141,8 +141,8 @@ class FeedReader(Protocol):
         """
         Return the database's identity: created at installation, kept by upgrades and restored copies.
 
-        :raises FeedNotFoundError: changefeed is not installed in the database; terminal.
-        :raises UnsupportedVersionError: the installed version has no identity; terminal.
+        :raises FeedNotFoundError: changefeed is not installed in the database.
+        :raises UnsupportedVersionError: the installed version has no identity.
         """
 
     def feeds(self) -> list[FeedInfo]:
@@ -152,7 +152,7 @@ class FeedReader(Protocol):
         """
         Return one feed.
 
-        :raises FeedNotFoundError: the feed does not exist; terminal.
+        :raises FeedNotFoundError: the feed does not exist.
         """
 
     def shards(self, feed: str) -> list[ShardStatus]:
@@ -166,8 +166,8 @@ class FeedReader(Protocol):
         Never waits for a writer: rows locked by a transaction are skipped and found by a later poll.
 
         :param consumer: whose cursors count; one without cursors is at the start of every shard.
-        :raises FeedNotFoundError: the feed does not exist; terminal.
-        :raises InvalidArgumentError: the consumer's name is invalid; terminal.
+        :raises FeedNotFoundError: the feed does not exist.
+        :raises InvalidArgumentError: the consumer's name is invalid.
         """
 
     def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
@@ -177,8 +177,8 @@ class FeedReader(Protocol):
         A feed with several consumers is polled once. Its failure affects only its own consumers.
 
         :return: the result, or the error that :meth:`poll` would raise, for each in the given order.
-        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
-        :raises SourceUnavailableError: the database did not answer; transient.
+        :raises ConnectionNotUsableError: the database refuses the connection.
+        :raises SourceUnavailableError: the database did not answer.
         """
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
@@ -188,9 +188,9 @@ class FeedReader(Protocol):
         :param after: last ULID already consumed; exclusive. ``Ulid.MIN`` is the start of the feed.
         :param page_size: rows, 1 to 100_000.
         :return: events in ascending ULID; an empty page means the shard is at its head, a short one does not.
-        :raises PurgedError: events after the cursor were purged; terminal.
-        :raises CursorBeyondFeedError: the cursor is beyond the shard's high-water time; terminal.
-        :raises LockTimeoutError: another session holds the shard longer than the lock timeout; transient.
+        :raises PurgedError: events after the cursor were purged.
+        :raises CursorBeyondFeedError: the cursor is beyond the shard's high-water time.
+        :raises LockTimeoutError: another session holds the shard longer than the lock timeout.
         """
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
@@ -198,7 +198,7 @@ class FeedReader(Protocol):
         Count the events in the feed (not in the outbox) in each of many ranges, in one pass.
 
         :param ranges: ascending, not overlapping.
-        :raises PurgedError: a range reaches below what was purged; terminal.
+        :raises PurgedError: a range reaches below what was purged.
         """
 
     def split(
@@ -216,7 +216,7 @@ class FeedReader(Protocol):
         """
         Return the columns of :meth:`stream`: ULID, time, then those of the event table.
 
-        :raises ColumnTypeError: a column cannot be exported unchanged; terminal.
+        :raises ColumnTypeError: a column cannot be exported unchanged.
         """
 
     def stream(
@@ -238,9 +238,9 @@ class FeedReader(Protocol):
             deleted.
         :param columns: of the event table, or of a capture's rows, that are read; the others are null. None
             for all.
-        :raises PurgedError: part of the range was purged before or while it was read; terminal.
-        :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``; terminal.
-        :raises ColumnTypeError: a value cannot be exported unchanged; names the column; terminal.
+        :raises PurgedError: part of the range was purged before or while it was read.
+        :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``.
+        :raises ColumnTypeError: a value cannot be exported unchanged; names the column.
         """
 
     def overview(
@@ -254,7 +254,7 @@ class FeedReader(Protocol):
         :param feeds: None for all.
         :param first_shard: how many shards of each to skip, in order.
         :param shards: of each feed, at most.
-        :raises FeedNotFoundError: the feed does not exist; terminal.
+        :raises FeedNotFoundError: the feed does not exist.
         """
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
@@ -272,8 +272,8 @@ class Inspectable(Protocol):
         Check what only this source can see, without changing anything.
 
         :param feed: None for all; a missing feed is ignored.
-        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
-        :raises SourceUnavailableError: the database did not answer; transient.
+        :raises ConnectionNotUsableError: the database refuses the connection.
+        :raises SourceUnavailableError: the database did not answer.
         """
 
 

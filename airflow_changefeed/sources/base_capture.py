@@ -64,16 +64,16 @@ class CaptureControl(Protocol):
             that enables; a call that was interrupted is repeated, and continues.
         :param storage: of the tables of a new capture, as for ``set_up_feed``; its compression is that of the
             table of events.
-        :raises SnapshotError: ``snapshot``, and a snapshot of a table runs into an output; terminal.
+        :raises SnapshotError: ``snapshot``, and a snapshot of a table runs into an output.
         :raises FeedSetupError: a table cannot be captured as requested, or the capture exists with
-            another spec; names every reason; nothing was changed; terminal.
+            another spec; names every reason; nothing was changed.
         """
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         """
         Stop recording. The feed stays, so that it can be exported to its end; ``drop_feed`` drops everything.
 
-        :raises CaptureNotFoundError: it does not exist; names the existing captures; terminal.
+        :raises CaptureNotFoundError: it does not exist; names the existing captures.
         """
 
     def refresh_capture(
@@ -93,7 +93,7 @@ class CaptureControl(Protocol):
         :param without: columns to stop capturing, so that they can be dropped or altered.
         :param on_ddl: another policy for changes of columns; None keeps the present one.
         :raises FeedSetupError: a column's type is incompatible with the recorded values, or cannot be
-            exported; terminal.
+            exported.
         """
 
     def captures(self) -> list[CaptureInfo]:
@@ -103,7 +103,7 @@ class CaptureControl(Protocol):
         """
         Return one capture.
 
-        :raises CaptureNotFoundError: it does not exist; names the existing captures; terminal.
+        :raises CaptureNotFoundError: it does not exist; names the existing captures.
         """
 
     def check_capture(self, name: str) -> list[CaptureGap]:
@@ -124,9 +124,9 @@ class CaptureControl(Protocol):
             so that a fold of the events is correct from ``ready`` on. Without an open gap, continues what
             was interrupted, or does so for all tables, for example after adding a column that already has
             values.
-        :raises SnapshotError: ``resync``, and a snapshot of a table runs into an output; terminal.
+        :raises SnapshotError: ``resync``, and a snapshot of a table runs into an output.
         :raises LockTimeoutError: the table is changed all the time, so its rows cannot be counted or
-            recorded; transient.
+            recorded.
         """
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:

@@ -42,8 +42,8 @@ class ConsumerSession(Protocol):
         Run a block as one transaction: commit at its end, roll back if it raises.
 
         :raises WorkTransactionError: the block ended the transaction itself, or swallowed an error that
-            ended it; nothing was consumed; terminal.
-        :raises LockTimeoutError: another writer held a lock for longer than the lock timeout; transient.
+            ended it; nothing was consumed.
+        :raises LockTimeoutError: another writer held a lock for longer than the lock timeout.
         """
 
     def consume(self, step: Consumption) -> CursorRow:
@@ -54,9 +54,9 @@ class ConsumerSession(Protocol):
 
         :return: the row as of the commit of the transaction.
         :raises LeaseLostError: another grant is the newest, or it was released; nothing may be written,
-            and the transaction is rolled back; transient.
-        :raises StaleVersionError: the cursor was moved meanwhile; rolled back; terminal.
-        :raises WorkTransactionError: as for :meth:`transaction`; terminal.
+            and the transaction is rolled back.
+        :raises StaleVersionError: the cursor was moved meanwhile; rolled back.
+        :raises WorkTransactionError: as for :meth:`transaction`.
         """
 
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
@@ -84,7 +84,7 @@ class ConsumerStore(Protocol):
         :param begin: exclusive; where later shards begin.
         :param starts: exclusive; where each existing shard begins.
         :raises ConsumerSetupError: it exists with other settings (names them), or as an export; nothing
-            was changed; terminal.
+            was changed.
         """
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
@@ -92,9 +92,8 @@ class ConsumerStore(Protocol):
         Change a consumer's settings; a running process keeps the old ones until it is restarted.
 
         :param resource_version: expected version of the settings.
-        :raises StaleVersionError: they were changed since; carries the current ones; nothing was changed;
-            terminal.
-        :raises ConsumerNotFoundError: the consumer does not exist; terminal.
+        :raises StaleVersionError: they were changed since; carries the current ones; nothing was changed.
+        :raises ConsumerNotFoundError: the consumer does not exist.
         """
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
@@ -104,7 +103,7 @@ class ConsumerStore(Protocol):
         """
         Return one consumer.
 
-        :raises ConsumerNotFoundError: the consumer does not exist; names the existing ones; terminal.
+        :raises ConsumerNotFoundError: the consumer does not exist; names the existing ones.
         """
 
     def open_session(self, consumer: str, feed: str) -> ConsumerSession:
@@ -128,8 +127,8 @@ class ConsumerStore(Protocol):
         Mark a dead letter to be retried (``RETRY``), parked again, or discarded (``DROPPED``).
 
         :param resource_version: expected version of the dead letter; None skips the check.
-        :raises StaleVersionError: it was changed since; nothing was changed; terminal.
-        :raises DeadLetterError: it does not exist, or is no longer open; terminal.
+        :raises StaleVersionError: it was changed since; nothing was changed.
+        :raises DeadLetterError: it does not exist, or is no longer open.
         """
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:

@@ -88,8 +88,8 @@ class FeedControl(Protocol):
         :param sequence_cache: cache size of each sequence created, at least 1; None uses the source's
             default. Ignored by a source without sequences.
         :param force: also downgrade from a newer version.
-        :raises UnsupportedVersionError: the installed version is newer than this package; terminal.
-        :raises PermissionDeniedError: the login may not create objects; terminal.
+        :raises UnsupportedVersionError: the installed version is newer than this package.
+        :raises PermissionDeniedError: the login may not create objects.
         """
 
     def renew_identity(self) -> DatabaseIdentity:
@@ -99,7 +99,7 @@ class FeedControl(Protocol):
         Its consumers then publish under new Variables, and its exports refuse outputs begun under the old
         identity. Nothing else changes.
 
-        :raises PermissionDeniedError: the login may not change objects; terminal.
+        :raises PermissionDeniedError: the login may not change objects.
         :raises FeedNotFoundError, UnsupportedVersionError: as ``identity``.
         """
 
@@ -130,10 +130,10 @@ class FeedControl(Protocol):
         :param resource_version: expected version of the settings; None skips the check. It grows with
             each change of the settings, with an upgrade, and when the table's columns change.
         :raises StaleVersionError: the feed was changed since; carries the current version; nothing was
-            changed; terminal.
+            changed.
         :raises FeedSetupError: the table does not exist, has no primary key or reserved column names, or
             is a feed of another kind, or stored in another way.
-        :raises InvalidArgumentError: a setting is out of range; names everything that is wrong; terminal.
+        :raises InvalidArgumentError: a setting is out of range; names everything that is wrong.
         """
 
     def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
@@ -148,7 +148,7 @@ class FeedControl(Protocol):
         Order what is committed in the outbox.
 
         :return: events ordered, for each shard with any.
-        :raises LockTimeoutError: another session holds a lock longer than the lock timeout; transient.
+        :raises LockTimeoutError: another session holds a lock longer than the lock timeout.
         """
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
@@ -159,9 +159,9 @@ class FeedControl(Protocol):
 
         :param until: exclusive; at most the database's current time.
         :return: a seal for each shard that has ever had an event.
-        :raises NotYetError: ``until`` is less than a minute in the future; transient.
-        :raises FutureTimeError: ``until`` is further in the future; terminal.
-        :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout; transient.
+        :raises NotYetError: ``until`` is less than a minute in the future.
+        :raises FutureTimeError: ``until`` is further in the future.
+        :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout.
         """
 
     def insert_history(
@@ -172,8 +172,7 @@ class FeedControl(Protocol):
 
         :param events: feed time and primary key of each; their rows must already be in the event table.
             Events with the same time keep this order, after those already in the feed at that time.
-        :raises HistoryError: a time at or above the shard's seal, or below what was purged; a key twice;
-            terminal.
+        :raises HistoryError: a time at or above the shard's seal, or below what was purged; a key twice.
         """
 
     def purge(

@@ -74,10 +74,10 @@ class CursorStore(Protocol):
         :param why: what was done and a person's comment, at most 2,000 characters; None for a program's
             regular moves.
         :return: all rows of the consumer and feed, after the change.
-        :raises StaleVersionError: a row was changed since it was read; carries the current row; terminal.
-        :raises LeaseLostError: a fencing token is not the newest, or its lease expired; transient.
-        :raises CursorBeyondFeedError: a frontier is beyond the shard's high-water time; terminal.
-        :raises PurgedError: a rewind goes below what was purged; terminal.
+        :raises StaleVersionError: a row was changed since it was read; carries the current row.
+        :raises LeaseLostError: a fencing token is not the newest, or its lease expired.
+        :raises CursorBeyondFeedError: a frontier is beyond the shard's high-water time.
+        :raises PurgedError: a rewind goes below what was purged.
         """
 
     def history(
@@ -101,7 +101,7 @@ class CursorStore(Protocol):
 
         :param resource_version: expected version: for a consumer that of its settings, for an export the
             sum of its rows'. None skips the check.
-        :raises StaleVersionError: it was changed since; nothing was dropped; terminal.
+        :raises StaleVersionError: it was changed since; nothing was dropped.
         """
 
     def record_check(self, check: OutputCheck) -> None:

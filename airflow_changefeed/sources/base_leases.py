@@ -110,9 +110,9 @@ class LeaseStore(Protocol):
         :param at_most: maximum number to acquire, those that the holder already has first; None for all.
         :param all_or_none: acquire all of ``shards``, which must have rows, or raise; for exports, and for a
             person's change.
-        :raises ConsumerNotFoundError: the consumer does not exist; without ``all_or_none``; terminal.
-        :raises LeaseHeldError: another holder's lease has not expired; with ``all_or_none``; transient.
-        :raises ShardNotFoundError: a shard has no row; with ``all_or_none``; terminal.
+        :raises ConsumerNotFoundError: the consumer does not exist; without ``all_or_none``.
+        :raises LeaseHeldError: another holder's lease has not expired; with ``all_or_none``.
+        :raises ShardNotFoundError: a shard has no row; with ``all_or_none``.
         """
 
     def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
@@ -123,9 +123,8 @@ class LeaseStore(Protocol):
         Revoke a lease; its holder can no longer commit.
 
         :param fencing_token: of the lease to revoke.
-        :raises StaleVersionError: the lease is not the newest, or was released; nothing was changed;
-            terminal.
-        :raises ShardNotFoundError: the consumer has no cursor for that shard; terminal.
+        :raises StaleVersionError: the lease is not the newest, or was released; nothing was changed.
+        :raises ShardNotFoundError: the consumer has no cursor for that shard.
         """
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:

@@ -163,8 +163,7 @@ class SnapshotStore(Protocol):
         Return what can be read of a table now.
 
         :raises FeedSetupError: the table cannot be read so that the events since then give its later states:
-            a captured column is missing, or what could change a row leaves no event; names every reason;
-            terminal.
+            a captured column is missing, or what could change a row leaves no event; names every reason.
         """
 
     def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
@@ -189,10 +188,10 @@ class SnapshotStore(Protocol):
 
         :param range_: of :meth:`cut_table`; InvalidArgumentError (terminal) if it is of another key.
         :param where: as for :meth:`cut_table`.
-        :raises ReplicaBehindError: the secondary does not have the snapshot's begin yet; transient.
-        :raises SchemaChangedError: the table was changed meanwhile; transient.
+        :raises ReplicaBehindError: the secondary does not have the snapshot's begin yet.
+        :raises SchemaChangedError: the table was changed meanwhile.
 
-        :raises ColumnTypeError: a value cannot be exported unchanged; names the column; terminal.
+        :raises ColumnTypeError: a value cannot be exported unchanged; names the column.
         :raises FeedSetupError: as for :meth:`table_columns`.
         """
 
@@ -227,8 +226,8 @@ class SnapshotStore(Protocol):
         there later, so is everything that was committed before the block read it. Renews the snapshot.
 
         :param mark: not used before.
-        :raises SnapshotError: the snapshot was given up, or another one has begun; terminal.
-        :raises SourceUnavailableError: the session was lost, and perhaps what was read; transient.
+        :raises SnapshotError: the snapshot was given up, or another one has begun.
+        :raises SourceUnavailableError: the session was lost, and perhaps what was read.
         """
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:

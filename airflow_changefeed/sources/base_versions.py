@@ -72,7 +72,7 @@ def check_version(what: str, expected: int | None, version: int, present: str) -
     Check the version that a write names.
 
     :param expected: None passes.
-    :raises StaleVersionError: it is not the current one; terminal.
+    :raises StaleVersionError: it is not the current one.
     """
     if expected is not None and expected != version:
         raise stale(what, expected, version, present)

@@ -50,8 +50,8 @@ class SqliteDatabase:
         A missing file is an error and is not made: it holds neither feed nor table.
 
         :param wal: whether to put the file into WAL mode, which it keeps.
-        :raises ConnectionNotUsableError: no such file, or not a SQLite database; terminal.
-        :raises LockTimeoutError: another writer was busy for longer than the lock timeout; transient.
+        :raises ConnectionNotUsableError: no such file, or not a SQLite database.
+        :raises LockTimeoutError: another writer was busy for longer than the lock timeout.
         """
         with self.named_errors():
             uri = f"{Path(self.path).absolute().as_uri()}?mode=rw"

@@ -55,8 +55,6 @@ class MssqlCaptures:
         resource_version: int | None = None,
     ) -> CaptureInfo:
         """
-        See :class:`~airflow_changefeed.sources.base.CaptureControl`.
-
         Installs changefeed first if it is missing and the login has the right to. Locks the tables until
         everything is created, and counts their rows meanwhile.
         """
@@ -79,7 +77,6 @@ class MssqlCaptures:
         return self.capture(capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         with self.database.connect(capture=name) as session:
             self._capture(session, name)
             self._call(session, "disable_capture", {"capture": name, "resource_version": resource_version})
@@ -92,7 +89,6 @@ class MssqlCaptures:
         on_ddl: OnDdl | None = None,
         resource_version: int | None = None,
     ) -> CaptureInfo:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         arguments = {
             "capture": name,
             "without": json.dumps(list(without)),
@@ -105,16 +101,12 @@ class MssqlCaptures:
             return self._capture(session, name)
 
     def captures(self) -> list[CaptureInfo]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         return self.database.ask(lambda session: load_captures(session, self.database.schema))
 
     def capture(self, name: str) -> CaptureInfo:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         return self.database.ask(lambda session: self._capture(session, name), capture=name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-
         def check(session: Session) -> list[CaptureGap]:
             self._capture(session, name)
             self._call(session, f"check_capture:{name}", {})
@@ -129,7 +121,6 @@ class MssqlCaptures:
     def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
         problems = [f"{what} is missing" for what, given in (("note", note), ("by", by)) if not given.strip()]
         InvalidArgumentError.collect(f"capture {name!r}", problems)
         arguments = {
@@ -147,8 +138,6 @@ class MssqlCaptures:
         return self.capture(name)
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
-        """See :class:`~airflow_changefeed.sources.base.CaptureControl`."""
-
         def gaps(session: Session) -> list[CaptureGap]:
             registry, row = load_capture(session, self.database.schema, name)
             return registry.gaps_in(row, is_open=False)

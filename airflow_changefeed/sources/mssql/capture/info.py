@@ -32,7 +32,7 @@ def load_captures(session: Session, schema: str) -> list[CaptureInfo]:
     """
     Return all captures, by name; empty if the login cannot see them.
 
-    :raises PermissionDeniedError: the login sees captures but not their gaps; terminal.
+    :raises PermissionDeniedError: the login sees captures but not their gaps.
     """
     registry = load_registry(session, schema)
     if registry is None or not registry.captures:

@@ -126,7 +126,6 @@ class CaptureQuery(RangeQuery):
         return [*flags, *described]
 
     def batch(self, ulids: np.ndarray, arrays: list[pa.Array]) -> pa.RecordBatch:
-        """See the base class."""
         first, size = len(self._event), len(self._image)
         event = {one.column.name: array for one, array in zip(self._event, arrays[:first], strict=True)}
         nothing = pa.nulls(len(ulids), _TEXT)
@@ -162,14 +161,13 @@ class CaptureQuery(RangeQuery):
 
     @property
     def missing_advice(self) -> str:
-        """See the base class."""
         return (
             "An event of a capture consists only of its rows, so on_missing='keys_only' does not help; "
             "restore the rows, and remove old events only with purge"
         )
 
     def text_advice(self, exported: Exported, ulid: Ulid) -> str:
-        """See the base class; recorded rows stay unchanged when the captured row changes."""
+        """Recorded rows stay unchanged when the captured row changes."""
         advice = super().text_advice(exported, ulid)
         if exported.image not in _ALIASES:
             return advice

@@ -43,13 +43,12 @@ class MssqlSnapshots:
     database: MssqlDatabase
 
     def table_columns(self, feed: str, table: str) -> TableColumns:
-        """See the protocol."""
         from airflow_changefeed.sources.mssql.capture.table_query import table_columns
 
         return table_columns(self._table(feed, table))
 
     def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
-        """See the protocol; a readable secondary may cut, as ranges are whole wherever they are cut."""
+        """A readable secondary may cut, as ranges are whole wherever they are cut."""
         from airflow_changefeed.sources.mssql.capture.table_query import cut
 
         if rows < 1:
@@ -59,7 +58,7 @@ class MssqlSnapshots:
     def stream_table(
         self, feed: str, table: str, range_: KeyRange, *, where: str = "", batch_rows: int = 65_536
     ) -> Iterator[pa.RecordBatch]:
-        """See the protocol; not resumed when the connection is lost, as rows have moved meanwhile."""
+        """Not resumed when the connection is lost, as rows have moved meanwhile."""
         from airflow_changefeed.sources.mssql.capture.table import load_table
         from airflow_changefeed.sources.mssql.capture.table_query import TableQuery, stream_range
 
@@ -85,7 +84,6 @@ class MssqlSnapshots:
         seconds: float,
         where: str = "",
     ) -> SnapshotClaim:
-        """See the protocol."""
         _check_lengths(token=token, path=path, **({"where": where} if where else {}))
         sql, values = call(
             self.database.schema,
@@ -108,7 +106,6 @@ class MssqlSnapshots:
 
     @contextmanager
     def marking(self, feed: str, table: str, *, token: str, mark: str, seconds: float) -> Iterator[None]:
-        """See the protocol."""
         _check_lengths(token=token, mark=mark)
         sql, values = call(
             self.database.schema,
@@ -134,7 +131,6 @@ class MssqlSnapshots:
                 )
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
-        """See the protocol."""
         sql, values = call(
             self.database.schema, "list_snapshot_marks", {"feed": feed, "table": table, "token": token}
         )
@@ -142,7 +138,6 @@ class MssqlSnapshots:
         return {row["mark"] for row in rows}
 
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
-        """See the protocol."""
         sql, values = call(
             self.database.schema, "end_snapshot", {"feed": feed, "table": table, "token": token}
         )
@@ -152,7 +147,6 @@ class MssqlSnapshots:
         return bool(row["ended"])
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
-        """See the protocol."""
         if feed is not None:
             return self._ask_capture(feed, lambda session: self._claims(session, feed))
         schema = self.database.schema
@@ -160,12 +154,10 @@ class MssqlSnapshots:
         return [_claim(row) for rows in results for row in rows]
 
     def order_bound(self, feed: str) -> int:
-        """See the protocol."""
         _, (row,) = self._inspect_outbox(feed)
         return int(row["bound"])
 
     def first_waiting(self, feed: str) -> int | None:
-        """See the protocol."""
         rows, _ = self._inspect_outbox(feed)
         return min((int(row["first_sequence"]) for row in rows), default=None)
 

@@ -75,17 +75,15 @@ class TableQuery(ArrowQuery):
 
     @property
     def where(self) -> str:
-        """See the base class."""
         return f"table {self.table.name!r} of capture {self.feed.name!r}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See the base class."""
         return {"feed": self.feed.name, "table": self.table.name}
 
     @cached_property
     def columns(self) -> list[Exported]:
-        """See the base class; the shard is the last one."""
+        """The shard is the last one."""
         type_ = self.feed.shard_key_type
         column = Column(SHARD, type_ if type_ == "uniqueidentifier" else "bigint")
         (part,) = parts(parse(column))
@@ -98,7 +96,6 @@ class TableQuery(ArrowQuery):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """See the base class."""
         given = (self.range.after, self.range.upto)
         ends = [value for key in given if key is not None for value in key_values(key)]
         return (*ends, *condition_values(self.conditions))

@@ -92,9 +92,8 @@ def open_connection(server: Server) -> Any:
     """
     Open a connection in autocommit.
 
-    :raises ConnectionNotUsableError: the driver is incomplete, or the server or Entra ID refuses;
-        terminal.
-    :raises SourceUnavailableError: the server does not answer; transient. The fact ``login_timeout``
+    :raises ConnectionNotUsableError: the driver is incomplete, or the server or Entra ID refuses.
+    :raises SourceUnavailableError: the server does not answer. The fact ``login_timeout``
         means that the driver tried for that many seconds.
     """
     driver = load_driver()

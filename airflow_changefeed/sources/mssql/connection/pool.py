@@ -89,11 +89,9 @@ class MssqlDatabase:
         Opening is retried, because it changes nothing; what is done with the connection is not.
 
         :param facts: of the call, for errors: ``feed``, ``shard``, ``consumer``.
-        :raises ConnectionNotUsableError: the server refuses the login, or the driver is not installed;
-            terminal.
-        :raises SourceUnavailableError: the server does not answer, or the connection broke; transient.
-        :raises LockTimeoutError: another session holds a lock for longer than the lock timeout;
-            transient.
+        :raises ConnectionNotUsableError: the server refuses the login, or the driver is not installed.
+        :raises SourceUnavailableError: the server does not answer, or the connection broke.
+        :raises LockTimeoutError: another session holds a lock for longer than the lock timeout.
         """
         with self._lend(self._take(facts), facts) as session:
             yield session

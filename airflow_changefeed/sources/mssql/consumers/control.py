@@ -26,7 +26,6 @@ class MssqlConsumers(MssqlCursors):
     def create_consumer(
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
     ) -> ConsumerInfo:
-        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
         shards = in_order(starts)
 
         def arguments(feed: MssqlFeed) -> Record:
@@ -43,18 +42,15 @@ class MssqlConsumers(MssqlCursors):
         return consumer_info(row)
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
-        """See the protocol."""
         value = {"settings": spec.to_json(), "resource_version": resource_version}
         ((row,),) = self._change("change_consumer", spec.consumer, spec.feed, lambda _: value)
         return consumer_info(row)
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
-        """See the protocol."""
         (rows,) = ask_feeds(self.database, feed, "list_consumers", {})
         return [consumer_info(row) for row in rows]
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
-        """See the protocol."""
         known = {info.spec.consumer: info for info in self.consumers(feed)}
         if consumer not in known:
             raise ConsumerNotFoundError(
@@ -66,7 +62,6 @@ class MssqlConsumers(MssqlCursors):
         return known[consumer]
 
     def open_session(self, consumer: str, feed: str) -> MssqlConsumerSession:
-        """See the protocol."""
         self.consumer(consumer, feed)
         found = self.database.ask(lambda session: load_feed(session, self.database.schema, feed), feed=feed)
 

@@ -39,7 +39,6 @@ class MssqlCursors:
     database: MssqlDatabase
 
     def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
-        """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
         return self.database.ask(
             lambda session: _rows(session, load_feed(session, self.database.schema, feed), consumer),
             feed=feed,
@@ -55,7 +54,6 @@ class MssqlCursors:
         why: str | None = None,
         began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
-        """See the protocol."""
         check_consumer(consumer)
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
@@ -90,7 +88,6 @@ class MssqlCursors:
     def move_cursors(
         self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
-        """See the protocol."""
         by_shard = {move.shard: move for move in moves}
         if len(by_shard) < len(moves):
             raise InvalidArgumentError(
@@ -110,7 +107,6 @@ class MssqlCursors:
     def history(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[CursorChange]:
-        """See the protocol."""
         if limit < 1:
             raise InvalidArgumentError(f"limit must be 1 or more, not {limit}")
 
@@ -123,14 +119,12 @@ class MssqlCursors:
         return self.database.ask(question, feed=feed, consumer=consumer)
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
-        """See the protocol."""
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             value = {"consumer": consumer, "resource_version": resource_version}
             _call(session, found, "drop_consumer", value)
 
     def record_check(self, check: OutputCheck) -> None:
-        """See the protocol."""
         value = {
             "consumer": check.consumer,
             "path": check.path,

@@ -34,7 +34,6 @@ class MssqlDeadLetters:
     def dead_letters(
         self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
     ) -> list[DeadLetter]:
-        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`, also for what follows."""
         arguments = {"consumer": consumer, "is_open": int(is_open)}
         (rows,) = ask_feeds(self.database, feed, "list_dead_letters", arguments)
         return sorted(map(_dead_letter, rows), key=lambda dead_letter: dead_letter.number)
@@ -48,12 +47,10 @@ class MssqlDeadLetters:
         note: str | None = None,
         resource_version: int | None = None,
     ) -> DeadLetter:
-        """See the protocol."""
         arguments = {"state": state.value, "by": by, "note": note, "resource_version": resource_version}
         return self._resolve("resolve_dead_letter", number, arguments)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
-        """See the protocol."""
         arguments = {"attempts": parked.attempts, "reason": parked.reason}
         return self._resolve("park_again", number, arguments)
 
@@ -74,8 +71,6 @@ class MssqlDeadLetters:
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[Invocation]:
-        """See the protocol."""
-
         def question(session: Session) -> list[Record]:
             found = load_feed(session, self.database.schema, feed)
             of = None if shard is None else shard_text(found.to_sql(shard))
@@ -87,7 +82,6 @@ class MssqlDeadLetters:
         return [_invocation(feed, row) for row in rows]
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
-        """See the protocol."""
         with self.database.connect(feed=feed, consumer=consumer) as session:
             found = load_feed(session, self.database.schema, feed)
             arguments = {"consumer": consumer, "before": without_zone(before)}

@@ -34,7 +34,6 @@ class MssqlLeases(MssqlConsumers):
         at_most: int | None = None,
         all_or_none: bool = False,
     ) -> Grant:
-        """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
         check_lease(seconds, at_most, all_or_none=all_or_none)
 
         def arguments(found: MssqlFeed) -> Record:
@@ -64,7 +63,6 @@ class MssqlLeases(MssqlConsumers):
         )
 
     def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
-        """See the protocol."""
         self._change(
             "release_leases",
             consumer,
@@ -73,7 +71,6 @@ class MssqlLeases(MssqlConsumers):
         )
 
     def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
-        """See the protocol."""
         try:
             with self._telling_row(consumer, feed, lambda row: row.shard == shard):
                 self._change(
@@ -88,7 +85,6 @@ class MssqlLeases(MssqlConsumers):
             raise stale_lease(row, fencing_token) from error
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
-        """See the protocol."""
         rows, waiting = ask_feeds(self.database, feed, "list_leases", {}, results=2)
         waiters: dict[tuple[str, str], list[Waiter]] = {}
         for row in waiting:

@@ -77,7 +77,6 @@ class MssqlConsumerSession:
 
     @property
     def connection(self) -> mssql_python.Connection:
-        """See the protocol."""
         return (self._connected() if self._transaction_id is None else self._working()).connection
 
     def _working(self) -> Session:
@@ -97,7 +96,6 @@ class MssqlConsumerSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See the protocol."""
         if self._transaction_id is not None:
             raise ConsumerUseError(f"{self._who}: its transaction is already open", **self._facts)
         self._transaction_id = self._begin()
@@ -180,7 +178,6 @@ class MssqlConsumerSession:
         return named if is_ours else error
 
     def consume(self, step: Consumption) -> CursorRow:
-        """See the protocol."""
         if self._transaction_id is None:
             raise ConsumerUseError(f"{self._who}: call consume() inside a transaction() block", **self._facts)
         session = self._working()
@@ -220,7 +217,6 @@ class MssqlConsumerSession:
         return named
 
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
-        """See the protocol."""
         # On another connection: the session's own may have failed.
         with self._database.connect(**self._facts) as session:
             for step in steps:
@@ -235,7 +231,6 @@ class MssqlConsumerSession:
                     call_results(session, self._feed, "log_attempt", arguments)
 
     def close(self) -> None:
-        """See the protocol."""
         session, self._session = self._session, None
         if session is not None and session.process != os.getpid():
             abandon(session)

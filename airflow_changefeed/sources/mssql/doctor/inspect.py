@@ -54,7 +54,6 @@ class MssqlInspect:
     database: MssqlDatabase
 
     def inspect(self, feed: str | None, limits: Limits) -> Examination:
-        """See :class:`~airflow_changefeed.sources.base.Inspectable`."""
         with self.database.connect() as session:
             (server,) = session.records(asked.SERVER, quote(self.database.schema))
         inspection = _Inspection(self.database, limits, server)

@@ -37,7 +37,7 @@ def load_feeds(
     :param is_fresh: False uses the connection's cached columns. A feed's keys are fixed; other columns of
         its table may change.
     :param is_noted: whether to detect table changes first, so that the resource versions are current.
-    :raises FeedSetupError: an older version of this package is installed; terminal.
+    :raises FeedSetupError: an older version of this package is installed.
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
     columns = (

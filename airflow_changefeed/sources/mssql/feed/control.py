@@ -25,8 +25,6 @@ class MssqlControl:
     database: MssqlDatabase
 
     def drain(self, feed: str) -> dict[Shard, int]:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-
         def drain(session: Session) -> dict[Shard, int]:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call("drain_feed", {"lock_timeout": self.database.lock_timeout_ms})
@@ -39,7 +37,6 @@ class MssqlControl:
         return self.database.ask(drain, feed=feed)
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         end = without_zone(until)
 
         def seal(session: Session) -> dict[Shard, Seal]:
@@ -60,8 +57,6 @@ class MssqlControl:
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
     ) -> list[Purged]:
         """
-        See :class:`~airflow_changefeed.sources.base.FeedControl`.
-
         A feed of serialized writers keeps its events in the user's own table: the purge only records that
         they are no longer guaranteed, and the user may delete them.
         """
@@ -88,8 +83,6 @@ class MssqlControl:
             ]
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
-
         def draw(session: Session) -> int:
             found = load_feed(session, self.database.schema, feed)
             sql, values = found.call("next_attempt", {"above": above})

@@ -26,7 +26,6 @@ class MssqlHistory:
     def insert_history(
         self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
     ) -> StaleMark:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         timed = [(without_zone(time), tuple(key)) for time, key in events]
         with self.database.connect(feed=feed, shard=shard) as session:
             found = load_feed(session, self.database.schema, feed)

@@ -188,17 +188,14 @@ class RangeQuery(ArrowQuery):
 
     @property
     def where(self) -> str:
-        """See the base class."""
         return f"feed {self.feed.name!r} shard {shard_text(self.shard)}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See the base class."""
         return {"feed": self.feed.name, "shard": self.shard}
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """See the base class."""
         shard = () if self._has_no_shard else (self.feed.to_sql(self.shard),)
         return (self.range.after.bytes, self.range.upto.bytes, *shard)
 

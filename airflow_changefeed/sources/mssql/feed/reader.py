@@ -43,22 +43,18 @@ class MssqlReader:
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
         return Capabilities(
             parallel_writers=True, needs_install=True, set_triggers=True, transaction_ids=True
         )
 
     def now(self) -> datetime:
-        """See the protocol."""
         return self.database.now()
 
     def feeds(self) -> list[FeedInfo]:
-        """See the protocol."""
         found = self.database.ask(lambda session: load_feeds(session, self.database.schema, is_noted=True))
         return [feed.info for feed in found or []]
 
     def feed(self, feed: str) -> FeedInfo:
-        """See the protocol."""
         schema = self.database.schema
         return self.database.ask(
             lambda session: load_feed(session, schema, feed, is_fresh=True, is_noted=True).info, feed=feed
@@ -81,16 +77,13 @@ class MssqlReader:
         )
 
     def shards(self, feed: str) -> list[ShardStatus]:
-        """See the protocol."""
         return self._ask(feed, _shards)
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
-        """See the protocol."""
         check_consumer(consumer)
         return only(self.poll_many([(feed, consumer)]))
 
     def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
-        """See the protocol."""
         feeds = {feed for feed, _ in asks}
         facts = {"feed": asks[0][0], "consumer": asks[0][1]} if len(asks) == 1 else {}
         if not facts and len(feeds) == 1:
@@ -102,7 +95,6 @@ class MssqlReader:
         return answers(asks, self.database.ask(lambda session: poll(session, schema, wanted), **facts))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
-        """See the protocol."""
         if not 1 <= page_size <= MAX_PAGE_SIZE:
             raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
 
@@ -128,8 +120,6 @@ class MssqlReader:
         return self._ask(feed, page, shard)
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
-        """See the protocol."""
-
         def count(session: Session, found: MssqlFeed) -> list[int]:
             value = found.to_sql(shard)
             if not ranges:
@@ -144,7 +134,6 @@ class MssqlReader:
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
-        """See the protocol."""
         if not 1 <= parts <= MAX_PARTS:
             raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
 
@@ -167,7 +156,6 @@ class MssqlReader:
         return self._ask(feed, split, shard)
 
     def schema(self, feed: str) -> pa.Schema:
-        """See the protocol."""
         from airflow_changefeed.sources.mssql.capture.query import feed_schema
 
         return self._ask(feed, lambda session, found: feed_schema(found), is_fresh=True)
@@ -182,15 +170,12 @@ class MssqlReader:
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See the protocol."""
         from airflow_changefeed.sources.mssql.feed.ranges import RangeStream
 
         _check_stream_options(batch_rows, on_missing)
         yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
-        """See the protocol."""
-
         def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
             sql, values = found.call("list_stale_marks", {})
             return [stale_mark(row) for row in session.records(sql, *values)]

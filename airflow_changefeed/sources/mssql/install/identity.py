@@ -32,17 +32,12 @@ class MssqlIdentity:
     _identity: DatabaseIdentity | None = None
 
     def identity(self) -> DatabaseIdentity:
-        """
-        See :class:`~airflow_changefeed.sources.base.FeedReader`.
-
-        Queried once for each source: stop the exports before renewing it.
-        """
+        """Queried once for each source: stop the exports before renewing it."""
         if self._identity is None:
             self._identity = self.database.ask(lambda session: _read(session, self.database))
         return self._identity
 
     def renew_identity(self) -> DatabaseIdentity:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         self._identity = None
         with self.database.connect() as session:
             _read(session, self.database)

@@ -42,8 +42,6 @@ class MssqlSetup:
         resource_version: int | None = None,
     ) -> FeedInfo:
         """
-        See :class:`~airflow_changefeed.sources.base.FeedControl`.
-
         Installs changefeed first if it is missing and the login has the right to.
 
         :param table: ``schema.table``, or ``[schema].[table]`` where a name has a dot.
@@ -77,16 +75,11 @@ class MssqlSetup:
             return load_feed(session, self.database.schema, feed, is_fresh=True).info
 
     def version(self) -> str | None:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as session:
             return installed_version(session, self.database.schema)
 
     def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
-        """
-        See :class:`~airflow_changefeed.sources.base.FeedControl`.
-
-        Runs what ``airflow-changefeed sql`` prints. Of a sequence that is there the cache stays.
-        """
+        """Runs what ``airflow-changefeed sql`` prints. Of a sequence that is there the cache stays."""
         with self.database.connect() as session:
             before = installed_version(session, self.database.schema)
             if not force:
@@ -96,7 +89,6 @@ class MssqlSetup:
         return Installed(before, after or __version__)
 
     def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect(feed=feed) as session:
             found = load_feed(session, self.database.schema, feed, is_whole=False)
             arguments = {"table_name": found.table or found.name, "resource_version": resource_version}

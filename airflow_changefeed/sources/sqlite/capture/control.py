@@ -89,7 +89,6 @@ class SqliteCapture:
         storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> CaptureInfo:
-        """See the protocol."""
         spec = replace(spec, name=spec.full_name)
         check_policy(spec.name, spec.on_ddl)
         check_replication(spec)
@@ -152,7 +151,6 @@ class SqliteCapture:
         take_baseline(connection, capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
-        """See the protocol."""
         with self._written(name, resource_version) as (connection, tables):
             find_gaps(connection, tables, self.database.now_ms())
             capture = load_capture(connection, name)
@@ -175,7 +173,6 @@ class SqliteCapture:
         on_ddl: OnDdl | None = None,
         resource_version: int | None = None,
     ) -> CaptureInfo:
-        """See the protocol."""
         if on_ddl is not None:
             check_policy(name, on_ddl)
         with self._written(name, resource_version) as (connection, tables):
@@ -212,28 +209,24 @@ class SqliteCapture:
             return self._info(connection, name)
 
     def captures(self) -> list[CaptureInfo]:
-        """See the protocol."""
         with self.database.connect() as connection:
             check_beneath(self.database, connection)
             with self.database.snapshot(connection):
                 return [self._info(connection, one.name) for one in load_captures(connection)]
 
     def capture(self, name: str) -> CaptureInfo:
-        """See the protocol."""
         with self.database.connect() as connection:
             check_beneath(self.database, connection, name)
             with self.database.snapshot(connection):
                 return self._info(connection, name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
-        """See the protocol."""
         with self._written(name) as (connection, tables):
             return find_gaps(connection, tables, self.database.now_ms())
 
     def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
-        """See the protocol."""
         note, by = _checked_note(f"resolving capture {name!r}", note, by)
         with self._written(name, resource_version) as (connection, tables):
             seen = gaps(connection, name, is_open=True)
@@ -285,7 +278,6 @@ class SqliteCapture:
         take_baseline(connection, capture)
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             load_capture(connection, name)
             return gaps(connection, name)

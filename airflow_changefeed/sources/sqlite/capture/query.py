@@ -107,7 +107,6 @@ class CaptureQuery(RangeQuery):
         )
 
     def event_batch(self, ulids: np.ndarray, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """See the base class."""
         table, kind, tid, sequence, at, session, trace, ddl, *images = columns
         numbers = whole_numbers(kind)
         width = len(self.capture.fields)

@@ -33,12 +33,10 @@ class SqliteSnapshots:
     bulk_reader: str
 
     def table_columns(self, feed: str, table: str) -> TableColumns:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             return self._table_query(connection, feed, table, KeyRange()).described
 
     def cut_table(self, feed: str, table: str, rows: int, *, where: str = "") -> list[str]:
-        """See the protocol."""
         from airflow_changefeed.sources.sqlite.capture.table import cut
 
         with self.database.connect() as connection:
@@ -47,7 +45,6 @@ class SqliteSnapshots:
     def stream_table(
         self, feed: str, table: str, range_: KeyRange, *, where: str = "", batch_rows: int = 65_536
     ) -> Iterator[pa.RecordBatch]:
-        """See the protocol."""
         from airflow_changefeed.sources.sqlite.feed import arrow
 
         if self.bulk_reader == "adbc":
@@ -85,7 +82,6 @@ class SqliteSnapshots:
         seconds: float,
         where: str = "",
     ) -> SnapshotClaim:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_capture(connection, feed)
             expires = from_milliseconds(self._expires_ms(seconds))
@@ -95,8 +91,6 @@ class SqliteSnapshots:
     @contextmanager
     def marking(self, feed: str, table: str, *, token: str, mark: str, seconds: float) -> Iterator[None]:
         """
-        See the protocol.
-
         No connection is held in between, as ADBC may read the file meanwhile (ADR 0003). So a first row of
         the mark takes the place of a session: a file that is put back to an earlier state loses it.
         """
@@ -116,7 +110,6 @@ class SqliteSnapshots:
             )
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
-        """See the protocol."""
         with self.database.connect() as connection:
             rows = connection.execute(
                 f'select mark from "changefeed.snapshot_mark" where {_OF} and is_read = 1',
@@ -125,23 +118,19 @@ class SqliteSnapshots:
             return {mark for (mark,) in rows}
 
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             return forget(connection, (feed, table, token))
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             if feed is not None:
                 load_capture(connection, feed)
             return claims(connection, feed)
 
     def order_bound(self, feed: str) -> int:
-        """See the protocol."""
         return 1 + (self._waiting(feed, "max") or 0)
 
     def first_waiting(self, feed: str) -> int | None:
-        """See the protocol."""
         return self._waiting(feed, "min")
 
     def _waiting(self, feed: str, which: str) -> int | None:

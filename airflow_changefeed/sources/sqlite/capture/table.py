@@ -103,27 +103,22 @@ class TableQuery(Query):
 
     @property
     def where(self) -> str:
-        """See the base class, for all that follows."""
         return f"table {self.table.name!r} of capture {self.capture.name!r}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See the base class."""
         return {"feed": self.capture.name, "table": self.table.name}
 
     def batch(self, first: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """See the base class."""
         shards = []
         if isinstance(self._shard, int):
             shards = [pa.repeat(pa.scalar(self._shard, pa.int64()), len(columns[0]))]
         return pa.RecordBatch.from_arrays([*columns, *shards], schema=self.described.schema)
 
     def place(self, identity: Any) -> str:
-        """See the base class."""
         return f"of a row with its key in {self.range}"
 
     def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
-        """See the base class."""
         return FeedSetupError(
             f"{self.where}: the shard of {counted(rows, 'row')} is not of type "
             f"{self.capture.spec.shard_key_type}; correct their keys",

@@ -35,7 +35,6 @@ class SqliteConsumers(SqliteCursors):
     def create_consumer(
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
     ) -> ConsumerInfo:
-        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`."""
         consumer, feed = spec.consumer, spec.feed
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
@@ -70,7 +69,6 @@ class SqliteConsumers(SqliteCursors):
             return load_consumer(connection, consumer, feed)
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
-        """See the protocol."""
         consumer, feed = spec.consumer, spec.feed
         with self.database.connect() as connection, self.database.write(connection):
             info = load_consumer(connection, consumer, feed)
@@ -84,7 +82,6 @@ class SqliteConsumers(SqliteCursors):
             return load_consumer(connection, consumer, feed)
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
-        """See the protocol of cursors."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             infos = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
@@ -103,19 +100,16 @@ class SqliteConsumers(SqliteCursors):
                 )
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
-        """See the protocol."""
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
             return consumer_infos(connection, feed)
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
-        """See the protocol."""
         with self.database.connect() as connection:
             return load_consumer(connection, consumer, feed)
 
     def open_session(self, consumer: str, feed: str) -> SqliteConsumerSession:
-        """See the protocol."""
         with self.database.connect() as connection:
             load_consumer(connection, consumer, feed)
         return SqliteConsumerSession(self.database, consumer, feed)
@@ -161,8 +155,8 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
     """
     Return a consumer.
 
-    :raises FeedNotFoundError: no such feed; terminal.
-    :raises ConsumerNotFoundError: the consumer does not exist; terminal.
+    :raises FeedNotFoundError: no such feed.
+    :raises ConsumerNotFoundError: the consumer does not exist.
     """
     load_feed(connection, feed)
     known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}

@@ -41,7 +41,6 @@ class SqliteCursors:
     database: SqliteDatabase
 
     def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
-        """See :class:`~airflow_changefeed.sources.base.CursorStore`, also for all that follows."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
             return cursor_rows(connection, feed, consumer)
@@ -56,7 +55,6 @@ class SqliteCursors:
         why: str | None = None,
         began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
-        """See the protocol."""
         check_consumer(consumer)
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
@@ -148,7 +146,6 @@ class SqliteCursors:
     def move_cursors(
         self, consumer: str, feed: str, moves: Sequence[CursorMove], *, by: str, why: str | None = None
     ) -> list[CursorRow]:
-        """See the protocol."""
         if len({move.shard for move in moves}) < len(moves):
             raise InvalidArgumentError(
                 f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one"
@@ -173,13 +170,11 @@ class SqliteCursors:
     def history(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[CursorChange]:
-        """See the protocol."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
             return changes_of(connection, feed, consumer, shard, limit)
 
     def record_check(self, check: OutputCheck) -> None:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, check.feed)
             connection.execute(

@@ -44,7 +44,6 @@ class SqliteDeadLetters:
     def dead_letters(
         self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
     ) -> list[DeadLetter]:
-        """See :class:`~airflow_changefeed.sources.base_consumers.ConsumerStore`."""
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
@@ -65,7 +64,6 @@ class SqliteDeadLetters:
         note: str | None = None,
         resource_version: int | None = None,
     ) -> DeadLetter:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             dead_letter = open_dead_letter(connection, number)
             check_version(
@@ -85,7 +83,6 @@ class SqliteDeadLetters:
             return _load(connection, number)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             open_dead_letter(connection, number)
             # The log from which they are counted may have been purged meanwhile.
@@ -99,7 +96,6 @@ class SqliteDeadLetters:
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[Invocation]:
-        """See the protocol."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
             rows = connection.execute(
@@ -110,7 +106,6 @@ class SqliteDeadLetters:
             return [_invocation(*row) for row in rows]
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             return connection.execute(

@@ -37,7 +37,6 @@ class SqliteLeases(SqliteConsumers):
         at_most: int | None = None,
         all_or_none: bool = False,
     ) -> Grant:
-        """See :class:`~airflow_changefeed.sources.base_leases.LeaseStore`, also for what follows."""
         check_lease(seconds, at_most, all_or_none=all_or_none)
         with self.database.connect() as connection:
             if not all_or_none:
@@ -197,7 +196,6 @@ class SqliteLeases(SqliteConsumers):
         )
 
     def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             connection.executemany(
@@ -208,7 +206,6 @@ class SqliteLeases(SqliteConsumers):
             self._note_waiter(connection, consumer, feed, holder, 0)
 
     def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
@@ -221,7 +218,6 @@ class SqliteLeases(SqliteConsumers):
             )
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             if feed is not None:
                 load_feed(connection, feed)

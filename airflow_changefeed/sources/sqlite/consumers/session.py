@@ -62,7 +62,6 @@ class SqliteConsumerSession:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """See the protocol."""
         if self._open is None:
             self._open = self._stack.enter_context(self._database.connect())
             self._open.set_authorizer(self._authorize)
@@ -93,7 +92,6 @@ class SqliteConsumerSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See the protocol."""
         self._was_refused = False
         with self._database.named_errors():
             self._say(_BEGIN)
@@ -141,7 +139,6 @@ class SqliteConsumerSession:
         )
 
     def consume(self, step: Consumption) -> CursorRow:
-        """See the protocol."""
         if not self._is_begun:
             raise ConsumerUseError("call consume() inside a transaction() block")
         self._check_work()
@@ -217,7 +214,6 @@ class SqliteConsumerSession:
         return row
 
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
-        """See the protocol."""
         with self._database.connect() as connection, self._database.write(connection):
             load_feed(connection, self._feed)
             now_ms = self._database.now_ms()
@@ -233,6 +229,5 @@ class SqliteConsumerSession:
                     )
 
     def close(self) -> None:
-        """See the protocol."""
         stack, self._stack, self._open = self._stack, ExitStack(), None
         stack.close()

@@ -29,7 +29,6 @@ class SqliteInspect:
     database: SqliteDatabase
 
     def inspect(self, feed: str | None, limits: Limits) -> Examination:
-        """See :class:`~airflow_changefeed.sources.base.Inspectable`."""
         with self.database.connect() as connection:
             ((mode,),) = connection.execute("pragma journal_mode").fetchall()
             faults = self._file(connection, str(mode))

@@ -201,16 +201,13 @@ class RangeQuery(Query):
 
     @property
     def where(self) -> str:
-        """See the base class, for all that follows."""
         return f"feed {self.tables.info.name!r} shard {shard_text(self.shard)}"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """See the base class."""
         return {"feed": self.tables.info.name, "shard": self.shard}
 
     def batch(self, first: Sequence[Any], columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """See the base class."""
         ids = first[0]
         if isinstance(ids, pa.Array):
             return self.event_batch(ulid_bytes(ids), columns)
@@ -227,11 +224,9 @@ class RangeQuery(Query):
         )
 
     def place(self, identity: Any) -> str:
-        """See the base class."""
         return f"at ULID {Ulid.of_bytes(identity)}"
 
     def row_error(self, wrong: int, identity: Any, rows: int) -> Exception:
-        """See the base class."""
         feed, ulid = self.tables.info.name, str(Ulid.of_bytes(identity))
         return MissingEventError(
             f"{self.where}: the row of event {ulid} was deleted from {feed!r} after it entered the feed; "

@@ -52,7 +52,6 @@ class SqliteControl:
     database: SqliteDatabase
 
     def drain(self, feed: str) -> dict[Shard, int]:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
             if tables.capture is not None:
@@ -166,7 +165,6 @@ class SqliteControl:
         )
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         until_ms = to_milliseconds(until)
         self._check_past(feed, until, until_ms)
         # Most of the outbox before the lock that all writers wait for.
@@ -217,8 +215,6 @@ class SqliteControl:
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
     ) -> list[Purged]:
         """
-        See :class:`~airflow_changefeed.sources.base.FeedControl`.
-
         A feed of serialized writers keeps its events in the user's own table: the purge only records that
         they are no longer guaranteed, and the user may delete them.
         """
@@ -276,7 +272,6 @@ class SqliteControl:
                 return removed
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
             row = connection.execute(

@@ -35,7 +35,6 @@ class SqliteHistory:
     def insert_history(
         self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
     ) -> StaleMark:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         timed = [(to_milliseconds(time), tuple(key)) for time, key in events]
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)

@@ -49,7 +49,6 @@ class SqliteOverview:
     def overview(
         self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
     ) -> list[FeedOverview]:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
         problems = []
         if first_shard < 0:
             problems.append(f"first_shard must be 0 or more, not {first_shard}")

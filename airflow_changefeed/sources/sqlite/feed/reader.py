@@ -60,45 +60,37 @@ class SqliteReader:
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`, also for all that follows."""
         return Capabilities(
             parallel_writers=False, needs_install=False, set_triggers=False, transaction_ids=False
         )
 
     def now(self) -> datetime:
-        """See the protocol."""
         return self.database.now()
 
     def feeds(self) -> list[FeedInfo]:
-        """See the protocol."""
         with self.database.connect() as connection:
             check_beneath(self.database, connection)
             return [tables.info for tables in load_feeds(connection)]
 
     def feed(self, feed: str) -> FeedInfo:
-        """See the protocol."""
         with self.database.connect() as connection:
             check_beneath(self.database, connection, feed)
             return load_feed(connection, feed).info
 
     def shards(self, feed: str) -> list[ShardStatus]:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             tables = load_feed(connection, feed)
             return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
-        """See the protocol."""
         check_consumer(consumer)
         return only(self.poll_many([(feed, consumer)]))
 
     def poll_many(self, asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
-        """See the protocol."""
         wanted = wanted_of(asks)
         return answers(asks, poll(self.database, wanted) if wanted else {})
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
-        """See the protocol."""
         if not 1 <= page_size <= MAX_PAGE_SIZE:
             raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
         with self.database.connect() as connection:
@@ -132,14 +124,12 @@ class SqliteReader:
             return [Event(Ulid.of_bytes(row[0]), tuple(row[1:])) for row in rows]
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
-        """See the protocol."""
         with self.database.connect() as connection, self.database.snapshot(connection):
             return _count(connection, load_feed(connection, feed), shard, ranges)
 
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
-        """See the protocol."""
         if not 1 <= parts <= MAX_PARTS:
             raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
         with self.database.connect() as connection, self.database.snapshot(connection):
@@ -170,7 +160,6 @@ class SqliteReader:
         ]
 
     def schema(self, feed: str) -> pa.Schema:
-        """See the protocol."""
         with self.database.connect() as connection:
             return _range_query(load_feed(connection, feed), 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
 
@@ -184,7 +173,6 @@ class SqliteReader:
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """See the protocol."""
         from airflow_changefeed.sources.sqlite.feed import arrow
 
         _check_stream_options(batch_rows, on_missing)
@@ -228,7 +216,6 @@ class SqliteReader:
         return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=not is_adbc)
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
-        """See the protocol."""
         with self.database.connect() as connection:
             load_feed(connection, feed)
             rows = connection.execute(

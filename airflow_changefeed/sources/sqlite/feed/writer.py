@@ -95,9 +95,9 @@ def lock(
     :param connection: the writer's own, inside a transaction (``begin immediate``).
     :param time_hint: time the ULIDs should have; None takes the present. One in the past takes the shard's
         clock.
-    :raises InvalidArgumentError: no transaction is open; terminal.
-    :raises FeedSetupError: the feed is one of an outbox; terminal.
-    :raises LockTimeoutError: another writer was busy for longer than the connection's timeout; transient.
+    :raises InvalidArgumentError: no transaction is open.
+    :raises FeedSetupError: the feed is one of an outbox.
+    :raises LockTimeoutError: another writer was busy for longer than the connection's timeout.
     """
     if not connection.in_transaction:
         raise InvalidArgumentError(

@@ -18,13 +18,11 @@ class SqliteIdentity:
     database: SqliteDatabase
 
     def identity(self) -> DatabaseIdentity:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
         with self.database.connect() as connection:
             _check_installed(connection)
             return _read(connection)
 
     def renew_identity(self) -> DatabaseIdentity:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as connection:
             _check_installed(connection)
             with self.database.write(connection):

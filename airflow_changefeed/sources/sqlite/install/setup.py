@@ -86,7 +86,6 @@ class SqliteSetup:
         storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> FeedInfo:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         check_settings(table, shard_key_type, time_tolerance, max_hold)
         check_storage(f"feed {table!r}", storage)
         kind = FeedKind(kind)
@@ -114,19 +113,18 @@ class SqliteSetup:
                 return load_feed(connection, table).info
 
     def version(self) -> str:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`; the file holds no code of ours."""
+        """The file holds no code of ours."""
         with self.database.connect() as connection:
             # Otherwise a file that is not a database would pass.
             connection.execute("select count(*) from sqlite_master")
         return __version__
 
     def install(self, *, sequence_cache: int | None = None, force: bool = False) -> Installed:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`; ``set_up_feed`` makes all there is."""
+        """``set_up_feed`` makes all there is."""
         version = self.version()
         return Installed(version, version)
 
     def drop_feed(self, feed: str, *, resource_version: int | None = None) -> None:
-        """See :class:`~airflow_changefeed.sources.base.FeedControl`."""
         with self.database.connect() as connection:
             note_changes(self.database, connection, feed)
             with self.database.write(connection):
