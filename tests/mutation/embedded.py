@@ -339,7 +339,7 @@ EMBEDDED = (
         "Base",
         "folding/bases.py",
         "Base.is_before",
-        {"origin < snapshot": "False"},
+        {"self.facts.origin < snapshot": "False"},
         (f"{_NEWEST}::test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one",),
     ),
     # ---- current table
