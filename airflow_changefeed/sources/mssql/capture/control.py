@@ -16,7 +16,6 @@ from airflow_changefeed.core.capture import (
     OnDdl,
     TableCapture,
 )
-from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FeedStorage
 from airflow_changefeed.exceptions import (
     CaptureGapError,
@@ -32,7 +31,6 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import users_tables
 from airflow_changefeed.sources.mssql.install.setup import install_where_missing
-from airflow_changefeed.sources.mssql.install.upgrade import has_object
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
 from airflow_changefeed.sources.near import no_capture, no_table
@@ -62,7 +60,6 @@ class MssqlCaptures:
         capture = f"{schema}.{name}"
         with self.database.connect(capture=capture) as session:
             install_where_missing(session, self.database)
-            _check_version(session, self.database)
             _check_tables(session, self.database, spec)
             _check_present(session, self.database.schema, spec, capture, resource_version)
             with session.transaction():
@@ -226,16 +223,6 @@ def _arguments(
         "compression": storage.compression,
         "snapshot": snapshot,
     }
-
-
-def _check_version(session: Session, database: MssqlDatabase) -> None:
-    """Raise if the installed version does not support captures."""
-    if not has_object(session, database.schema, "enable_capture"):
-        raise FeedSetupError(
-            f"the version installed in schema {database.schema!r} of {database.server} does not support "
-            f"captures; upgrade it: {shell('install')}",
-            schema=database.schema,
-        )
 
 
 def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
