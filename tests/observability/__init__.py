@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DAGs whose lineage is read from a file."""
+"""Lineage and metrics with real clients, and the alerts."""

@@ -72,7 +72,7 @@ def run_lineage(
     """Run DAGs with a transport of OpenLineage; return their states and what was logged."""
     lake = {"conn_type": "generic", "extra": {"secret_key": KEY}}
     for name, value in {
-        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/observability"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "tests/observability/dags"),
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
         "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT": json.dumps({"conn_type": "sqlite", "host": database}),
