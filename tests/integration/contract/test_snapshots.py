@@ -270,6 +270,17 @@ def test_a_purge_stops_where_a_snapshot_has_begun(engine: Engine) -> None:
     assert purged.rows == 1
 
 
+def test_a_snapshot_that_expired_holds_no_purge_back(engine: Engine) -> None:
+    """Nobody reads for it any more."""
+    bench = set_up_author(engine, (1, "Anna"))
+    _begin(bench, "01A", seconds=0.001)
+    bench.run("insert into \"shop.author\" (id, name) values (2, 'Ben')")
+    until = after_now(bench.source)
+    bench.source.seal(CAPTURE, until)
+    (purged,) = bench.source.purge(CAPTURE, until)
+    assert purged.rows == 1
+
+
 def test_a_dropped_feed_has_no_snapshot(engine: Engine) -> None:
     """Nor has one that is made anew with its name."""
     bench = set_up_author(engine, (1, "Anna"))

@@ -16,7 +16,10 @@ from airflow_changefeed.core.completeness import (
     Why,
     WindowState,
     judge,
+    of_overview,
 )
+from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec, FeedOverview, ShardOverview
+from airflow_changefeed.core.feed import FeedInfo, FeedKind, ShardStatus
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 
@@ -132,6 +135,21 @@ def test_a_consumer_that_has_nothing_is_complete_until_nothing() -> None:
 
 
 RANGES = st.lists(st.tuples(st.integers(0, HOURS), st.integers(0, HOURS)).map(sorted).map(tuple), max_size=5)
+
+
+def test_in_a_shard_without_its_cursor_a_consumer_has_nothing_unless_there_was_never_an_event() -> None:
+    """Events that were purged before it came were events, too."""
+    feed = FeedInfo("feed", FeedKind.OUTBOX, "int", (), ())
+    consumer = ConsumerInfo(ConsumerSpec("mailer", "feed"), Ulid.MIN, at(0), "test")
+
+    def until(head: Ulid | None = None, purged_upto: Ulid = Ulid.MIN) -> datetime | None:
+        shard = ShardOverview(ShardStatus(0, at(3), head, None, purged_upto, has_outbox=False), 0, None, ())
+        found = FeedOverview(feed, (shard,), 1, (consumer,))
+        return judge(of_overview(found, "mailer", at(3))).complete_until
+
+    assert until() == at(3)
+    assert until(head=before(2)) is None
+    assert until(purged_upto=before(2)) is None
 
 
 @given(

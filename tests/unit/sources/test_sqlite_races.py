@@ -112,6 +112,27 @@ def test_a_shard_first_used_while_its_feed_is_sealed_starts_above_the_seal(
     assert event.ulid >= Ulid.floor(until)
 
 
+def test_a_purge_is_recorded_before_the_first_row_goes(user: sqlite3.Connection, tmp_path: Path) -> None:
+    """R12: no reader takes what is left of a range for all of it, whatever happens to the purge."""
+    other = SqliteFeedSource(str(tmp_path / "feeds.db"))
+
+    class Slow(SqliteFeedSource):
+        """Lets a reader come before the rows go."""
+
+        def _delete_upto(self, *arguments: Any) -> int:
+            with pytest.raises(PurgedError):
+                other.read_feed("t", 0, Ulid.MIN)
+            return super()._delete_upto(*arguments)
+
+    source = Slow(str(tmp_path / "feeds.db"))
+    source.set_up_feed("t")
+    _write(user, range(3))
+    until = after_now(source)
+    source.seal("t", until)
+    (purged,) = source.purge("t", until)
+    assert purged.rows == 3
+
+
 class Turns:
     """
     Lets programs run one at a time, in an order that a seed draws anew at each of their steps.
