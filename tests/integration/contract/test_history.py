@@ -122,6 +122,15 @@ def test_history_below_what_was_purged_is_refused(bench: Bench) -> None:
     bench.source.insert_history(bench.feed, 0, [(PAST + HOUR, key)], reason="x")
 
 
+def test_history_of_which_a_part_was_purged_is_refused(bench: Bench) -> None:
+    """All of it: the rest alone would be another history."""
+    _sealed(bench)
+    bench.source.purge(bench.feed, PAST + HOUR)
+    gone, kept = bench.write_rows(2)
+    with pytest.raises(HistoryError, match="purged"):
+        bench.source.insert_history(bench.feed, 0, [(PAST + HOUR, kept), (PAST, gone)], reason="x")
+
+
 def test_history_begins_in_1970(bench: Bench) -> None:
     """Nothing was purged there, until a purge."""
     _sealed(bench)
