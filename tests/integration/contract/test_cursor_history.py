@@ -75,6 +75,15 @@ def test_after_a_rewind_a_purge_keeps_the_events(ready: Bench) -> None:
     assert len(ready.events(after=_hour(1))) == 3
 
 
+def test_a_rewind_without_an_ack_takes_the_ack_back_to_the_cursor(ready: Bench) -> None:
+    """Never forward, and no purge removes what will be read again."""
+    _move(ready, _hour(3), ack=_hour(2))
+    _move(ready, _hour(3), ack=None)
+    assert _row(ready).ack == _hour(2)
+    _move(ready, _hour(1), ack=None)
+    assert (_row(ready).ulid, _row(ready).ack) == (_hour(1), _hour(1))
+
+
 def test_a_rewind_below_what_was_purged_is_refused(ready: Bench) -> None:
     """By its cursor or by its ack, and nothing is changed; to the bound itself it is good."""
     _move(ready, _hour(2))

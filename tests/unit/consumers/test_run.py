@@ -16,8 +16,9 @@ import pytest
 from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.core.consumer import DeadLetterState, OnPoison, Outcome
+from airflow_changefeed.core.consumer import Attempt, Consumption, DeadLetterState, OnPoison, Outcome
 from airflow_changefeed.core.fault import FaultKind
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import InvalidArgumentError, PoisonError, PurgedError, WorkTransactionError
 from tests.clocks import after_now
@@ -342,6 +343,18 @@ def test_failures_are_counted_over_all_that_held_the_shard(shop: Shop, lost: str
     assert failed == [1, 2, 3]
     assert shop.source.dead_letters(CAPTURE)[0].attempts == 3
     assert done.lost == (1 if lost == "while it works" else 0)
+
+
+def test_a_lease_that_was_lost_counts_as_no_failure(shop: Shop) -> None:
+    """Not of a process that has ended since, either: the event may fail as often as the settings allow."""
+    shop.create(max_attempts=2, on_poison=OnPoison.PARK)
+    shop.insert("a")
+    (event,) = shop.source.read_feed(CAPTURE, 0, Ulid.MIN)
+    lost = Attempt(event.ulid, event.ulid, 1, 1, shop.source.now(), Outcome.LOST, "gone")
+    session = shop.source.open_session(NAME, CAPTURE)
+    session.log([Consumption(0, event.ulid, 0, 0, 1.0, lost)], holder="another")
+    done = run(shop, Sayer(a=1))
+    assert (done.events, done.failures, done.parked) == (1, 1, 0)
 
 
 def test_the_log_is_purged_by_age(shop: Shop) -> None:

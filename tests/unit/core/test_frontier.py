@@ -153,6 +153,13 @@ def test_a_person_moves_the_cursor_to_or_beyond_the_place_named(frontier: Fronti
     assert moved.start <= moved.upto
 
 
+def test_a_cursor_that_goes_back_to_its_beginning_keeps_what_was_backfilled_before_it() -> None:
+    """Only below the beginning it is forgotten."""
+    one, two, three, four = (Ulid.of_int(number) for number in (1, 2, 3, 4))
+    frontier = Frontier(three, four, before=(UlidRange(one, two),))
+    assert frontier.moved_to(three) == Frontier(three, three, before=frontier.before)
+
+
 def test_frontiers_that_contradict_themselves_are_refused() -> None:
     """A row or Variable that was damaged is noticed."""
     one, two, three, four = (Ulid.of_int(number) for number in (1, 2, 3, 4))

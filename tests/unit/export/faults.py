@@ -13,12 +13,15 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
+from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import LocalFiles
+from airflow_changefeed.storage.objects import OpenUpload, Receipt, Upload
+from airflow_changefeed.storage.other import OtherObjects
 from airflow_changefeed.storage.remote import RemoteFiles
 from airflow_changefeed.verify.verify import read_facts
 
@@ -86,6 +89,37 @@ class OwnMemory(MemoryFileSystem):
         self.pseudo_dirs = [""]
 
 
+class UploadingObjects(OtherObjects):
+    """A store in memory with uploads, as S3 has them: a file appears when its upload is completed."""
+
+    has_uploads = True
+
+    def __init__(self, system: Any) -> None:
+        super().__init__(system, has_folders=True)
+        self._sent: dict[str, tuple[str, bytearray]] = {}
+
+    def open(self, path: str) -> Upload:
+        """Begin an upload."""
+        upload_id = uuid.uuid4().hex
+        _, sent = self._sent[upload_id] = (path, bytearray())
+        return Upload(sent.extend, lambda: {"id": upload_id}, lambda: self.abort(path, upload_id))
+
+    def complete(self, path: str, receipt: Receipt) -> None:
+        """Let it appear."""
+        if receipt["id"] not in self._sent:
+            raise FileNotFoundError(path)
+        self.write(path, bytes(self._sent.pop(receipt["id"])[1]))
+
+    def uploads(self, folder: str) -> list[OpenUpload]:
+        """Return those that were neither completed nor aborted."""
+        found = ((path, upload_id) for upload_id, (path, _) in self._sent.items())
+        return [OpenUpload(*each, EPOCH) for each in found if each[0].startswith(f"{folder}/")]
+
+    def abort(self, path: str, upload_id: str) -> None:
+        """Forget it."""
+        self._sent.pop(upload_id, None)
+
+
 def kill_at(number: int) -> Callable[[int], None]:
     """Return what kills at a change; who is dead changes nothing any more."""
 
@@ -104,6 +138,14 @@ def local_files(path: Path) -> Files:
 def remote_files() -> RemoteFiles:
     """A store in memory, where files are copied to their place."""
     return RemoteFiles(OwnMemory(), f"/{uuid.uuid4().hex}")
+
+
+def uploading_files() -> RemoteFiles:
+    """A store in memory, where files are uploaded to their place."""
+    files = remote_files()
+    files.objects = UploadingObjects(files.system)
+    files.has_uploads = True
+    return files
 
 
 def stepped(files: Files, before: Callable[[int], None]) -> Files:

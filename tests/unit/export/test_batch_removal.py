@@ -82,6 +82,9 @@ def test_a_removal_that_is_killed_anywhere_is_finished_by_the_next_one(
         assert manifest_rows(store) == sum(batch.rows for batch in left)
         remove_batches(flights.source, variables, store, left, by="a person")
         assert manifest_rows(store) == len(plain_rows(files, FEED)) == 0
+        # Gone back, though a batch that is gone is not named again.
+        ends = {batch.unit.range.upto for batch in batches}
+        assert ends.isdisjoint(row.ulid for row in flights.source.cursors(FEED, CONSUMER))
     assert number >= 4
     export(flights, variables, store, last=3)
     assert manifest_rows(store) == ROWS

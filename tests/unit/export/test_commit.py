@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.unit.export.faults import (
     remote_files,
     stepped,
     tree,
+    uploading_files,
 )
 from tests.unit.export.flights import FEED, Flights, hours
 
@@ -99,11 +101,11 @@ class World:
         assert list(self.store.uploads()) == []
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "uploads"])
 def outputs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
     """What makes new outputs; real object stores in tests/stores."""
-    if request.param == "memory":
-        return remote_files
+    if request.param != "local":
+        return remote_files if request.param == "memory" else uploading_files
     numbers = count()
     return lambda: local_files(tmp_path / f"out{next(numbers)}")
 
@@ -326,6 +328,27 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
     assert _steps(run) >= 8
 
 
+def test_what_is_uploaded_while_a_newer_attempt_cleans_up_does_not_stay(flights: Flights) -> None:
+    """An older attempt completes its uploads before any change of a newer one's commit, and dies."""
+
+    def run(number: int) -> bool:
+        world, has_died = World(uploading_files(), flights), False
+        older, newer = world.attempt(), world.attempt()
+
+        def before(change: int) -> None:
+            nonlocal has_died
+            if change == number:
+                has_died = True
+                with suppress(SupersededError):
+                    world.store.place(older.plan.units[0].unit, older.plan.attempt, older.written.files)
+
+        newer.commit(stepped(world.files, before))
+        world.check_complete(newer.plan.attempt)
+        return has_died
+
+    assert _steps(run) >= 4
+
+
 def test_two_attempts_at_once_leave_the_newer_one(
     outputs: Callable[[], Files], flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +430,17 @@ def test_another_number_of_rows_commits_nothing(local: World) -> None:
     with pytest.raises(IncompleteReadError, match="13 rows planned, 12 read"):
         replace(attempt, plan=plan).write_manifests(local.files)
     assert local.store.list() == []
+
+
+def test_a_file_that_was_cut_since_its_task_wrote_it_is_not_committed(local: World) -> None:
+    """Its size counts, not only that it is there."""
+    attempt = local.attempt()
+    (staged,) = attempt.written.files
+    path = f"{local.store.layout.attempt(attempt.plan.attempt)}/{staged.path}"
+    local.files.write(path, (local.files.read(path) or b"")[:-1])
+    with pytest.raises(SupersededError, match="was removed"):
+        attempt.commit(local.files)
+    assert [manifest.rows for manifest in local.store.list()] == [0]
 
 
 def test_a_dead_attempt_is_removed_by_the_next(local: World) -> None:

@@ -82,6 +82,23 @@ def test_an_older_variable_is_published_again(source: SqliteFeedSource, variable
     assert_published(source, variables)
 
 
+def test_a_move_between_the_looks_at_variable_and_rows_is_no_edit(
+    source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Variable is read first: it may be older than the rows, and never ahead of them."""
+    begin(source)
+    advance(source, variables, 0)
+    get = variables.get
+
+    def late(key: str) -> str | None:
+        monkeypatch.undo()
+        advance(source, variables, 1)
+        return get(key)
+
+    monkeypatch.setattr(variables, "get", late)
+    assert places(cursors.resolve(source, variables, CONSUMER, FEED)) == {0: end_of(1), 1: end_of(1)}
+
+
 def test_a_variable_without_a_new_shard_is_published_again(
     source: SqliteFeedSource, variables: Variables
 ) -> None:

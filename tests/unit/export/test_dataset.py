@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (
@@ -212,6 +213,14 @@ def test_a_shard_that_came_later_is_no_gap_unless_it_is_asked_for(store: ExportS
     assert len(gaps(caught)) == 2
 
 
+def test_a_shard_that_has_earlier_units_did_not_come_later(store: ExportStore) -> None:
+    """Whatever other shards have: its first hour of the interval is missing."""
+    forget(store, 2, 1)
+    with pytest.raises(ManifestError) as caught:
+        read(store, START + HOUR, START + 3 * HOUR)
+    assert gaps(caught) == ["shard 2 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)"]
+
+
 def test_a_shard_that_nobody_exported_is_missing(store: ExportStore) -> None:
     """A mistyped shard does not look like an idle one."""
     with pytest.raises(ManifestError, match="shard 7") as caught:
@@ -375,6 +384,39 @@ def test_a_replaced_unit_is_read_once(flights: Flights, store: ExportStore) -> N
     manifest = store.list(1)[1]
     store.retire(manifest.unit, manifest.attempt)
     assert read(store).count_rows() == 36
+
+
+def test_a_unit_that_is_replaced_behind_its_manifest_is_read_from_the_newer_one(
+    flights: Flights, store: ExportStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are gone by then: a reader looks again, and finds what has replaced them."""
+    find_file = store.find_file
+
+    def late(manifest: Manifest, file: FileFacts) -> str:
+        monkeypatch.undo()
+        flights.export(store, hours(0, 3))
+        return find_file(manifest, file)
+
+    monkeypatch.setattr(store, "find_file", late)
+    assert sum(file.facts.rows for file in unit_files(store)) == 36
+
+
+def test_a_file_is_found_though_its_unit_is_placed_between_two_looks(
+    store: ExportStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is where nobody has looked yet at each moment, and so is looked for twice."""
+    manifest = store.list(1)[1]
+    store.retire(manifest.unit, manifest.attempt)
+    exists, unplaced = store.files.exists, store.layout.unplaced(manifest.unit, manifest.attempt)
+
+    def late(path: str) -> bool:
+        if path.startswith(unplaced):
+            monkeypatch.undo()
+            store.files.move(unplaced, store.layout.placed(manifest.unit, manifest.attempt))
+        return exists(path)
+
+    monkeypatch.setattr(store.files, "exists", late)
+    assert exists(store.find_file(manifest, manifest.files[0]))
 
 
 def test_a_dataset_that_is_held_while_a_unit_is_exported_again_says_so(

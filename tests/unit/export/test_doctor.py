@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.cli.console import parser
-from airflow_changefeed.core.consumer import ConsumerSpec
-from airflow_changefeed.core.cursor import CursorDocument, variable_key
+from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
+from airflow_changefeed.core.cursor import CursorDocument, CursorRow, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind, Limits, Severity
-from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.feed import FeedKind, ShardStatus
+from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves
+from airflow_changefeed.doctor.cursors import FeedState, cursor_faults
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.doctor.files import begins_later
 from airflow_changefeed.doctor.freshness import check_freshness
@@ -454,3 +456,19 @@ def test_errors_come_first(patient: Patient) -> None:
         "unit": None,
         "path": None,
     }
+
+
+def test_what_a_consumer_of_events_lost_and_what_a_dead_letter_holds() -> None:
+    """It is lost in a shard that it has not begun, too; one that a dead letter holds has not stopped."""
+    now, begun = START + timedelta(days=60), START
+    mailer = ConsumerInfo(ConsumerSpec("mailer", FEED), Ulid.MIN, begun, "test")
+    place = Ulid.floor(begun)
+
+    def kinds(status: ShardStatus, *rows: CursorRow) -> list[FaultKind]:
+        state = FeedState(FEED, now, [status], rows, {"mailer": mailer})
+        return [fault.kind for fault in cursor_faults(state, Limits())]
+
+    purged = ShardStatus(0, now, None, None, place, has_outbox=False)
+    assert kinds(purged) == [FaultKind.CONSUMER_LOST]
+    parked = CursorRow("mailer", FEED, 0, Frontier(Ulid.MIN, place), 2, begun, "test")
+    assert kinds(replace(purged, head=place, purged_upto=Ulid.MIN), parked) == []

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
@@ -26,10 +28,11 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export import parts
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import write_part
+from airflow_changefeed.export.parts import PlannedPart, gather, write_part
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import read_receipt, write_receipt
-from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.output.schemas import schema_text
+from airflow_changefeed.output.store import ExportStore, StagedFile
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.verify.verify import read_facts
@@ -138,6 +141,15 @@ def test_a_batch_is_let_go_before_the_next_one(tmp_path: Path) -> None:
 
     write(Watched([1, 2, 3], [4, 5], [6]), tmp_path)
     assert len(held) == 3
+
+
+def test_a_task_that_reports_a_file_of_another_unit_is_not_believed() -> None:
+    """It would count for a unit whose own task has not ended."""
+    facts = FileFacts("part.parquet", 1, 1, Ulid.of_int(1), Ulid.of_int(1), 0)
+    told = [{"schema": schema_text(SCHEMA)}, encode(StagedFile(1, "part.parquet", facts))]
+    assert gather(told, [PlannedPart(1, 1, {})]).files[0].facts == facts
+    with pytest.raises(IncompleteReadError, match="not its own"):
+        gather(told, [PlannedPart(0, 1, {})])
 
 
 def test_nothing_read_is_nothing_written(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base_cursors import CursorMove
 from airflow_changefeed.sources.sqlite.feed.writer import lock
-from tests.unit.export.faults import tree
+from tests.unit.export.faults import Killed, kill_at, local_files, stepped, tree
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
 
@@ -255,6 +255,17 @@ def test_a_shard_left_out_until_now_begins_at_its_own_window(flights: Flights, s
     assert starts[2] == hours(0, 1)[0].range.after
 
 
+def test_a_planner_that_is_killed_before_its_claim_leaves_no_consumer(
+    flights: Flights, tmp_path: Path
+) -> None:
+    """The output is claimed first."""
+    files = local_files(tmp_path / "out")
+    store = ExportStore(files.root, FEED, files=stepped(files, kill_at(0)))
+    with pytest.raises(Killed):
+        flights.plan(store, hours(0, 1))
+    assert flights.source.cursors(FEED) == []
+
+
 def test_a_refused_output_leaves_no_consumer(flights: Flights, tmp_path: Path) -> None:
     """A consumer that has acknowledged nothing would hold back purging for ever."""
     (tmp_path / "file").write_text("no folder")
@@ -329,6 +340,20 @@ def test_a_batch_behind_what_was_purged_is_refused(flights: Flights, store: Expo
     flights.source.purge(FEED, hours(0, 1)[0].end)
     with pytest.raises(PurgedError, match=r"it is lost: .*--shard 1 --to earliest"):
         flights.plan(store, None)
+
+
+def test_each_batch_that_is_ahead_of_its_cursor_is_exported_again_under_its_own_name(
+    flights: Flights, store: ExportStore
+) -> None:
+    """However often a cursor did not move: one that began at the same event and ended later would overlap."""
+    units = 0
+    for hour in (5, 6, 7):
+        flights.add(3, hour, shard=1)
+        plan = flights.plan(store, None, [1])
+        assert len(plan.units) == units + 1
+        units = len(plan.units)
+        begin(store, plan)
+        flights.commit(store, plan)
 
 
 def test_a_new_consumer_of_batches_begins_with_what_is_left(flights: Flights, store: ExportStore) -> None:

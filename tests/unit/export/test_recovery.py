@@ -20,6 +20,7 @@ from airflow_changefeed.exceptions import (
     CursorError,
     CursorFormatError,
     PurgedError,
+    StaleVersionError,
 )
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
@@ -128,6 +129,31 @@ def test_adopt_refuses_what_was_purged(source: SqliteFeedSource, variables: Vari
     with pytest.raises(PurgedError, match="purged"):
         recovery.adopt(source, variables, CONSUMER, FEED, by="me")
     assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(3), 1: end_of(3)}
+
+
+def test_adopt_takes_the_place_up_to_which_all_was_purged(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """Every event after it is there."""
+    begin(source)
+    advance(source, variables, *range(4))
+    source.purge(FEED, START + timedelta(hours=1))
+    edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(0))))
+    assert places(recovery.adopt(source, variables, CONSUMER, FEED, by="me")) == {0: end_of(3), 1: end_of(0)}
+
+
+def test_adopt_moves_nothing_that_has_changed_since_it_was_seen(
+    source: SqliteFeedSource, variables: Variables
+) -> None:
+    """The person has decided about another place."""
+    begin(source)
+    advance(source, variables, 0)
+    seen = {row.shard: row.resource_version for row in source.cursors(FEED, CONSUMER)}
+    advance(source, variables, 1)
+    edit(variables, lambda value: value["shards"]["1"].update(ulid=str(end_of(0))))
+    with pytest.raises(StaleVersionError):
+        recovery.adopt(source, variables, CONSUMER, FEED, by="me", versions=seen)
+    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(1), 1: end_of(1)}
 
 
 def test_adopt_refuses_a_shard_that_the_feed_does_not_have(

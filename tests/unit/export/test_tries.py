@@ -127,15 +127,21 @@ def _history(flights: Flights, store: ExportStore) -> Plan:
     return plan(flights, store, 2)
 
 
+def _other_database(flights: Flights, store: ExportStore) -> Plan:
+    for manifest in store.list():
+        store.write(replace(manifest, database="of a copy"))
+    return plan(flights, store, 2)
+
+
 @pytest.mark.parametrize(
     ("otherwise", "units"),
-    [(_other_options, UNITS), (_other_task, UNITS), (_damaged, 4), (_history, 3)],
+    [(_other_options, UNITS), (_other_task, UNITS), (_other_database, UNITS), (_damaged, 4), (_history, 3)],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_may_differ_is_written_again(
     flights: Flights, store: ExportStore, otherwise: Callable[[Flights, ExportStore], Plan], units: int
 ) -> None:
-    """With other options, by another task, where files are not whole, or history was inserted since."""
+    """By another task or database, with other options, of files that are not whole, or before history."""
     run_here(flights.source, store, plan(flights, store), quiet)
     retry = otherwise(flights, store)
     assert left(retry) == units
@@ -143,6 +149,22 @@ def test_what_may_differ_is_written_again(
     forget(store, attempts_of(result))
     assert verify(store) == []
     assert manifest_rows(store) == len(plain_rows(store.files, FEED)) == flights.rows()
+
+
+def test_history_behind_other_history_is_written_again(flights: Flights, store: ExportStore) -> None:
+    """Of several marks the last one counts."""
+    plan(flights, store)  # history comes before a seal
+    run_here(flights.source, store, _history(flights, store), quiet)
+    assert left(plan(flights, store, 3)) == 0
+    flights.execute(f'insert into "{FEED}" (id, origin) values (101, ?)', "JFK")
+    flights.source.insert_history(FEED, 1, [(hours(2, 3)[0].start, (101,))], reason="later")
+    assert left(plan(flights, store, 4)) == 3
+
+
+def test_a_token_that_a_spec_has_is_not_drawn_again(flights: Flights, store: ExportStore) -> None:
+    """As behind a restore of the database: what was left by that plan's job would count for this one."""
+    store.files.write(store.layout.spec(70), b"{}")
+    assert plan(flights, store).attempt == 71
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
+from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.output.manifests import span
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import LocalFiles
@@ -54,6 +55,21 @@ def test_an_hour_of_a_year_lists_few_folders(tmp_path: Path) -> None:
     assert list(found) == [_window(2400, 2401)]
     assert len(files.listed) == 4
     assert len(store.units(0)) == 365
+
+
+def test_a_manifest_that_lies_elsewhere_is_none(tmp_path: Path) -> None:
+    """Below another date it is not listed; under the name of another attempt it is refused."""
+    store = ExportStore(str(tmp_path), "f")
+    unit = _window(0, 1)
+    _complete(store, unit)
+    where = store.layout.manifest(unit, 1)
+    content = store.files.read(where) or b""
+    store.files.write(store.layout.manifest(unit, 2), content)
+    with pytest.raises(ManifestError, match="was moved here"):
+        store.read(unit)
+    store.files.remove(store.layout.unit_manifests(unit))
+    store.files.write(where.replace(f"date={unit.date}", "date=2013-01-02"), content)
+    assert store.units(0) == {}
 
 
 @pytest.mark.parametrize(

@@ -302,15 +302,16 @@ def test_a_purge_removes_the_captured_rows_too(file: CaptureFile) -> None:
     with transaction(file.connection, session_variables={"who": "a"}):
         file.sql("insert into flight values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     source.seal(NAME, after_now(source))
-    with transaction(file.connection, session_variables={"who": "b"}):
-        file.sql("delete from flight where id = 1")
+    for number, who in enumerate("bc", 1):
+        with transaction(file.connection, session_variables={"who": who}):
+            file.sql(f"delete from flight where id = {number}")
     source.drain(NAME)
     bound = source.feed(NAME).sealed_until
     assert bound is not None
     (purged,) = source.purge(NAME, bound + timedelta(days=1), batch_rows=2)
     assert purged.rows == 3
-    assert file.sql(f"select changefeed_op from {NAME}") == [("d",)]
-    assert file.sql('select session from "changefeed.context"') == [('{"who": "b"}',)]
+    assert file.sql(f"select changefeed_op from {NAME}") == [("d",), ("d",)]
+    assert file.sql('select session from "changefeed.context"') == [('{"who": "b"}',), ('{"who": "c"}',)]
     with pytest.raises(PurgedError):
         list(source.stream(NAME, 0, ALL))
     source.seal(NAME, source.now())

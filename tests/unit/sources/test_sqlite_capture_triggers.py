@@ -172,7 +172,7 @@ def test_a_newer_trigger_that_raises_ignore_is_a_gap(flights: CaptureFile) -> No
     """SQLite makes the change, and fires no other trigger for it; resolving helps."""
     flights.sql(
         "insert into flight values (1, 'a')",
-        "create trigger quiet after update on flight begin select RAISE ( ignore ); end",
+        "create trigger quiet after update on FLIGHT begin select RAISE ( ignore ); end",
         "update flight set status = 'b'",
     )
     with pytest.raises(CaptureGapError, match="trigger 'quiet' was created after the capture's triggers"):

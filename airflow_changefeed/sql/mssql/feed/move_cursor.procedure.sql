@@ -75,7 +75,10 @@ begin
             ahead = @ahead,
             before = isnull(@before, before),
             began = isnull(@began, began),
-            ack = case when @ack > ack or (@is_rewind = 1 and @ack is not null) then @ack else ack end,
+            ack = case
+                when @ack > ack or (@is_rewind = 1 and @ack is not null) then @ack
+                when @is_rewind = 1 and ack > @ulid then @ulid
+                else ack end,
             resource_version = resource_version + 1,
             moved_at = @now,
             moved_by = @by
