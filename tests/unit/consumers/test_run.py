@@ -345,6 +345,37 @@ def test_failures_are_counted_over_all_that_held_the_shard(shop: Shop, lost: str
     assert done.lost == (1 if lost == "while it works" else 0)
 
 
+def test_what_follows_an_event_that_another_has_handled_is_not_parked_for_it(shop: Shop) -> None:
+    """It failed too often, but its shard was lost before it could be parked."""
+    shop.create(max_attempts=1, on_poison=OnPoison.PARK)
+    shop.insert("a", "b")
+
+    class Slow(Overslept):
+        """Sleeps behind the first entry of its log."""
+
+        def open_session(self, *arguments: Any) -> Any:
+            session = shop.source.open_session(*arguments)
+            log = session.log
+
+            def late(*steps: Any, **more: Any) -> None:
+                log(*steps, **more)
+                session.log = log  # type: ignore[method-assign]
+                self.meanwhile()
+
+            session.log = late  # type: ignore[method-assign]
+            return session
+
+    def another() -> None:
+        shop.clock.advance(60.0)
+        assert run(shop, Sayer(), max_events=1).events == 1
+
+    source: Any = Slow(shop, another)
+    done = run_consumer(
+        source, NAME, CAPTURE, Sayer(a=1), at_head=True, register_timeout=0.0, pace=shop.pace()
+    )
+    assert (done.events, done.failures, done.parked, shop.said()) == (1, 1, 0, ["a", "b"])
+
+
 def test_a_lease_that_was_lost_counts_as_no_failure(shop: Shop) -> None:
     """Not of a process that has ended since, either: the event may fail as often as the settings allow."""
     shop.create(max_attempts=2, on_poison=OnPoison.PARK)

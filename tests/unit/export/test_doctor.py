@@ -27,6 +27,7 @@ from airflow_changefeed.doctor.cursors import FeedState, cursor_faults
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.doctor.files import begins_later
 from airflow_changefeed.doctor.freshness import check_freshness
+from airflow_changefeed.doctor.variables import published
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     CursorBeyondFeedError,
@@ -41,6 +42,7 @@ from tests.unit.export.ailments import (
     FAULTS,
     KEY,
     LAST,
+    ListedVariables,
     Patient,
     consume,
     die,
@@ -472,3 +474,10 @@ def test_what_a_consumer_of_events_lost_and_what_a_dead_letter_holds() -> None:
     assert kinds(purged) == [FaultKind.CONSUMER_LOST]
     parked = CursorRow("mailer", FEED, 0, Frontier(Ulid.MIN, place), 2, begun, "test")
     assert kinds(replace(purged, head=place, purged_upto=Ulid.MIN), parked) == []
+
+
+def test_a_variable_is_that_of_its_key_whatever_its_value_says() -> None:
+    """An edit may have put another consumer into it."""
+    variables, key = ListedVariables(), variable_key(DATABASE, "mailer", FEED)
+    variables.set(key, '{"consumer": "other", "feed": "other"}')
+    assert published(variables, DATABASE) == {key: ("mailer", FEED)}

@@ -161,6 +161,12 @@ def test_history_behind_other_history_is_written_again(flights: Flights, store: 
     assert left(plan(flights, store, 4)) == 3
 
 
+def test_a_spec_is_run_where_it_lies_whatever_path_it_says(flights: Flights, store: ExportStore) -> None:
+    """Who can write there must not have our files elsewhere."""
+    uri = write_spec(store, replace(plan(flights, store), path="/elsewhere"))
+    assert read_spec(uri)[1].path == store.files.root
+
+
 def test_a_token_that_a_spec_has_is_not_drawn_again(flights: Flights, store: ExportStore) -> None:
     """As behind a restore of the database: what was left by that plan's job would count for this one."""
     store.files.write(store.layout.spec(70), b"{}")
