@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_changefeed.storage.objects import PART_BYTES
+from airflow_changefeed.storage.other import OtherObjects
 from airflow_changefeed.storage.s3 import S3Objects
+from tests.unit.export.faults import remote_files, uploading_files
 
 BEGUN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -70,3 +72,47 @@ def test_uploads_are_listed_to_the_last_page() -> None:
     system = S3()
     assert [each.path for each in S3Objects(system).uploads("b/k")] == ["b/k/x", "b/k/nextx"]
     assert [arguments.get("UploadIdMarker") for _, arguments in system.calls] == [None, None]
+
+
+def test_an_upload_that_is_gone_counts_only_where_all_of_its_file_is_there() -> None:
+    """It was completed before a crash; a file of another size is another one."""
+    files = uploading_files()
+    files.write(f"{files.root}/a", b"12345")
+    assert files.complete(f"{files.root}/a", {"id": "gone"}, 5)
+    assert not files.complete(f"{files.root}/a", {"id": "gone"}, 3)
+
+
+def test_a_copy_counts_once_all_of_it_is_there() -> None:
+    """A store may go on copying behind its answer, and the source goes after that."""
+    files, seen = remote_files(), []
+
+    class Slow(OtherObjects):
+        """Copies the rest when somebody has looked."""
+
+        def copy(self, source: str, target: str) -> None:
+            self.write(target, self.read(source)[:1])
+
+        def size(self, path: str) -> int | None:
+            seen.append(super().size(path))
+            if seen[-1] == 1:
+                self.write(path, b"123")
+            return seen[-1]
+
+    files.objects = Slow(files.system, has_folders=True)
+    files.write(f"{files.root}/a", b"123")
+    assert files.move(f"{files.root}/a", f"{files.root}/b")
+    assert seen == [3, 1, 3]
+
+
+def test_uploads_of_one_file_may_be_on_two_pages() -> None:
+    """The next page begins behind the last upload of the file, and not behind the file."""
+
+    class Twice(S3):
+        """Gives the marker of the upload, too."""
+
+        def list_multipart_uploads(self, *, UploadIdMarker: str = "", **_: Any) -> Any:
+            upload = {"Key": "k/x", "UploadId": UploadIdMarker or "1", "Initiated": BEGUN}
+            more = {"IsTruncated": True, "NextKeyMarker": "k/x", "NextUploadIdMarker": "2"}
+            return {"Uploads": [upload], **({} if UploadIdMarker else more)}
+
+    assert [one.upload_id for one in S3Objects(Twice()).uploads("b/k")] == ["1", "2"]

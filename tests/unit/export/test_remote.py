@@ -13,7 +13,7 @@ import requests
 from botocore.exceptions import IncompleteReadError, ParamValidationError, ProfileNotFound
 
 from airflow_changefeed.exceptions import ChangefeedError, OutputNotWritableError, TransientError
-from airflow_changefeed.storage.errors import check_path, secrets_of
+from airflow_changefeed.storage.errors import check_path, harmless, secrets_of
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.storage.remote import RemoteFiles
 from tests.unit.export.faults import remote_files
@@ -171,6 +171,11 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
     for call in (lambda: files.write("b/x", b""), lambda: files.writer("b/x").__enter__()):
         with pytest.raises(OutputNotWritableError, match="bucket does not exist"):
             call()
+
+
+def test_a_secret_that_begins_with_another_one_is_masked_as_a_whole() -> None:
+    """The longer one first, or its rest is told."""
+    assert harmless("key abcdefgh", ["abcd", "abcdefgh"]) == "key ***"
 
 
 def test_a_secret_is_not_told_however_it_is_written() -> None:

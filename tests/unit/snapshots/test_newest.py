@@ -92,6 +92,17 @@ def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake
     assert (base.begin, base.facts.origin) == (own, taken.begin)
 
 
+def test_a_snapshot_is_no_base_of_a_time_at_which_it_is_not_exact_yet(lake: Lake) -> None:
+    """Rows that were read after that time are in it."""
+    taken = lake.snapshot(folds_meanwhile=1)
+    meanwhile = lake.end
+    assert meanwhile is not None
+    assert taken.begin < meanwhile < taken.exact_from
+    base = lake.base(meanwhile)
+    assert base is not None
+    assert base.begin < taken.begin
+
+
 def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
     """Where it has come into the folder of this one: states go on as if it was not there, named or not."""
     own = lake.fold()
