@@ -7,6 +7,7 @@ from copy import copy
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
 from airflow_changefeed.exceptions import OutputError, TableError
 from airflow_changefeed.tables.open import CURRENT_FORMATS
@@ -145,3 +146,12 @@ def test_a_log_that_was_cleaned_up_keeps_what_merges_need(delta: Current) -> Non
     clean_log(delta)
     with pytest.raises(TableError, match=r"has 2 rows, and its newest merge left 3: something else .*base="):
         delta.merge(delta.window(4))
+
+
+def test_rows_that_others_added_in_a_lost_part_of_the_log_are_seen(delta: Current) -> None:
+    """More than the newest merge has left are as wrong as fewer."""
+    write_deltalake(delta.library.table(), delta.library.table().to_pyarrow_table(), mode="append")
+    delta.library.table().alter.set_table_properties({"delta.appendOnly": "false"})
+    clean_log(delta)
+    with pytest.raises(TableError, match="has 2 rows, and its newest merge left 1: something else"):
+        delta.merge(delta.window(2))
