@@ -184,6 +184,29 @@ OUTPUT = (
         ("tests/unit/export/test_objects.py::test_uploads_of_one_file_may_be_on_two_pages",),
     ),
     Break(
+        "manifests_are_read_before_the_table",
+        "Export unit",
+        "tables/publish.py",
+        "publish.once",
+        {
+            (
+                "        seen = table.look()\n"
+                "        manifests = store.list() if chosen is None else "
+                "_committed(store, chosen)\n"
+            ): (
+                "        manifests = store.list() if chosen is None else "
+                "_committed(store, chosen)\n"
+                "        seen = table.look()\n"
+            )
+        },
+        (
+            (
+                "tests/unit/tables/test_published.py"
+                "::test_a_unit_that_is_replaced_while_it_is_published_is_no_older_one"
+            ),
+        ),
+    ),
+    Break(
         "a_unit_of_another_database_counts_as_done",
         "Nothing is done twice",
         "output/attempts.py",
@@ -305,6 +328,19 @@ OUTPUT = (
             (
                 "tests/unit/tables/test_others.py"
                 "::test_rows_that_others_added_in_a_lost_part_of_the_log_are_seen"
+            ),
+        ),
+    ),
+    Break(
+        "readings_that_wait_are_cleaned",
+        "Comparison",
+        "folding/snapshots.py",
+        "SnapshotFiles.clean",
+        {"if reading is None or not _is_kept(reading):": "if True:"},
+        (
+            (
+                "tests/unit/snapshots/test_newest.py"
+                "::test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot"
             ),
         ),
     ),

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from airflow_changefeed.exceptions import CaptureGapError, FoldError
 from airflow_changefeed.folding.bases import Base
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import find_fold
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
 from airflow_changefeed.folding.states import StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
@@ -101,6 +102,15 @@ def test_a_snapshot_is_no_base_of_a_time_at_which_it_is_not_exact_yet(lake: Lake
     base = lake.base(meanwhile)
     assert base is not None
     assert base.begin < taken.begin
+
+
+def test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot(lake: Lake) -> None:
+    """What its table is compared with may be exported later."""
+    source = lake.stock.source
+    request = SnapshotRequest(CAPTURE, None, lake.stock.lake, "tests/run", to_compare=True)
+    reading = take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
+    lake.snapshot()
+    assert ReadingFiles(lake.stock.lake, CAPTURE, TABLE).read(reading.token) == reading
 
 
 def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:

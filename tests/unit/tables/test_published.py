@@ -148,6 +148,25 @@ def test_rows_that_are_gone_from_our_own_files_are_named(
         attempt.publish(table)
 
 
+def test_a_unit_that_is_replaced_while_it_is_published_is_no_older_one(
+    lakes: Callable[[Flights], Lake], flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is looked at first: what it has then, the manifests have, too."""
+    lake = lakes(flights)
+    lake.attempt(hours(0, 2)).run()
+    table = lake.table()
+    look = table.look
+
+    def late() -> TableState:
+        monkeypatch.undo()
+        lake.attempt(hours(0, 2)).run()
+        return look()
+
+    monkeypatch.setattr(table, "look", late)
+    assert not publish(lake.store, table, None, "tests")
+    check_whole(lake, ROWS)
+
+
 def test_manifests_that_are_older_than_the_table_are_refused(
     lakes: Callable[[Flights], Lake], flights: Flights
 ) -> None:
