@@ -15,6 +15,19 @@ OUTPUT = (
         ("tests/unit/export/test_tries.py::test_history_behind_other_history_is_written_again",),
     ),
     Break(
+        "the_bytes_of_a_file_are_not_compared",
+        "Windows",
+        "verify/verify.py",
+        "_differences",
+        {'            ("bytes", file.size, found.size),\n': ""},
+        (
+            (
+                "tests/unit/export/test_verify.py"
+                "::test_a_file_with_the_same_rows_that_somebody_wrote_again_is_named"
+            ),
+        ),
+    ),
+    Break(
         "a_consumer_begins_before_the_output_is_claimed",
         "Completeness",
         "export/planner.py",
@@ -285,6 +298,19 @@ OUTPUT = (
         ("tests/unit/export/test_dataset.py::test_a_shard_that_has_earlier_units_did_not_come_later",),
     ),
     Break(
+        "data_of_an_earlier_day_is_not_found",
+        "Nothing silent",
+        "verify/orphans.py",
+        "orphans",
+        {"dates[max(begin - 1, 0) : end + 1]": "dates[begin:end]"},
+        (
+            (
+                "tests/unit/export/test_verify.py"
+                "::test_a_missing_manifest_of_a_unit_that_begins_a_day_earlier_is_named"
+            ),
+        ),
+    ),
+    Break(
         "a_snapshot_is_used_before_it_is_exact",
         "Base",
         "folding/bases.py",
@@ -341,6 +367,19 @@ OUTPUT = (
             (
                 "tests/unit/snapshots/test_newest.py"
                 "::test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot"
+            ),
+        ),
+    ),
+    Break(
+        "a_reading_is_compared_with_itself",
+        "Comparison",
+        "folding/bases.py",
+        "_known",
+        {" and one.token != choice.without": ""},
+        (
+            (
+                "tests/unit/snapshots/test_newest.py"
+                "::test_a_reading_that_became_a_snapshot_is_not_compared_with_itself"
             ),
         ),
     ),

@@ -12,11 +12,12 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.window import ExportUnit
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.commit import commit_empty
@@ -133,6 +134,26 @@ def test_a_missing_manifest_is_named_within_a_range(store: ExportStore) -> None:
     (fault,) = verify(store, window.start, window.end)
     assert (fault.kind, fault.unit) == (FaultKind.MANIFEST_MISSING, manifest.unit)
     assert verify(store, hours(2, 3)[0].start) == []
+
+
+def test_a_missing_manifest_of_a_unit_that_begins_a_day_earlier_is_named(
+    flights: Flights, store: ExportStore
+) -> None:
+    """Its data lies below the day at which it begins."""
+    flights.add(3, 24, shard=1)
+    hour = hours(24, 25)[0]
+    manifest, *_ = flights.export(store, [Window(hour.start - hour.length, hour.end)])
+    store.remove_manifest(manifest.unit, manifest.attempt)
+    found = [(fault.kind, fault.unit) for fault in verify(store, hour.start, hour.end)]
+    assert (FaultKind.MANIFEST_MISSING, manifest.unit) in found
+
+
+def test_a_file_with_the_same_rows_that_somebody_wrote_again_is_named(store: ExportStore) -> None:
+    """By its bytes: tables and readers go by the size that the manifest says."""
+    path = data_file(store)
+    pq.write_table(pq.read_table(path), path, compression="gzip")
+    (fault,) = verify(store)
+    assert (fault.kind, "bytes" in fault.what) == (FaultKind.FILE_CHANGED, True)
 
 
 def test_all_manifests_are_missing(store: ExportStore) -> None:

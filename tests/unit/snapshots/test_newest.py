@@ -113,6 +113,19 @@ def test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot(lake: L
     assert ReadingFiles(lake.stock.lake, CAPTURE, TABLE).read(reading.token) == reading
 
 
+def test_a_reading_that_became_a_snapshot_is_not_compared_with_itself(lake: Lake) -> None:
+    """As behind a repair that was killed: nothing would ever differ."""
+    source = lake.stock.source
+    request = SnapshotRequest(CAPTURE, None, lake.stock.lake, "tests/run", to_compare=True)
+    reading = take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
+    SnapshotFiles(lake.stock.lake, CAPTURE, TABLE).commit(reading)
+    lake.end = lake.stock.export_all(lake.end).end
+    bases = BaseChoice(lake.stock.lake, "newest", without=reading.token)
+    base = find_fold(ExportStore(lake.stock.export, CAPTURE), lake.end, TABLE, bases).base
+    assert base is not None
+    assert base.begin < reading.begin
+
+
 def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
     """Where it has come into the folder of this one: states go on as if it was not there, named or not."""
     own = lake.fold()
