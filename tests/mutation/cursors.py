@@ -244,6 +244,19 @@ CURSORS = (
         ),
     ),
     Break(
+        "feeds_that_cannot_be_read_are_fresh",
+        "Nothing silent",
+        "doctor/freshness.py",
+        "Freshness.check",
+        {"if self.late or self.errors:": "if self.late:"},
+        (
+            (
+                "tests/unit/airflow/test_freshness.py"
+                "::test_several_feeds_that_cannot_be_read_are_an_error_though_none_is_late"
+            ),
+        ),
+    ),
+    Break(
         "an_older_look_at_the_files_replaces_a_newer_one",
         "Nothing silent",
         "sources/sqlite/consumers/cursors.py",

@@ -48,6 +48,27 @@ OUTPUT = (
         ),
     ),
     Break(
+        "the_first_thousand_names_are_all",
+        "Completeness",
+        "storage/s3.py",
+        "S3Objects._pages",
+        {('            if not found.get("IsTruncated"):\n                return\n'): "            return\n"},
+        ("tests/unit/export/test_objects.py::test_names_are_listed_to_the_last_page",),
+    ),
+    Break(
+        "a_filter_drops_the_events_of_its_millisecond",
+        "Completeness",
+        "spark/filters.py",
+        "_ends",
+        {"return -(-microseconds // 1000) << _RANDOM_BITS": "return (microseconds // 1000) << _RANDOM_BITS"},
+        (
+            (
+                "tests/unit/spark/test_datasource_filters.py"
+                "::test_a_time_between_two_milliseconds_leaves_out_no_event_of_the_first"
+            ),
+        ),
+    ),
+    Break(
         "purged_events_are_passed_over_at_the_end",
         "Completeness",
         "spark/ranges.py",
@@ -242,6 +263,14 @@ OUTPUT = (
         "read_spec",
         {"return store, replace(plan, path=root)": "return store, plan"},
         ("tests/unit/export/test_tries.py::test_a_spec_is_run_where_it_lies_whatever_path_it_says",),
+    ),
+    Break(
+        "a_job_names_specs_of_elsewhere",
+        "The receipt decides",
+        "export/spec.py",
+        "read_job",
+        {"if parse_spec(spec)[0] != root:": "if False:"},
+        ("tests/unit/export/test_tries.py::test_a_job_that_names_a_spec_of_elsewhere_is_refused",),
     ),
     Break(
         "batches_go_before_the_cursor",

@@ -12,9 +12,12 @@ import pytest
 from airflow_changefeed.consumers.handlers.run import run_consumer
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors
+from airflow_changefeed.doctor.freshness import Freshness
 from airflow_changefeed.exceptions import (
+    ChangefeedError,
     ConsumerNotFoundError,
     FeedNotFoundError,
+    FeedSetupError,
     FreshnessError,
     InvalidArgumentError,
 )
@@ -187,3 +190,10 @@ def test_a_connection_without_consumers_or_feeds_is_refused(shop: Shop, tmp_path
         shop.source.drop_feed(feed)
     with pytest.raises(ConsumerNotFoundError, match="the database has no feeds"):
         shop.check()
+
+
+def test_several_feeds_that_cannot_be_read_are_an_error_though_none_is_late() -> None:
+    """Nobody knows how old they are."""
+    errors: dict[str, ChangefeedError] = {name: FeedSetupError(f"{name} is gone") for name in ("a", "b")}
+    with pytest.raises(FreshnessError, match=r"a is gone[\s\S]*b is gone"):
+        Freshness(MINUTE, (), errors).check()

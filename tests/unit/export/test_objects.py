@@ -116,3 +116,16 @@ def test_uploads_of_one_file_may_be_on_two_pages() -> None:
             return {"Uploads": [upload], **({} if UploadIdMarker else more)}
 
     assert [one.upload_id for one in S3Objects(Twice()).uploads("b/k")] == ["1", "2"]
+
+
+def test_names_are_listed_to_the_last_page() -> None:
+    """A page has a thousand at most."""
+
+    class Long(S3):
+        """Gives a name a page."""
+
+        def list_objects_v2(self, *, ContinuationToken: str = "", **_: Any) -> Any:
+            more = {} if ContinuationToken else {"IsTruncated": True, "NextContinuationToken": "2"}
+            return {"Contents": [{"Key": f"k/{ContinuationToken or 1}", "Size": 1}], **more}
+
+    assert S3Objects(Long()).names("b/k") == ["1", "2"]

@@ -21,10 +21,12 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.export.run import run_here
 from airflow_changefeed.export.spec import (
+    read_job,
     read_receipt,
     read_spec,
     remove_spec,
     start_plan,
+    write_job,
     write_receipt,
     write_spec,
 )
@@ -165,6 +167,14 @@ def test_a_spec_is_run_where_it_lies_whatever_path_it_says(flights: Flights, sto
     """Who can write there must not have our files elsewhere."""
     uri = write_spec(store, replace(plan(flights, store), path="/elsewhere"))
     assert read_spec(uri)[1].path == store.files.root
+
+
+def test_a_job_that_names_a_spec_of_elsewhere_is_refused(store: ExportStore, tmp_path: Path) -> None:
+    """Who can write it there must not have ours run what lies at another place."""
+    other = ExportStore(str(tmp_path / "other"), FEED)
+    uri = write_job(store, [other.files.url(other.layout.spec(1))])
+    with pytest.raises(TerminalError, match="is not below"):
+        read_job(uri)
 
 
 def test_a_token_that_a_spec_has_is_not_drawn_again(flights: Flights, store: ExportStore) -> None:

@@ -139,3 +139,10 @@ def test_a_filtered_frame_counts_and_reads_only_what_is_left(tmp_path: Path) -> 
     found = rows(load(flights), late)
     assert len(found) == 20
     assert rows(load(flights), late, LessThan(TIME, START)) == []
+
+
+def test_a_time_between_two_milliseconds_leaves_out_no_event_of_the_first() -> None:
+    """A filter may be finer than the time of an event."""
+    time = EPOCH + timedelta(microseconds=2500)
+    (found,) = narrow([ShardRange(0, WHOLE)], [LessThan(TIME, time)])
+    assert Ulid.of_int((2 << 80) + 1) in found.range
