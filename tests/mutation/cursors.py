@@ -98,7 +98,7 @@ CURSORS = (
             "    text = variables.get(key)\n": (
                 "    rows, text = source.cursors(feed, consumer), variables.get(key)\n"
             ),
-            ("None else None\n    rows = source.cursors(feed, consumer)\n"): "None else None\n",
+            "    rows = source.cursors(feed, consumer)\n": "",
         },
         (
             (
