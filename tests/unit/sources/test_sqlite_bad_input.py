@@ -88,7 +88,7 @@ def test_a_hint_that_is_no_time_is_refused_to_its_writer(
     assert source.drain("t") == {}
 
 
-def test_a_hint_that_an_older_outbox_took_does_not_stop_the_drain(
+def test_a_hint_that_passed_without_the_check_does_not_stop_the_drain(
     source: SqliteFeedSource, sql: Callable[..., Any]
 ) -> None:
     """It is worth as much as an old one: the event takes the shard's high-water time."""

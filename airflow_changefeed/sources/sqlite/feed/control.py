@@ -42,7 +42,7 @@ _SOON = timedelta(minutes=1)
 #: SQL of a row's time hint in milliseconds; the outbox checks that text is a time.
 HINT_MS = (
     "case typeof(time_hint) when 'integer' then time_hint "
-    "else cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer) end"
+    "else coalesce(cast(round((julianday(time_hint) - 2440587.5) * 86400000) as integer), 0) end"
 )
 
 
