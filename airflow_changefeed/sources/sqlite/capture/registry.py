@@ -157,12 +157,15 @@ class StoredCapture:
 
 def load_captures(connection: sqlite3.Connection, name: str | None = None) -> list[StoredCapture]:
     """Return one capture or all, by name; empty if none was ever enabled."""
-    installed = connection.execute("select 1 from sqlite_master where name = ?", (REGISTRY,)).fetchone()
+    installed = connection.execute("select 1 from pragma_table_info(?)", (REGISTRY,)).fetchone()
     if not installed:
         return []
     rows = connection.execute(
-        f'select {_COLUMNS} from "{REGISTRY}" where ?1 is null or name = ?1 order by name', (name,)
+        f'select {_COLUMNS} from "{REGISTRY}" {"" if name is None else "where name = ?"} order by name',
+        () if name is None else (name,),
     ).fetchall()
+    if not rows:
+        return []
     begin = TRIGGER if name is None else f"{TRIGGER}{name}:"
     triggers = dict(
         connection.execute(

@@ -135,9 +135,9 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
 def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
     """Return the consumers of a feed or of all feeds; empty if none was ever created."""
     rows = connection.execute(
-        f'select {_SETTINGS} from "changefeed.consumer_settings" where ?1 is null or feed = ?1 '
+        f'select {_SETTINGS} from "changefeed.consumer_settings" {"" if feed is None else "where feed = ?"} '
         "order by feed, consumer",
-        (feed,),
+        () if feed is None else (feed,),
     )
     return [
         ConsumerInfo(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import uuid
 from collections.abc import Sequence
@@ -35,6 +36,15 @@ CONSUMER_TABLES = (
     "invocation",
     "cursor_history",
 )
+#: Feeds with the columns of their tables, and whether each is a capture's.
+_FEEDS = (
+    "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, max_hold_ms, "
+    "coalesce(v.resource_version, 1), v.fingerprint, "
+    "(select json_group_array(json_array(name, type, pk)) from (select name, type, pk "
+    "from pragma_table_xinfo(r.feed) where hidden <> 1 order by cid)), "
+    'exists (select 1 from "changefeed.capture" where name = r.feed) '
+    'from "changefeed.registry" as r left join "changefeed.feed_version" as v on v.feed = r.feed'
+)
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 _TERMS = 100
@@ -52,8 +62,8 @@ def literal(text: str) -> str:
 
 def is_installed(connection: sqlite3.Connection) -> bool:
     """Return whether a feed was ever set up in the file; it then has all common tables."""
-    found = connection.execute("select 1 from sqlite_master where name = 'changefeed.registry'").fetchone()
-    return found is not None
+    # Not in sqlite_master, which has no index and grows with the feeds.
+    return bool(columns_of(connection, "changefeed.registry"))
 
 
 @dataclass(frozen=True)
@@ -201,21 +211,20 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
                 f"feed {feed!r} has half a character (a lone surrogate), which no table's name can have",
                 feed=feed,
             ) from None
-    if not is_installed(connection):
+    one, values = ("", ()) if feed is None else ("where r.feed = ?", (feed,))
+    try:
+        rows = connection.execute(f"{_FEEDS} {one} order by r.feed", values).fetchall()
+    except sqlite3.OperationalError:
+        if is_installed(connection):
+            raise
         return []
-    rows = connection.execute(
-        "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, max_hold_ms, "
-        'coalesce(v.resource_version, 1), v.fingerprint from "changefeed.registry" as r '
-        'left join "changefeed.feed_version" as v on v.feed = r.feed '
-        "where ?1 is null or r.feed = ?1 order by r.feed",
-        (feed,),
-    ).fetchall()
-    captures = {capture.name: capture for capture in load_captures(connection, feed)}
-    return [_tables(connection, captures.get(row[0]), *row) for row in rows]
+    captures = {}
+    if any(has_capture for *_, has_capture in rows):
+        captures = {capture.name: capture for capture in load_captures(connection, feed)}
+    return [_tables(captures.get(row[0]), *row[:-1]) for row in rows]
 
 
 def _tables(
-    connection: sqlite3.Connection,
     capture: StoredCapture | None,
     feed: str,
     kind: str,
@@ -225,8 +234,9 @@ def _tables(
     hold_ms: int,
     version: int,
     fingerprint: str | None,
+    described: str,
 ) -> FeedTables:
-    columns = columns_of(connection, feed)
+    columns = [(Column(name, declared), place) for name, declared, place in json.loads(described)]
     keys = tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
     sealed = from_milliseconds(floor_ms) if floor_ms else None
     info = FeedInfo(
@@ -256,7 +266,8 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
         if is_whole:
             check_whole(found[0])
         return found[0]
-    known = [tables.info.name for tables in load_feeds(connection)]
+    names = 'select feed from "changefeed.registry" order by feed'
+    known = [name for (name,) in connection.execute(names)] if is_installed(connection) else []
     raise no_feed(feed, known, users_tables(connection))
 
 
