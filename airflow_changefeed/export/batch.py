@@ -14,7 +14,6 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.layout import parse_token
-from airflow_changefeed.output.ownership import check_output
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 
@@ -38,16 +37,16 @@ def batch_leases(
     :raises LeaseHeldError: another batch of the consumer runs, or one died less than a lease ago.
     """
     request.check()
-    # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.
-    check_output(source, store, request.options)
-    known = [status.shard for status in source.shards(request.feed)]
+    with source.open(request.feed) as feed:
+        # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.
+        store.check(feed.database.id, request.options)
+        state = feed.state(request.consumer)
     # A shard that does not exist is refused by the plan, by name.
-    wanted = [shard for shard in known if request.shards is None or shard in request.shards]
+    wanted = [shard for shard in state.shards if request.shards is None or shard in request.shards]
     if not wanted or (request.shards is not None and len(wanted) < len(request.shards)):
         yield request, None
         return
-    rows = {row.shard for row in source.cursors(request.feed, request.consumer)}
-    starts = {shard: Ulid.MIN for shard in wanted if shard not in rows}
+    starts = {shard: Ulid.MIN for shard in wanted if shard not in state.cursors}
     source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
     with leased(source, request.consumer, request.feed, wanted, request.run, renewed=True) as leases:
         yield replace(request, shards=wanted), leases

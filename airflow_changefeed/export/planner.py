@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.cursor import lost_error, lost_remedy
 from airflow_changefeed.core.fault import shell
@@ -40,10 +40,10 @@ from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import Start, committed_before
-from airflow_changefeed.output.ownership import check_not_restored, check_output
+from airflow_changefeed.output.ownership import check_not_restored
 from airflow_changefeed.output.schemas import kept_names
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import FeedReader, FeedSource
+from airflow_changefeed.sources.base import FeedReader, FeedSource, FeedState, OpenFeed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -86,65 +86,82 @@ def make_plan(
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
     """
     request.check()
-    info = source.feed(request.feed)
-    columns = check_shape(source, request.feed, request.options.shape)
+    with source.open(request.feed) as feed:
+        return _plan(source, feed, store, request, on_sealed)
+
+
+def _plan(
+    source: FeedSource,
+    feed: OpenFeed,
+    store: ExportStore,
+    request: ExportRequest,
+    on_sealed: Callable[[timedelta], object] | None,
+) -> Plan:
+    from airflow_changefeed.capture.shapes import shaped_schema
+
+    columns = shaped_schema(feed.schema(), request.options.shape, feed=request.feed)
     gaps = _gaps(columns)
-    check_shards(info, request.shards)
-    database = check_output(source, store, request.options)
+    check_shards(feed.info, request.shards)
+    store.check(feed.database.id, request.options)
     names = kept_names(columns.names, store.column_names())
     made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database. The seal may add shards, but none that was named.
     if request.shards is not None:
-        known = [status.shard for status in source.shards(request.feed)]
-        check_known_shards(request.feed, request.shards, known, "export")
-    check_not_restored(source, store, info.sealed_until)
+        check_known_shards(request.feed, request.shards, list(feed.state(request.consumer).shards), "export")
+    check_not_restored(source, store, feed.info.sealed_until)
     begun = time.monotonic()
-    seals = source.seal(request.feed, ordered[-1].end if ordered is not None else made_at)
+    seals = feed.seal(ordered[-1].end if ordered is not None else made_at)
     if on_sealed is not None:
         on_sealed(timedelta(seconds=time.monotonic() - begun))
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
     # Marks first: history that is inserted from here on makes a unit stale, or its count wrong, but is
     # always noticed.
-    stale = _stale(source, request.feed)
+    state = feed.state(request.consumer)
+    stale: dict[Shard, int] = {}
+    for mark in state.marks:
+        stale[mark.shard] = max(mark.number, stale.get(mark.shard, 0))
     if ordered is not None:
         units = [ExportUnit.of_window(shard, window) for shard in shards for window in ordered]
-        starts = _beginnings(source, request, shards, ordered[0].range.after)
+        starts = _beginnings(feed, state, request, shards, ordered[0].range.after)
     else:
-        units, starts = _batches(source, store, request, {shard: seals[shard] for shard in shards})
+        units, starts = _batches(state, store, request, {shard: seals[shard] for shard in shards})
     _check_cut(store, units)
     done = committed_before(
         store,
         Start(request.run.rpartition("/")[0], request.consumer, request.options, ()),
-        database,
+        feed.database.id,
         {unit: stale.get(unit.shard, 0) for unit in units},
     )
+    rows = _count(feed, state, request, [unit for unit in units if unit not in done])
     planned = [
-        unit
+        committed(done[unit])
+        if unit in done
+        else _split(feed, request, unit, rows[unit], stale.get(unit.shard, 0))
         for shard in shards
-        for unit in _counted(source, request, shard, units, stale.get(shard, 0), done)
+        for unit in units
+        if unit.shard == shard
     ]
-    if info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
+    if feed.info.kind is FeedKind.SERIALIZED and request.options.on_missing == "fail":
         _check_none_lost(store, planned)
     is_new = not store.files.exists(store.layout.claim)
     # The output first: a failed write must not leave a consumer that blocks purges.
-    store.claim(database, request.options)
+    store.claim(feed.database.id, request.options)
     if is_new:
-        _warn_if_moved(source, store, request)
-    if starts:
-        source.begin_consumer(request.consumer, request.feed, starts, by=request.run)
+        _warn_if_moved(state, store, request)
+    attempt = feed.begin_export(request.consumer, starts, by=request.run, above=store.highest_attempt(units))
     return Plan(
         feed=request.feed,
         # A local path means the same in every working folder.
         path=store.files.root if store.files.moves_folders else request.path,
         consumer=request.consumer,
-        attempt=source.next_attempt(request.feed, above=store.highest_attempt(units)),
+        attempt=attempt,
         run=request.run,
         made_at=made_at,
         units=tuple(planned),
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
-        database=database,
+        database=feed.database.id,
         gaps=gaps,
         is_whole=request.shards is None,
         names=names,
@@ -164,9 +181,9 @@ def check_shape(source: FeedReader, feed: str, shape: Shape) -> pa.Schema:
     return shaped_schema(source.schema(feed), shape, feed=feed)
 
 
-def _warn_if_moved(source: FeedSource, store: ExportStore, request: ExportRequest) -> None:
+def _warn_if_moved(state: FeedState, store: ExportStore, request: ExportRequest) -> None:
     """Say that an output begins now, although its consumer has exported before."""
-    rows = [row for row in source.cursors(request.feed, request.consumer) if row.frontier.has_moved]
+    rows = [row for row in state.cursors.values() if row.frontier.has_moved]
     if not rows:
         return
     start, end = min(row.frontier.start for row in rows), min(row.ulid for row in rows)
@@ -196,32 +213,28 @@ def _gaps(schema: pa.Schema) -> dict[str, tuple[tuple[datetime, datetime], ...]]
     return {name: table.gaps for name, table in tables.items() if table.gaps}
 
 
-def _stale(source: FeedSource, feed: str) -> dict[Shard, int]:
-    highest: dict[Shard, int] = {}
-    for mark in source.stale_marks(feed):
-        highest[mark.shard] = max(mark.number, highest.get(mark.shard, 0))
-    return highest
-
-
 def _beginnings(
-    source: FeedSource, request: ExportRequest, shards: Sequence[Shard], after: Ulid
+    feed: OpenFeed, state: FeedState, request: ExportRequest, shards: Sequence[Shard], after: Ulid
 ) -> dict[Shard, Ulid]:
     """
-    Return where shards begin for the consumer: before the first window of this run, or later.
+    Return where shards begin for the consumer: before the first window of this run, or later; without those
+    that have begun.
 
     A shard that came after windows the consumer has completed held nothing in them (ADR 0001, R7), so they
     are complete for it: a run over old windows must not make it begin there, with a gap to its first event.
     """
-    rows = {row.shard: row for row in source.cursors(request.feed, request.consumer)}
-    statuses = {status.shard: status for status in source.shards(request.feed)}
+    rows = state.cursors
     others = min((row.ulid for row in rows.values() if row.frontier.has_moved), default=after)
     starts = {}
     for shard in shards:
-        starts[shard] = after
         if shard in rows:
-            _check_cursor(rows[shard].ulid, statuses[shard], request)
-        elif others > after and statuses[shard].purged_upto <= after:
-            (before,) = source.count(request.feed, shard, [UlidRange(after, others)])
+            _check_cursor(rows[shard].ulid, state.shards[shard], request)
+            if rows[shard].frontier.begin_at(after) != rows[shard].frontier:
+                starts[shard] = after
+            continue
+        starts[shard] = after
+        if others > after and state.shards[shard].purged_upto <= after:
+            ((before,),) = feed.counts({shard: [UlidRange(after, others)]}).values()
             starts[shard] = after if before else others
     return starts
 
@@ -246,11 +259,10 @@ def _check_none_lost(store: ExportStore, planned: Sequence[PlannedUnit]) -> None
 
 
 def _batches(
-    source: FeedSource, store: ExportStore, request: ExportRequest, seals: Mapping[Shard, Seal]
+    state: FeedState, store: ExportStore, request: ExportRequest, seals: Mapping[Shard, Seal]
 ) -> tuple[list[ExportUnit], dict[Shard, Ulid]]:
     """Return the units from the cursors to the heads, and where shards without a row begin."""
-    rows = {row.shard: row for row in source.cursors(request.feed, request.consumer)}
-    statuses = {status.shard: status for status in source.shards(request.feed)}
+    rows, statuses = state.cursors, state.shards
     units = []
     starts = {shard: Ulid.MIN for shard in seals if shard not in rows}
     for shard, seal in seals.items():
@@ -320,24 +332,32 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
         )
 
 
-def _counted(
-    source: FeedSource,
-    request: ExportRequest,
-    shard: Shard,
-    units: Sequence[ExportUnit],
-    stale: int,
-    done: Mapping[ExportUnit, Manifest],
-) -> list[PlannedUnit]:
+def _count(
+    feed: OpenFeed, state: FeedState, request: ExportRequest, units: Sequence[ExportUnit]
+) -> dict[ExportUnit, int]:
+    """Count the events of units, and ask for those only that may have any."""
+    _check_kept(state, request, units)
+    rows = dict.fromkeys(units, 0)
+    asked: dict[Shard, list[ExportUnit]] = {}
+    for unit in units:
+        head = state.shards[unit.shard].head
+        if head is not None and head > unit.range.after:
+            asked.setdefault(unit.shard, []).append(unit)
     try:
-        return _count(source, request, shard, units, stale, done)
+        counts = feed.counts({shard: [unit.range for unit in own] for shard, own in asked.items()})
     except PurgedError:
-        purged = {status.shard: status.purged_upto for status in source.shards(request.feed)}[shard]
-        wanted = [
-            unit for unit in units if unit.shard == shard and unit.range.after < purged and unit not in done
-        ]
-        if not wanted:
-            raise
-        raise _purged(request, min(wanted, key=lambda unit: unit.range), purged) from None
+        _check_kept(feed.state(request.consumer), request, units)
+        raise
+    for shard, own in asked.items():
+        rows |= zip(own, counts[shard], strict=True)
+    return rows
+
+
+def _check_kept(state: FeedState, request: ExportRequest, units: Sequence[ExportUnit]) -> None:
+    """Raise PurgedError for the first unit that begins before what was purged."""
+    for unit in units:
+        if unit.range.after < (purged := state.shards[unit.shard].purged_upto):
+            raise _purged(request, unit, purged)
 
 
 def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError:
@@ -365,32 +385,12 @@ def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError
     )
 
 
-def _count(
-    source: FeedSource,
-    request: ExportRequest,
-    shard: Shard,
-    units: Sequence[ExportUnit],
-    stale: int,
-    done: Mapping[ExportUnit, Manifest],
-) -> list[PlannedUnit]:
-    own = [unit for unit in units if unit.shard == shard]
-    new = [unit for unit in own if unit not in done]
-    counts: list[int] = source.count(request.feed, shard, [unit.range for unit in new]) if new else []
-    rows = dict(zip(new, counts, strict=True))
-    return [
-        committed(done[unit]) if unit in done else _split(source, request, unit, rows[unit], stale)
-        for unit in own
-    ]
-
-
 def committed(manifest: Manifest) -> PlannedUnit:
     """Return a unit that needs nothing more, since an earlier try has committed it."""
     return PlannedUnit(manifest.unit, manifest.rows, (), manifest.stale_seen, manifest.attempt, manifest.size)
 
 
-def _split(
-    source: FeedSource, request: ExportRequest, unit: ExportUnit, rows: int, stale: int
-) -> PlannedUnit:
+def _split(feed: OpenFeed, request: ExportRequest, unit: ExportUnit, rows: int, stale: int) -> PlannedUnit:
     most = request.options.partitions
     if most is None:
         parts = min(-(-rows // PART_ROWS), _MOST_PARTS)
@@ -398,5 +398,5 @@ def _split(
         parts = min(-(-rows // LEAST_PART_ROWS), most)
     if parts <= 1:
         return PlannedUnit(unit, rows, (unit.range,) if rows else (), stale)
-    ranges: list[Any] = source.split(request.feed, unit.shard, unit.range, parts, rows=rows)
+    ranges = feed.split(unit.shard, unit.range, parts, rows=rows)
     return PlannedUnit(unit, sum(part.rows for part in ranges), tuple(part.range for part in ranges), stale)

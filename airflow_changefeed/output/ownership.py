@@ -6,14 +6,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_changefeed.core.cursor import RESTORED_PAGE, seal_command
-from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     SealLostError,
 )
-from airflow_changefeed.output.store import PLAIN, ExportStore
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader
 
 
@@ -30,21 +29,6 @@ def check_database(source: FeedReader, feed: str, database: str) -> None:
             f"to {found}: every machine must reach the same database",
             feed=feed,
         )
-
-
-def check_output(source: FeedReader, store: ExportStore, options: ExportOptions = PLAIN) -> str:
-    """
-    Check, without a trace, that an output can be written for a feed of this database.
-
-    :param options: of them only the format counts.
-    :return: identity of the database.
-    :raises ForeignOutputError: it is another feed's, or another database's.
-    :raises OutputError: it is the feed's in another format.
-    :raises OutputNotWritableError: the path cannot be written.
-    """
-    database = source.identity().id
-    store.check(database, options)
-    return database
 
 
 def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | None) -> None:

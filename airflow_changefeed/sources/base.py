@@ -8,17 +8,20 @@ A source implements all of them; a user depends only on what it needs. The contr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_changefeed.core.consumer import FeedOverview
+from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Limits
 from airflow_changefeed.core.feed import (
     DatabaseIdentity,
     FeedInfo,
     Page,
+    Seal,
     Shard,
     ShardStatus,
     StaleMark,
@@ -127,6 +130,56 @@ class RangePart:
     rows: int
 
 
+@dataclass(frozen=True)
+class FeedState:
+    """
+    What a plan reads of a feed that was sealed.
+
+    :param marks: of inserted history, by number. Read first: history inserted from then on is noticed.
+    :param cursors: of the consumer.
+    """
+
+    marks: Sequence[StaleMark]
+    cursors: Mapping[Shard, CursorRow]
+    shards: Mapping[Shard, ShardStatus]
+
+
+class OpenFeed(Protocol):
+    """
+    A feed that was found for one operation; its methods look it up no more.
+
+    What does not change is read once. What may change is read when it is asked for, and each statement that
+    relies on it checks it: a feed that was dropped meanwhile raises FeedNotFoundError or FeedSetupError.
+
+    :param info: as of the opening; its resource version may not count the newest change of columns.
+    :param database: where the feed lives.
+    """
+
+    info: FeedInfo
+    database: DatabaseIdentity
+
+    def schema(self) -> pa.Schema:
+        """Return the columns, as ``FeedReader.schema``."""
+
+    def seal(self, until: datetime) -> dict[Shard, Seal]:
+        """Drain and seal, as ``FeedControl.seal``, in transactions of its own."""
+
+    def state(self, consumer: str) -> FeedState:
+        """Return shards, marks, and a consumer's cursors, without waiting for a writer."""
+
+    def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
+        """Count the events of each shard in its ranges, as ``FeedReader.count``."""
+
+    def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
+        """Split a range, as ``FeedReader.split``."""
+
+    def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
+        """
+        Ensure that an export has rows, as ``CursorStore.begin_consumer``, and draw an attempt token, as
+        ``FeedControl.next_attempt``, in one transaction.
+        """
+
+
 class FeedReader(Protocol):
     """Everything that a Spark task, a sensor or a page needs from a feed."""
 
@@ -153,6 +206,13 @@ class FeedReader(Protocol):
         Return one feed.
 
         :raises FeedNotFoundError: the feed does not exist.
+        """
+
+    def open(self, feed: str) -> AbstractContextManager[OpenFeed]:
+        """
+        Find a feed for an operation that asks more than one thing of it; keep it no longer than that.
+
+        :raises FeedNotFoundError: the feed does not exist; terminal.
         """
 
     def shards(self, feed: str) -> list[ShardStatus]:

@@ -21,20 +21,16 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlDeadLetters
 from airflow_changefeed.sources.mssql.consumers.leases import MssqlLeases
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
-from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.history import MssqlHistory
 from airflow_changefeed.sources.mssql.feed.overview import MssqlOverview
-from airflow_changefeed.sources.mssql.feed.reader import MssqlReader
-from airflow_changefeed.sources.mssql.install.identity import MssqlIdentity
 from airflow_changefeed.sources.mssql.install.setup import MssqlSetup
+from airflow_changefeed.sources.mssql.opened import MssqlOpening
 
 DEFAULT_SCHEMA = "changefeed"
 
 
 class MssqlFeedSource(
-    MssqlIdentity,
-    MssqlControl,
-    MssqlReader,
+    MssqlOpening,
     MssqlOverview,
     MssqlHistory,
     MssqlSetup,

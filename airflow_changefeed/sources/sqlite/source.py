@@ -13,12 +13,11 @@ from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.doctor.inspect import SqliteInspect
-from airflow_changefeed.sources.sqlite.feed.control import SqliteControl
 from airflow_changefeed.sources.sqlite.feed.history import SqliteHistory
 from airflow_changefeed.sources.sqlite.feed.overview import SqliteOverview
-from airflow_changefeed.sources.sqlite.feed.reader import SqliteReader
 from airflow_changefeed.sources.sqlite.install.identity import SqliteIdentity
 from airflow_changefeed.sources.sqlite.install.setup import SqliteSetup
+from airflow_changefeed.sources.sqlite.opened import SqliteOpening
 
 BULK_READERS = ("sqlite3", "adbc")
 
@@ -27,8 +26,7 @@ class SqliteFeedSource(
     SqliteIdentity,
     SqliteCapture,
     SqliteSnapshots,
-    SqliteControl,
-    SqliteReader,
+    SqliteOpening,
     SqliteOverview,
     SqliteHistory,
     SqliteSetup,
@@ -39,7 +37,8 @@ class SqliteFeedSource(
     """
     Feeds in a SQLite file; implements :class:`~airflow_changefeed.sources.base.FeedSource`.
 
-    Holds nothing open between calls, so it may be used from any thread and kept across forks.
+    Holds nothing open between calls, so it may be used from any thread and kept across forks; a feed that is
+    open has a connection, of one thread.
 
     :param path: of the file, which holds the event tables and gets the feeds beside them.
     :param lock_timeout: seconds to wait for another writer, 0 to 86,400.

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -75,6 +77,12 @@ class CaptureSource:
         """Return a capture's columns."""
         assert feed
         return captured_schema(self.shape, self.fields)
+
+    @contextmanager
+    def open(self, feed: str) -> Iterator[Any]:
+        """Open the plain feed, with a capture's columns."""
+        with self.source.open(feed) as opened, patch.object(opened, "schema", lambda: self.schema(feed)):
+            yield opened
 
     def stream(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         """Stream a capture's events."""

@@ -73,3 +73,10 @@ def test_planning_costs_the_same_among_many_feeds(tmp_path: Path) -> None:
     few, many = _planned(tmp_path / "few", 10), _planned(tmp_path / "many", 300)
     assert (many.connections, len(many.statements)) == (few.connections, len(few.statements))
     assert many.steps <= 1.05 * few.steps
+
+
+def test_planning_finds_its_feed_once(tmp_path: Path) -> None:
+    """On one connection; of its statements eleven seal, and order an event."""
+    work = _planned(tmp_path / "one", 1)
+    assert work.connections == 1
+    assert len(work.statements) <= 25

@@ -29,7 +29,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     first_version,
     known_row,
 )
-from airflow_changefeed.sources.sqlite.feed.names import load_feed
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond, check_purged
 
 _WHERE = "where feed = ? and consumer = ? and shard = ?"
@@ -55,21 +55,39 @@ class SqliteCursors:
         why: str | None = None,
         began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
-        check_consumer(consumer)
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            _check_of_export(connection, feed, consumer)
-            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-            for shard, after in starts.items():
-                check_shard(shard, tables.info.shard_key_type)
-                # One that begins in the future would pass over all that comes until then.
-                check_beyond(connection, tables, shard, after)
-                row = known.get(shard)
-                if row is None:
-                    self.insert_cursor(connection, consumer, feed, shard, after, by, began)
-                elif (frontier := row.frontier.begin_at(after)) != row.frontier:
-                    self._update(connection, row, frontier, min(row.ack, after), row.began, by)
-            return self.remembered(connection, consumer, feed, known, why)
+            self.begin_on(connection, tables, consumer, starts, by=by, why=why, began=began)
+            return cursor_rows(connection, feed, consumer)
+
+    def begin_on(
+        self,
+        connection: sqlite3.Connection,
+        tables: FeedTables,
+        consumer: str,
+        starts: Mapping[Shard, Ulid],
+        *,
+        by: str,
+        why: str | None = None,
+        began: Began = Began.IMPLIED,
+    ) -> None:
+        """Ensure that an export has rows, in a write transaction."""
+        check_consumer(consumer)
+        feed = tables.info.name
+        _check_of_export(connection, feed, consumer)
+        if not starts:
+            return
+        known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        for shard, after in starts.items():
+            check_shard(shard, tables.info.shard_key_type)
+            # One that begins in the future would pass over all that comes until then.
+            check_beyond(connection, tables, shard, after)
+            row = known.get(shard)
+            if row is None:
+                self.insert_cursor(connection, consumer, feed, shard, after, by, began)
+            elif (frontier := row.frontier.begin_at(after)) != row.frontier:
+                self._update(connection, row, frontier, min(row.ack, after), row.began, by)
+        self.remembered(connection, consumer, feed, known, why)
 
     def remembered(
         self,

@@ -54,13 +54,16 @@ class SqliteControl:
     def drain(self, feed: str) -> dict[Shard, int]:
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
-            if tables.capture is not None:
-                return self._drain_captured(connection, tables)
-            drained: Counter[Shard] = Counter()
-            waiting = deque(tables.from_sql(value) for value in waiting_shards(connection, tables))
-            while waiting:
-                drained.update(self.drain_page(connection, feed, waiting))
-            return dict(drained)
+            return self._drain(connection, tables)
+
+    def _drain(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
+        if tables.capture is not None:
+            return self._drain_captured(connection, tables)
+        drained: Counter[Shard] = Counter()
+        waiting = deque(tables.from_sql(value) for value in waiting_shards(connection, tables))
+        while waiting:
+            drained.update(self.drain_page(connection, tables.info.name, waiting))
+        return dict(drained)
 
     def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
         """
@@ -165,14 +168,26 @@ class SqliteControl:
         )
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
-        until_ms = to_milliseconds(until)
-        self._check_past(feed, until, until_ms)
-        # Most of the outbox before the lock that all writers wait for.
-        self.drain(feed)
         with self.database.connect() as connection:
-            if load_feed(connection, feed).floor_ms < until_ms:
-                self._seal(connection, feed, until_ms)
-            return _seals(connection, load_feed(connection, feed), until_ms)
+            return self.seal_on(connection, load_feed(connection, feed), until)
+
+    def seal_on(
+        self, connection: sqlite3.Connection, tables: FeedTables, until: datetime
+    ) -> dict[Shard, Seal]:
+        """
+        Seal a feed on a connection.
+
+        :param tables: as found a moment ago.
+        """
+        feed, until_ms = tables.info.name, to_milliseconds(until)
+        self._check_past(feed, until, until_ms)
+        if tables.floor_ms >= until_ms or _is_long(connection, tables):
+            # Most of the outbox before the lock that all writers wait for.
+            self._drain(connection, tables)
+            tables = load_feed(connection, feed)
+        if tables.floor_ms < until_ms:
+            self._seal(connection, feed, until_ms)
+        return _seals(connection, tables, until_ms)
 
     def _seal(self, connection: sqlite3.Connection, feed: str, until_ms: int) -> None:
         with self.database.write(connection):
@@ -180,8 +195,10 @@ class SqliteControl:
             open_gaps = self.find_gaps(connection, tables)
             if not open_gaps:
                 for value in waiting_shards(connection, tables):
-                    while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS):
+                    while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS) >= DRAIN_ROWS:
                         pass
+                    if tables.capture is not None:
+                        break  # all shards were ordered
                 self.raise_high_water(connection, tables, until_ms)
         if open_gaps:
             # After the transaction, which keeps what was found.
@@ -273,13 +290,22 @@ class SqliteControl:
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
         with self.database.connect() as connection, self.database.write(connection):
-            load_feed(connection, feed)
-            row = connection.execute(
-                'update "changefeed.registry" set attempt = max(attempt, ?) + 1 where feed = ? '
-                "returning attempt",
-                (above, feed),
-            ).fetchone()
-            return int(row[0])
+            return draw_attempt(connection, feed, above)
+
+
+def draw_attempt(connection: sqlite3.Connection, feed: str, above: int) -> int:
+    """
+    Draw an attempt token, in a write transaction.
+
+    :raises FeedNotFoundError: the feed does not exist.
+    """
+    drawn = connection.execute(
+        'update "changefeed.registry" set attempt = max(attempt, ?) + 1 where feed = ? returning attempt',
+        (above, feed),
+    ).fetchone()
+    if drawn is None:
+        load_feed(connection, feed)
+    return int(drawn[0])
 
 
 def _waits(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> bool:
@@ -295,18 +321,25 @@ def waiting_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[A
     return [value for (value,) in rows]
 
 
+def _is_long(connection: sqlite3.Connection, tables: FeedTables) -> bool:
+    """Whether more rows wait in the outbox than may be ordered while all writers wait."""
+    if tables.is_serialized:
+        return False
+    sql = f"select 1 from {tables.outbox} limit 1 offset {DRAIN_SHARDS}"
+    return connection.execute(sql).fetchone() is not None
+
+
 def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> dict[Shard, Seal]:
     until = from_milliseconds(max(until_ms, tables.floor_ms))
-    seals = {}
-    for (value,) in connection.execute(f"select shard_id from {tables.state} order by 1").fetchall():
-        row = connection.execute(
-            f"select max({tables.ulid}) from {tables.feed} "
-            f"where {tables.shard_condition} and {tables.ulid} < ?",
-            (value, Ulid.floor(until).bytes),
-        ).fetchone()
-        shard = tables.from_sql(value)
-        seals[shard] = Seal(shard, until, Ulid.of_bytes(row[0]) if row[0] is not None else None)
-    return seals
+    known = '"changefeed.known"'  # named as no event table can be
+    rows = connection.execute(
+        f"select shard_id, (select max({tables.ulid}) from {tables.feed} "
+        f"where {tables.condition_of(f'{known}.shard_id')} and {tables.ulid} < ?) "
+        f"from {tables.state} as {known} order by 1",
+        (Ulid.floor(until).bytes,),
+    ).fetchall()
+    heads = [(tables.from_sql(value), None if head is None else Ulid.of_bytes(head)) for value, head in rows]
+    return {shard: Seal(shard, until, head) for shard, head in heads}
 
 
 def _purge_bound(

@@ -39,7 +39,7 @@ CONSUMER_TABLES = (
 #: Feeds with the columns of their tables, and whether each is a capture's.
 _FEEDS = (
     "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, max_hold_ms, "
-    "coalesce(v.resource_version, 1), v.fingerprint, "
+    'coalesce(v.resource_version, 1), v.fingerprint, (select id from "changefeed.database"), '
     "(select json_group_array(json_array(name, type, pk)) from (select name, type, pk "
     "from pragma_table_xinfo(r.feed) where hidden <> 1 order by cid)), "
     'exists (select 1 from "changefeed.capture" where name = r.feed) '
@@ -75,6 +75,7 @@ class FeedTables:
     :param tolerance_ms: how far in the future a hint may lie.
     :param capture: whose events these are; None where a user writes them.
     :param fingerprint: of the columns at the resource version; None until a new feed has one.
+    :param database: identity of the file.
     """
 
     info: FeedInfo
@@ -82,6 +83,7 @@ class FeedTables:
     tolerance_ms: int
     capture: StoredCapture | None = None
     fingerprint: str | None = None
+    database: str = ""
 
     @property
     def table(self) -> str:
@@ -159,6 +161,10 @@ class FeedTables:
         column = self._own(*_SHARD_COLUMNS)
         return f"{quote(column)} = ?" if column else _ONLY_SHARD
 
+    def condition_of(self, shard: str) -> str:
+        """Return SQL that picks the rows of :attr:`feed` of the shard that SQL names."""
+        return self.shard_condition.replace("?", shard)
+
     def _own(self, *names: str) -> str | None:
         return next((column.name for column in self.info.columns if column.name.lower() in names), None)
 
@@ -234,6 +240,7 @@ def _tables(
     hold_ms: int,
     version: int,
     fingerprint: str | None,
+    database: str,
     described: str,
 ) -> FeedTables:
     columns = [(Column(name, declared), place) for name, declared, place in json.loads(described)]
@@ -250,7 +257,7 @@ def _tables(
         timedelta(milliseconds=tolerance_ms),
         FOREVER if hold_ms < 0 else timedelta(milliseconds=hold_ms),
     )
-    return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint)
+    return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint, database)
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:

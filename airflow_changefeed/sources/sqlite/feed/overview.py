@@ -148,8 +148,8 @@ def _statuses(
     rows = connection.execute(
         f"with {_known(tables)}{more}, {_PAGE} as (select * from {_SHARDS} order by id limit ?2 offset ?1) "
         "select id, time_ms, purged_upto, waits, "
-        f"(select max({tables.ulid}) from {tables.feed} where {_of(tables, 'p.id')}), min({waiting}, ?3), "
-        f"{since} from {_PAGE} as p order by id",
+        f"(select max({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}), "
+        f"min({waiting}, ?3), {since} from {_PAGE} as p order by id",
         (first_shard, shards, COUNTED),
     )
     floor_ms = tables.floor_ms
@@ -176,7 +176,7 @@ def _positions(
     """Return the positions of all consumers in the shards of a page, and how many events are around them."""
     columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
-    beyond = f"from {tables.feed} as e where {_of(tables, shard)} and e.{tables.ulid} > c.ulid"
+    beyond = f"from {tables.feed} as e where {tables.condition_of(shard)} and e.{tables.ulid} > c.ulid"
     rows = connection.execute(
         f"select {columns}, (select count(*) from (select 1 {beyond} limit ?3)), "
         f"(select e.{tables.ulid} {beyond} order by 1 limit 1) "
@@ -193,8 +193,3 @@ def _positions(
         before = count_pieces(connection, tables, row.shard, pieces, COUNTED)
         found.setdefault(row.shard, []).append(ConsumerPosition(row, behind, next_event, *before))
     return found
-
-
-def _of(tables: FeedTables, shard: str) -> str:
-    """Return SQL that picks the events of a shard."""
-    return tables.shard_condition.replace("?", shard)

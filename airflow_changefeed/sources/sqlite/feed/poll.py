@@ -106,7 +106,7 @@ def poll_sql(tables: FeedTables) -> str:
     What it names itself is named as no event table can be: it would stand before one of that name.
     """
     waiting, known = '"changefeed.waiting"', '"changefeed.known"'
-    condition = tables.shard_condition.replace("?", f"{known}.id")
+    condition = tables.condition_of(f"{known}.id")
     return f"""
         with {waiting}(id) as ({tables.waiting_shards}),
         {known}(id, waits) as (

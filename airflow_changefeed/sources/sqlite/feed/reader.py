@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import (
@@ -80,7 +80,7 @@ class SqliteReader:
     def shards(self, feed: str) -> list[ShardStatus]:
         with self.database.connect() as connection, self.database.snapshot(connection):
             tables = load_feed(connection, feed)
-            return [_status(connection, tables, *row) for row in _known_shards(connection, tables)]
+            return known_shards(connection, tables)
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         check_consumer(consumer)
@@ -125,43 +125,17 @@ class SqliteReader:
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
         with self.database.connect() as connection, self.database.snapshot(connection):
-            return _count(connection, load_feed(connection, feed), shard, ranges)
+            return count(connection, load_feed(connection, feed), shard, ranges)
 
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
-        if not 1 <= parts <= MAX_PARTS:
-            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
         with self.database.connect() as connection, self.database.snapshot(connection):
-            tables = load_feed(connection, feed)
-            check_purged(connection, tables, shard, range_.after)
-            if rows is None:
-                (rows,) = _count(connection, tables, shard, [range_])
-            if not rows:
-                return []
-            size = -(-rows // parts)
-            # One pass in all: each step walks on from the last border.
-            step = (
-                f"select {tables.ulid} from {tables.feed} where {_in_range(tables)} "
-                f"order by {tables.ulid} limit 1 offset ?"
-            )
-            value, upto, ends = tables.to_sql(shard), range_.upto.bytes, [range_.after]
-            for _ in range(-(-rows // size) - 1):
-                border = connection.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
-                if border is None:  # fewer than somebody has counted
-                    break
-                ends.append(Ulid.of_bytes(border[0]))
-        # The last part ends where the range does, even if its last event is earlier.
-        ends.append(range_.upto)
-        last = len(ends) - 2
-        return [
-            RangePart(UlidRange(start, end), size if number < last else rows - size * last)
-            for number, (start, end) in enumerate(pairwise(ends))
-        ]
+            return split(connection, load_feed(connection, feed), shard, range_, parts, rows)
 
     def schema(self, feed: str) -> pa.Schema:
         with self.database.connect() as connection:
-            return _range_query(load_feed(connection, feed), 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
+            return feed_schema(load_feed(connection, feed))
 
     def stream(
         self,
@@ -218,12 +192,7 @@ class SqliteReader:
     def stale_marks(self, feed: str) -> list[StaleMark]:
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            rows = connection.execute(
-                'select number, shard, after_ulid, upto_ulid, at_ms, reason from "changefeed.stale" '
-                "where feed = ? order by number",
-                (feed,),
-            ).fetchall()
-        return [stale_mark(*row) for row in rows]
+            return stale_marks(connection, feed)
 
 
 def _check_stream_options(batch_rows: int, on_missing: str) -> None:
@@ -233,6 +202,16 @@ def _check_stream_options(batch_rows: int, on_missing: str) -> None:
     if on_missing not in ON_MISSING:
         problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
     InvalidArgumentError.collect("stream", problems)
+
+
+def stale_marks(connection: sqlite3.Connection, feed: str) -> list[StaleMark]:
+    """Return the marks of inserted history, by number."""
+    rows = connection.execute(
+        'select number, shard, after_ulid, upto_ulid, at_ms, reason from "changefeed.stale" '
+        "where feed = ? order by number",
+        (feed,),
+    )
+    return [stale_mark(*row) for row in rows]
 
 
 def stale_mark(number: int, shard: str, after: bytes, upto: bytes, at_ms: int, reason: str) -> StaleMark:
@@ -245,51 +224,89 @@ def _in_range(tables: FeedTables) -> str:
     return f"{tables.shard_condition} and {tables.ulid} > ? and {tables.ulid} <= ?"
 
 
-def _count(
+def feed_schema(tables: FeedTables) -> pa.Schema:
+    """Return the columns that a feed's events are streamed in."""
+    return _range_query(tables, 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
+
+
+def count(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]
 ) -> list[int]:
-    for range_ in ranges[:1]:
-        check_purged(connection, tables, shard, range_.after)
+    """Count the events of a shard in ranges, ascending."""
     sql = f"select count(*) from {tables.feed} where {_in_range(tables)}"
     value = tables.to_sql(shard)
-    return [
+    counts = [
         int(connection.execute(sql, (value, range_.after.bytes, range_.upto.bytes)).fetchone()[0])
         for range_ in ranges
     ]
+    # Checked afterwards, because a purge stores its bound before it deletes rows (R12).
+    for range_ in ranges[:1]:
+        check_purged(connection, tables, shard, range_.after)
+    return counts
 
 
-def _known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Any, int, bytes, int]]:
-    """Return shard, high-water time, ``purged_upto`` and whether rows wait, for each shard ever written."""
-    return connection.execute(
-        f"with waiting(id) as ({tables.waiting_shards}) "
-        "select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from waiting) "
-        f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from waiting "
-        f"where id not in (select shard_id from {tables.state}) "
-        "order by 1",
+def split(
+    connection: sqlite3.Connection,
+    tables: FeedTables,
+    shard: Shard,
+    range_: UlidRange,
+    parts: int,
+    rows: int | None,
+) -> list[RangePart]:
+    """Split a range into parts of about the same number of events, on one snapshot."""
+    if not 1 <= parts <= MAX_PARTS:
+        raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+    check_purged(connection, tables, shard, range_.after)
+    if rows is None:
+        (rows,) = count(connection, tables, shard, [range_])
+    if not rows:
+        return []
+    size = -(-rows // parts)
+    # One pass in all: each step walks on from the last border.
+    step = (
+        f"select {tables.ulid} from {tables.feed} where {_in_range(tables)} "
+        f"order by {tables.ulid} limit 1 offset ?"
+    )
+    value, upto, ends = tables.to_sql(shard), range_.upto.bytes, [range_.after]
+    for _ in range(-(-rows // size) - 1):
+        border = connection.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
+        if border is None:  # fewer than somebody has counted
+            break
+        ends.append(Ulid.of_bytes(border[0]))
+    # The last part ends where the range does, even if its last event is earlier.
+    ends.append(range_.upto)
+    last = len(ends) - 2
+    return [
+        RangePart(UlidRange(start, end), size if number < last else rows - size * last)
+        for number, (start, end) in enumerate(pairwise(ends))
+    ]
+
+
+def known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[ShardStatus]:
+    """Return the state of each shard that was ever written to."""
+    # Named as no event table can be.
+    waiting, known = '"changefeed.waiting"', '"changefeed.known"'
+    rows = connection.execute(
+        f"with {waiting}(id) as ({tables.waiting_shards}), {known}(id, time_ms, purged_upto, waits) as ("
+        f"select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from {waiting}) "
+        f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from {waiting} "
+        f"where id not in (select shard_id from {tables.state})) "
+        f"select *, (select max({tables.ulid}) from {tables.feed} "
+        f"where {tables.condition_of(f'{known}.id')}) "
+        f"from {known} order by 1",
         (tables.floor_ms,),
     ).fetchall()
-
-
-def _head(connection: sqlite3.Connection, tables: FeedTables, value: Any) -> Ulid | None:
-    row = connection.execute(
-        f"select {tables.ulid} from {tables.feed} where {tables.shard_condition} "
-        f"order by {tables.ulid} desc limit 1",
-        (value,),
-    ).fetchone()
-    return Ulid.of_bytes(row[0]) if row else None
-
-
-def _status(
-    connection: sqlite3.Connection, tables: FeedTables, value: Any, time_ms: int, purged: bytes, waits: int
-) -> ShardStatus:
-    return ShardStatus(
-        shard=tables.from_sql(value),
-        high_water=from_milliseconds(time_ms),
-        head=_head(connection, tables, value),
-        sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
-        purged_upto=Ulid.of_bytes(purged),
-        has_outbox=bool(waits),
-    )
+    return [
+        ShardStatus(
+            shard=tables.from_sql(value),
+            high_water=from_milliseconds(time_ms),
+            head=None if head is None else Ulid.of_bytes(head),
+            sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
+            purged_upto=Ulid.of_bytes(purged),
+            has_outbox=bool(waits),
+        )
+        for value, time_ms, purged, waits, head in rows
+    ]
 
 
 def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:

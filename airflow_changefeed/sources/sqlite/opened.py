@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A feed in SQLite that was found for one operation."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_changefeed.core.feed import DatabaseIdentity, Seal, Shard
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.sources.base import FeedState, RangePart
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows
+from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
+from airflow_changefeed.sources.sqlite.feed.control import SqliteControl, draw_attempt
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.reader import (
+    SqliteReader,
+    count,
+    feed_schema,
+    known_shards,
+    split,
+    stale_marks,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class SqliteOpenFeed:
+    """Implements :class:`~airflow_changefeed.sources.base.OpenFeed` on one connection."""
+
+    def __init__(self, source: SqliteOpening, connection: sqlite3.Connection, tables: FeedTables) -> None:
+        self._source = source
+        self._connection = connection
+        self._tables = tables
+        self.info = tables.info
+        self.database = DatabaseIdentity(tables.database)
+
+    def schema(self) -> pa.Schema:
+        """See the protocol, for all that follows."""
+        return feed_schema(self._tables)
+
+    def seal(self, until: datetime) -> dict[Shard, Seal]:
+        return self._source.seal_on(self._connection, self._tables, until)
+
+    def state(self, consumer: str) -> FeedState:
+        feed = self.info.name
+        marks = stale_marks(self._connection, feed)
+        rows = cursor_rows(self._connection, feed, consumer)
+        known = self._connection.execute(
+            'select floor_ms from "changefeed.registry" where feed = ? and kind = ? and shard_key_type = ?',
+            (feed, self.info.kind.value, self.info.shard_key_type),
+        ).fetchone()
+        tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(self._connection, feed)
+        statuses = known_shards(self._connection, tables)
+        return FeedState(marks, {row.shard: row for row in rows}, {one.shard: one for one in statuses})
+
+    def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
+        return {shard: count(self._connection, self._tables, shard, own) for shard, own in ranges.items()}
+
+    def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
+        with self._source.database.snapshot(self._connection):
+            return split(self._connection, self._tables, shard, range_, parts, rows)
+
+    def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
+        with self._source.database.write(self._connection):
+            attempt = draw_attempt(self._connection, self.info.name, above)
+            self._source.begin_on(self._connection, self._tables, consumer, starts, by=by)
+        return attempt
+
+
+class SqliteOpening(SqliteControl, SqliteReader, SqliteCursors):
+    """The part of the source that opens feeds."""
+
+    @contextmanager
+    def open(self, feed: str) -> Iterator[SqliteOpenFeed]:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
+        with self.database.connect() as connection:
+            yield SqliteOpenFeed(self, connection, load_feed(connection, feed))
