@@ -102,16 +102,15 @@ def _plan(
     columns = shaped_schema(feed.schema(), request.options.shape, feed=request.feed)
     gaps = _gaps(columns)
     check_shards(feed.info, request.shards)
-    store.check(feed.database.id, request.options)
+    store.check(feed.database, request.options)
     names = kept_names(columns.names, store.column_names())
-    made_at = source.now()
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database. The seal may add shards, but none that was named.
     if request.shards is not None:
         check_known_shards(request.feed, request.shards, list(feed.state(request.consumer).shards), "export")
     check_not_restored(source, store, feed.info.sealed_until)
     begun = time.monotonic()
-    seals = feed.seal(ordered[-1].end if ordered is not None else made_at)
+    seals = feed.seal(ordered[-1].end if ordered is not None else feed.opened_at)
     if on_sealed is not None:
         on_sealed(timedelta(seconds=time.monotonic() - begun))
     shards = list(request.shards) if request.shards is not None else sorted(seals, key=shard_text)
@@ -130,7 +129,7 @@ def _plan(
     done = committed_before(
         store,
         Start(request.run.rpartition("/")[0], request.consumer, request.options, ()),
-        feed.database.id,
+        feed.database,
         {unit: stale.get(unit.shard, 0) for unit in units},
     )
     rows = _count(feed, state, request, [unit for unit in units if unit not in done])
@@ -146,7 +145,7 @@ def _plan(
         _check_none_lost(store, planned)
     is_new = not store.files.exists(store.layout.claim)
     # The output first: a failed write must not leave a consumer that blocks purges.
-    store.claim(feed.database.id, request.options)
+    store.claim(feed.database, request.options)
     if is_new:
         _warn_if_moved(state, store, request)
     attempt = feed.begin_export(request.consumer, starts, by=request.run, above=store.highest_attempt(units))
@@ -157,11 +156,11 @@ def _plan(
         consumer=request.consumer,
         attempt=attempt,
         run=request.run,
-        made_at=made_at,
+        made_at=feed.opened_at,
         units=tuple(planned),
         seals={shard: seals[shard].until for shard in shards},
         options=request.options,
-        database=feed.database.id,
+        database=feed.database,
         gaps=gaps,
         is_whole=request.shards is None,
         names=names,
@@ -217,8 +216,7 @@ def _beginnings(
     feed: OpenFeed, state: FeedState, request: ExportRequest, shards: Sequence[Shard], after: Ulid
 ) -> dict[Shard, Ulid]:
     """
-    Return where shards begin for the consumer: before the first window of this run, or later; without those
-    that have begun.
+    Return where shards begin for the consumer: before the first window of this run, or later.
 
     A shard that came after windows the consumer has completed held nothing in them (ADR 0001, R7), so they
     are complete for it: a run over old windows must not make it begin there, with a gap to its first event.
@@ -227,13 +225,10 @@ def _beginnings(
     others = min((row.ulid for row in rows.values() if row.frontier.has_moved), default=after)
     starts = {}
     for shard in shards:
+        starts[shard] = after
         if shard in rows:
             _check_cursor(rows[shard].ulid, state.shards[shard], request)
-            if rows[shard].frontier.begin_at(after) != rows[shard].frontier:
-                starts[shard] = after
-            continue
-        starts[shard] = after
-        if others > after and state.shards[shard].purged_upto <= after:
+        elif others > after and state.shards[shard].purged_upto <= after:
             ((before,),) = feed.counts({shard: [UlidRange(after, others)]}).values()
             starts[shard] = after if before else others
     return starts

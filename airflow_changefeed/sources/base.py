@@ -152,11 +152,13 @@ class OpenFeed(Protocol):
     relies on it checks it: a feed that was dropped meanwhile raises FeedNotFoundError or FeedSetupError.
 
     :param info: as of the opening; its resource version may not count the newest change of columns.
-    :param database: where the feed lives.
+    :param database: identity of the feed's database.
+    :param opened_at: the database's clock.
     """
 
     info: FeedInfo
-    database: DatabaseIdentity
+    database: str
+    opened_at: datetime
 
     def schema(self) -> pa.Schema:
         """Return the columns, as ``FeedReader.schema``."""
@@ -175,8 +177,8 @@ class OpenFeed(Protocol):
 
     def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
         """
-        Ensure that an export has rows, as ``CursorStore.begin_consumer``, and draw an attempt token, as
-        ``FeedControl.next_attempt``, in one transaction.
+        Ensure that an export has rows, as ``CursorStore.begin_consumer``, then draw an attempt token, as
+        ``FeedControl.next_attempt``.
         """
 
 
@@ -319,6 +321,14 @@ class FeedReader(Protocol):
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         """Return the marks of inserted history, by number."""
+
+    def connected(self) -> AbstractContextManager[None]:
+        """
+        Keep a connection for a block in which this thread calls for many feeds.
+
+        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
+        :raises SourceUnavailableError: the database did not answer; transient.
+        """
 
     def close(self) -> None:
         """Close what the source holds open; it can be used again afterwards."""

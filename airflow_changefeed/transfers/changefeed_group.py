@@ -188,11 +188,12 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
             except ChangefeedError as error:
                 failed[feed] = error
 
-        for feed in feeds:
-            attempt(feed)
-        # What passes has perhaps passed by now; a retry of the task would plan all of them again.
-        for feed in [feed for feed, error in failed.items() if isinstance(error, TransientError)]:
-            attempt(feed)
+        with run.source.connected():
+            for feed in feeds:
+                attempt(feed)
+            # What passes has perhaps passed by now; a retry of the task would plan all of them again.
+            for feed in [feed for feed, error in failed.items() if isinstance(error, TransientError)]:
+                attempt(feed)
         for feed, error in failed.items():
             name = visible(feed)
             self.log.error("Feed %s cannot be planned: %s: %s", name, type(error).__name__, error.message)

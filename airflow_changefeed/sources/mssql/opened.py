@@ -6,30 +6,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.cursor import Began, check_consumer
 from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import FeedState, RangePart
-from airflow_changefeed.sources.mssql.consumers.cursors import MssqlCursors
+from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.consumers.cursors import MssqlCursors, cursor_row, in_order
+from airflow_changefeed.sources.mssql.feed.calls import MAX_CALLS, Call, Record, call_many
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.feed.reader import MssqlReader
-from airflow_changefeed.sources.mssql.install.identity import MssqlIdentity
+from airflow_changefeed.sources.mssql.feed.reader import (
+    MssqlReader,
+    count_arguments,
+    counted,
+    split,
+    stale_mark,
+    statuses,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class MssqlOpenFeed:
-    """Implements :class:`~airflow_changefeed.sources.base.OpenFeed`."""
+    """Implements :class:`~airflow_changefeed.sources.base.OpenFeed`: one request for each call."""
 
     def __init__(self, source: MssqlOpening, found: MssqlFeed) -> None:
         self._source = source
         self._found = found
         self.info = found.info
-        self.database = source.identity()
+        self.database = found.database
+        self.opened_at = found.read_at
 
     def schema(self) -> pa.Schema:
         """See the protocol, for all that follows."""
@@ -38,27 +49,57 @@ class MssqlOpenFeed:
         return feed_schema(self._found)
 
     def seal(self, until: datetime) -> dict[Shard, Seal]:
-        return self._source.seal(self.info.name, until)
+        return self._source.seal_found(lambda session: self._found, self.info.name, until)
+
+    def _call(self, *calls: Call) -> list[list[Record]]:
+        return self._source.database.ask(
+            lambda session: call_many(session, self._found, calls), feed=self.info.name
+        )
 
     def state(self, consumer: str) -> FeedState:
-        feed = self.info.name
-        marks = self._source.stale_marks(feed)
-        cursors = {row.shard: row for row in self._source.cursors(feed, consumer)}
-        return FeedState(marks, cursors, {status.shard: status for status in self._source.shards(feed)})
+        marks, cursors, shards = self._call(
+            ("list_stale_marks", {}), ("list_cursors", {"consumer": consumer}), ("shards", {})
+        )
+        rows = [cursor_row(self.info.name, row) for row in cursors]
+        return FeedState(
+            [stale_mark(row) for row in marks],
+            {row.shard: row for row in rows},
+            {status.shard: status for status in statuses(self._found, shards)},
+        )
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
-        return {shard: self._source.count(self.info.name, shard, own) for shard, own in ranges.items()}
+        counts: dict[Shard, list[int]] = {}
+        left = iter(ranges.items())
+        while some := list(islice(left, MAX_CALLS)):
+            calls = [("count_feed", count_arguments(self._found, *each)) for each in some]
+            found = zip((shard for shard, _ in some), self._call(*calls), strict=True)
+            counts |= {shard: counted(rows) for shard, rows in found}
+        return counts
 
     def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
-        return self._source.split(self.info.name, shard, range_, parts, rows=rows)
+        def question(session: Session) -> list[RangePart]:
+            return split(session, self._found, shard, range_, parts, rows)
+
+        return self._source.database.ask(question, feed=self.info.name, shard=shard)
 
     def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
-        if starts:
+        check_consumer(consumer)
+        if len(starts) >= MAX_CALLS:
             self._source.begin_consumer(consumer, self.info.name, starts, by=by)
-        return self._source.next_attempt(self.info.name, above=above)
+            starts = {}
+        given = {"consumer": consumer, "by": by, "began": Began.IMPLIED.value}
+        begins: list[Call] = [
+            ("begin_consumer", {**given, "shard_id": self._found.to_sql(shard), "after": starts[shard].bytes})
+            for shard in in_order(starts)
+        ]
+        if begins:
+            begins = ["set xact_abort on; begin transaction", *begins, "commit transaction"]
+        # All of it may be repeated: a token that is lost on the way is never used.
+        ((row,),) = self._call(*begins, ("next_attempt", {"above": above}))
+        return int(row["attempt"])
 
 
-class MssqlOpening(MssqlIdentity, MssqlControl, MssqlReader, MssqlCursors):
+class MssqlOpening(MssqlControl, MssqlReader, MssqlCursors):
     """The part of the source that opens feeds."""
 
     @contextmanager

@@ -37,7 +37,11 @@ def is_common(procedure: str) -> bool:
 
 
 def call(
-    schema: str, procedure: str, arguments: Mapping[str, Any], shard_key_type: str = "int"
+    schema: str,
+    procedure: str,
+    arguments: Mapping[str, Any],
+    shard_key_type: str = "int",
+    suffix: str = "",
 ) -> tuple[str, tuple[Any, ...]]:
     """
     Return the batch that calls one of our procedures, and its values.
@@ -45,13 +49,14 @@ def call(
     :param procedure: for example ``setup_feed``, or ``read_feed:`` with the feed's name behind it.
     :param arguments: by name; None keeps the procedure's default. Declares the types, because the driver
         guesses them from the values, and never binary for a null.
+    :param suffix: of the names of variables, which a batch has once.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     types = parameter_types(procedure.partition(":")[0])
     for name in given.keys() & _FREE_TEXTS:
         given[name] = storable(given[name], int(types[name].removeprefix("nvarchar(").rstrip(")")))
-    declared = ", ".join(f"@{name} {types[name]} = ?" for name in given)
-    named = ", ".join(f"@{name} = @{name}" for name in given)
+    declared = ", ".join(f"@{name}{suffix} {types[name]} = ?" for name in given)
+    named = ", ".join(f"@{name} = @{name}{suffix}" for name in given)
     declare = f"declare {declared}; " if given else ""
     text = f"{declare}exec {quote(schema)}.{quote(procedure)} {named}".rstrip()
     return text.replace("<<shard_type>>", shard_key_type), tuple(given.values())

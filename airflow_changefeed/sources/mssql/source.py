@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
@@ -23,6 +24,7 @@ from airflow_changefeed.sources.mssql.consumers.leases import MssqlLeases
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
 from airflow_changefeed.sources.mssql.feed.history import MssqlHistory
 from airflow_changefeed.sources.mssql.feed.overview import MssqlOverview
+from airflow_changefeed.sources.mssql.install.identity import MssqlIdentity
 from airflow_changefeed.sources.mssql.install.setup import MssqlSetup
 from airflow_changefeed.sources.mssql.opened import MssqlOpening
 
@@ -30,6 +32,7 @@ DEFAULT_SCHEMA = "changefeed"
 
 
 class MssqlFeedSource(
+    MssqlIdentity,
     MssqlOpening,
     MssqlOverview,
     MssqlHistory,
@@ -114,6 +117,10 @@ class MssqlFeedSource(
             **({"read_only_replica": True} if self.database.read_only_replica else {}),
             **({"driver_options": given} if given else {}),
         }
+
+    def connected(self) -> AbstractContextManager[None]:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`; connections are kept anyway."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close the connections that are kept; the next call opens one again."""

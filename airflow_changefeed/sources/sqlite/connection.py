@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,16 @@ from airflow_changefeed.exceptions import (
     LockTimeoutError,
     SourceUnavailableError,
 )
+
+
+class _Kept(threading.local):
+    """A thread's connections that are kept and not in use, by the number of their database."""
+
+    def __init__(self) -> None:
+        self.connections: dict[int, sqlite3.Connection] = {}
+
+
+_KEPT = _Kept()
 
 
 class SqliteDatabase:
@@ -53,6 +64,15 @@ class SqliteDatabase:
         :raises ConnectionNotUsableError: no such file, or not a SQLite database.
         :raises LockTimeoutError: another writer was busy for longer than the lock timeout.
         """
+        kept = None if wal else _KEPT.connections.pop(id(self), None)
+        if kept is not None:
+            try:
+                with self.named_errors():
+                    yield kept
+            finally:
+                kept.text_factory = str
+                _KEPT.connections[id(self)] = kept
+            return
         with self.named_errors():
             uri = f"{Path(self.path).absolute().as_uri()}?mode=rw"
             connection = sqlite3.connect(uri, uri=True, timeout=self.lock_timeout, isolation_level=None)
@@ -62,6 +82,21 @@ class SqliteDatabase:
                 yield connection
             finally:
                 connection.close()
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """
+        Run a block in which this thread's calls share a connection, one at a time.
+
+        Opening one reads the file's schema, which grows with its feeds. Not for blocks that fork, or in which
+        another library opens the file (ADR 0003).
+        """
+        with self.connect() as connection:
+            _KEPT.connections[id(self)] = connection
+            try:
+                yield
+            finally:
+                _KEPT.connections.pop(id(self), None)
 
     def _to_wal(self, connection: sqlite3.Connection) -> None:
         """

@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.feed import DatabaseIdentity, Seal, Shard
+from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import FeedState, RangePart
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
@@ -38,38 +39,53 @@ class SqliteOpenFeed:
         self._connection = connection
         self._tables = tables
         self.info = tables.info
-        self.database = DatabaseIdentity(tables.database)
+        self.database = tables.database
+        self.opened_at = source.database.now()
 
     def schema(self) -> pa.Schema:
         """See the protocol, for all that follows."""
         return feed_schema(self._tables)
 
+    @contextmanager
+    def _asked(self) -> Iterator[sqlite3.Connection]:
+        """Give errors our names; a table that is missing may be that of a feed that was dropped meanwhile."""
+        try:
+            with self._source.database.named_errors():
+                yield self._connection
+        except FeedSetupError:
+            load_feed(self._connection, self.info.name)
+            raise
+
     def seal(self, until: datetime) -> dict[Shard, Seal]:
-        return self._source.seal_on(self._connection, self._tables, until)
+        with self._asked() as connection:
+            return self._source.seal_on(connection, self._tables, until)
 
     def state(self, consumer: str) -> FeedState:
         feed = self.info.name
-        marks = stale_marks(self._connection, feed)
-        rows = cursor_rows(self._connection, feed, consumer)
-        known = self._connection.execute(
-            'select floor_ms from "changefeed.registry" where feed = ? and kind = ? and shard_key_type = ?',
-            (feed, self.info.kind.value, self.info.shard_key_type),
-        ).fetchone()
-        tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(self._connection, feed)
-        statuses = known_shards(self._connection, tables)
-        return FeedState(marks, {row.shard: row for row in rows}, {one.shard: one for one in statuses})
+        with self._asked() as connection:
+            marks = stale_marks(connection, feed)
+            rows = cursor_rows(connection, feed, consumer)
+            known = connection.execute(
+                'select floor_ms from "changefeed.registry" '
+                "where feed = ? and kind = ? and shard_key_type = ?",
+                (feed, self.info.kind.value, self.info.shard_key_type),
+            ).fetchone()
+            tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(connection, feed)
+            shards = known_shards(connection, tables)
+        return FeedState(marks, {row.shard: row for row in rows}, {one.shard: one for one in shards})
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
-        return {shard: count(self._connection, self._tables, shard, own) for shard, own in ranges.items()}
+        with self._asked() as connection:
+            return {shard: count(connection, self._tables, shard, own) for shard, own in ranges.items()}
 
     def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
-        with self._source.database.snapshot(self._connection):
-            return split(self._connection, self._tables, shard, range_, parts, rows)
+        with self._asked() as connection, self._source.database.snapshot(connection):
+            return split(connection, self._tables, shard, range_, parts, rows)
 
     def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
-        with self._source.database.write(self._connection):
-            attempt = draw_attempt(self._connection, self.info.name, above)
-            self._source.begin_on(self._connection, self._tables, consumer, starts, by=by)
+        with self._asked() as connection, self._source.database.write(connection):
+            attempt = draw_attempt(connection, self.info.name, above)
+            self._source.begin_on(connection, self._tables, consumer, starts, by=by)
         return attempt
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
@@ -67,6 +68,10 @@ class SqliteFeedSource(
             "lock_timeout": self.database.lock_timeout,
             "bulk_reader": self.bulk_reader,
         }
+
+    def connected(self) -> AbstractContextManager[None]:
+        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
+        return self.database.keep()
 
     def close(self) -> None:
         """Do nothing: no connection outlives the call that opened it."""

@@ -80,3 +80,18 @@ def test_planning_finds_its_feed_once(tmp_path: Path) -> None:
     work = _planned(tmp_path / "one", 1)
     assert work.connections == 1
     assert len(work.statements) <= 25
+
+
+def test_many_feeds_are_planned_on_one_connection(tmp_path: Path) -> None:
+    """Where the caller keeps it: another one would read the schema of all feeds again."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(1, 0)
+
+    def plans() -> None:
+        with flights.source.connected():
+            for number in range(3):
+                flights.plan(ExportStore(str(tmp_path / f"out{number}"), FEED), hours(0, 1))
+            flights.source.feed(FEED)
+
+    assert Work().of(plans).connections == 1
+    assert Work().of(lambda: flights.source.feed(FEED)).connections == 1

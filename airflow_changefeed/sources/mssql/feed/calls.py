@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
@@ -14,6 +14,10 @@ from airflow_changefeed.sources.mssql.names import literal, quote
 from airflow_changefeed.sources.mssql.procedures import call
 
 Record = dict[str, Any]
+#: A procedure and its arguments by name; or SQL between calls.
+Call = tuple[str, Mapping[str, Any]] | str
+#: Calls in a request, which has 2,100 parameters at most.
+MAX_CALLS = 300
 #: A result: names of its columns, and rows.
 Result = tuple[list[str], list[tuple[Any, ...]]]
 
@@ -29,6 +33,21 @@ def call_results(
     """
     sql, values = feed.call(procedure, arguments)
     return records(session.execute(sql, *values))
+
+
+def call_many(session: Session, feed: MssqlFeed, calls: Sequence[Call]) -> list[list[Record]]:
+    """
+    Call some of the feed's procedures in one request.
+
+    :param calls: ``MAX_CALLS`` at most.
+    :return: the rows of each of their results.
+    """
+    batches = [
+        (each, ()) if isinstance(each, str) else feed.call(*each, suffix=f"_{place}")
+        for place, each in enumerate(calls)
+    ]
+    text = "; ".join(sql for sql, _ in batches)
+    return records(session.execute(text, *(value for _, values in batches for value in values)))
 
 
 def call_for_all(

@@ -40,16 +40,18 @@ def load_feeds(
     :raises FeedSetupError: an older version of this package is installed.
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
+    own = "where name = @feed" if feed else ""
     columns = (
         "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
-        "max_hold_ms, upgrade_problem, "
+        "max_hold_ms, upgrade_problem, sysutcdatetime() as read_at, "
+        f"(select convert(varchar(36), id) from {quote(schema)}.[database_identity]) as database_id, "
         "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
     )
     try:
-        rows = session.records(
+        results = session.execute(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
-            f"declare @feed nvarchar(128) = nullif(?, N''); {note} "
-            f"{registered(schema, columns, 'where name = @feed' if feed else '')}",
+            f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
+            + (f"; {_columns_of(schema, feed)}" if is_fresh else ""),
             feed or "",
         )
     except Exception as error:
@@ -62,10 +64,17 @@ def load_feeds(
                 schema=schema,
             ) from error
         raise
+    rows, *found_columns = ([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):
-        found_columns = _columns(session, schema, feed)
-        session.columns |= {name: found_columns.get(number, []) for number, name in known.items()}
+        if not is_fresh:
+            found_columns = [
+                session.records(f"declare @feed nvarchar(128) = ?; {_columns_of(schema, feed)}", feed or "")
+            ]
+        by_feed: dict[int, list[dict[str, Any]]] = {}
+        for column in found_columns[0]:
+            by_feed.setdefault(column["feed_id"], []).append(column)
+        session.columns |= {name: by_feed.get(number, []) for number, name in known.items()}
         session.captures |= _captures(session, schema, known)
     found = [
         _feed(schema, row, session.columns[name], session.captures.get(name))
@@ -124,6 +133,8 @@ def _feed(
         refusals={column["name"]: reason for column in columns if (reason := column_refusal(column))},
         capture=capture,
         upgrade_problem=row["upgrade_problem"],
+        database=str(row["database_id"]).lower(),
+        read_at=as_time(row["read_at"]),
     )
 
 
@@ -139,16 +150,10 @@ def column_refusal(column: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _columns(session: Session, schema: str, feed: str | None) -> dict[int, list[dict[str, Any]]]:
-    """Return the columns of the feeds' tables."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    sql = (
-        f"declare @feed nvarchar(128) = ?; {columns_sql(schema, 'feeds', 'feed_id')} "
-        f"{'where x.name = @feed ' if feed else ''}order by x.feed_id, c.column_id"
-    )
-    for row in session.records(sql, feed or ""):
-        found.setdefault(row["feed_id"], []).append(row)
-    return found
+def _columns_of(schema: str, feed: str | None) -> str:
+    """Return the query for the columns of the feeds' tables, or of ``@feed``."""
+    own = "where x.name = @feed " if feed else ""
+    return f"{columns_sql(schema, 'feeds', 'feed_id')} {own}order by x.feed_id, c.column_id"
 
 
 def columns_sql(schema: str, registered: str, *also: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 
 from airflow_changefeed.core.feed import Seal, Shard
@@ -12,7 +13,9 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.calls import call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
 
@@ -37,16 +40,20 @@ class MssqlControl:
         return self.database.ask(drain, feed=feed)
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
-        end = without_zone(until)
+        return self.seal_found(lambda session: load_feed(session, self.database.schema, feed), feed, until)
+
+    def seal_found(
+        self, find: Callable[[Session], MssqlFeed], feed: str, until: datetime
+    ) -> dict[Shard, Seal]:
+        """Seal a feed that was found, or is found first."""
+        arguments = {"until": without_zone(until), "lock_timeout": self.database.lock_timeout_ms}
 
         def seal(session: Session) -> dict[Shard, Seal]:
-            found = load_feed(session, self.database.schema, feed)
-            sql, values = found.call(
-                "seal_feed", {"until": end, "lock_timeout": self.database.lock_timeout_ms}
-            )
+            found = find(session)
+            (rows,) = call_results(session, found, "seal_feed", arguments)
             seals = (
                 Seal(found.from_sql(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
-                for row in by_shard(session.records(sql, *values))
+                for row in by_shard(rows)
             )
             return {seal.shard: seal for seal in seals}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +56,8 @@ class MssqlFeed:
     :param refusals: why a column cannot be exported although its type can, by column name.
     :param capture: the capture, or None for a user's table.
     :param upgrade_problem: why its upgrade failed, or None.
+    :param database: identity of the database.
+    :param read_at: the database's clock when the row was read.
     """
 
     schema: str
@@ -70,20 +73,24 @@ class MssqlFeed:
     refusals: Mapping[str, str] = field(default_factory=dict)
     capture: MssqlCapture | None = None
     upgrade_problem: str | None = None
+    database: str = ""
+    read_at: datetime = datetime.min
 
     def object(self, kind: str) -> str:
         """Return the name of one of the feed's objects, for example ``feed``."""
         return f"{quote(self.schema)}.{quote(f'{kind}:{self.name}')}"
 
-    def call(self, procedure: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    def call(
+        self, procedure: str, arguments: Mapping[str, Any], suffix: str = ""
+    ) -> tuple[str, tuple[Any, ...]]:
         """
         Return the batch that calls a procedure for this feed, and its values, as :func:`call`.
 
         :param procedure: the feed's own, or one common to all feeds, which gets the feed's name.
         """
         if is_common(procedure):
-            return call(self.schema, procedure, {"feed": self.name, **arguments})
-        return call(self.schema, f"{procedure}:{self.name}", arguments, self.shard_key_type)
+            return call(self.schema, procedure, {"feed": self.name, **arguments}, suffix=suffix)
+        return call(self.schema, f"{procedure}:{self.name}", arguments, self.shard_key_type, suffix)
 
     @property
     def upgrade_statement(self) -> str:

@@ -14,6 +14,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.feed.calls import Record, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.poll import poll
@@ -77,7 +78,9 @@ class MssqlReader:
         )
 
     def shards(self, feed: str) -> list[ShardStatus]:
-        return self._ask(feed, _shards)
+        return self._ask(
+            feed, lambda session, found: statuses(found, *call_results(session, found, "shards", {}))
+        )
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         check_consumer(consumer)
@@ -121,39 +124,17 @@ class MssqlReader:
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
         def count(session: Session, found: MssqlFeed) -> list[int]:
-            value = found.to_sql(shard)
-            if not ranges:
-                return []
-            raw = b"".join(range_.after.bytes + range_.upto.bytes for range_ in ranges)
-            sql, values = found.call("count_feed", {"shard_id": value, "ranges": raw})
-            rows = session.records(sql, *values)
-            return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
+            arguments = count_arguments(found, shard, ranges)
+            return counted(*call_results(session, found, "count_feed", arguments)) if ranges else []
 
         return self._ask(feed, count, shard)
 
     def split(
         self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
-        if not 1 <= parts <= MAX_PARTS:
-            raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
-
-        def split(session: Session, found: MssqlFeed) -> list[RangePart]:
-            arguments = {
-                "shard_id": found.to_sql(shard),
-                "after": range_.after.bytes,
-                "upto": range_.upto.bytes,
-                "parts": parts,
-                "rows": rows,
-            }
-            sql, values = found.call("split_feed", arguments)
-            pieces, start = [], range_.after
-            for row in session.records(sql, *values):
-                end = Ulid.of_bytes(row["upto"])
-                pieces.append(RangePart(UlidRange(start, end), int(row["rows"])))
-                start = end
-            return pieces
-
-        return self._ask(feed, split, shard)
+        return self._ask(
+            feed, lambda session, found: split(session, found, shard, range_, parts, rows), shard
+        )
 
     def schema(self, feed: str) -> pa.Schema:
         from airflow_changefeed.sources.mssql.capture.query import feed_schema
@@ -177,13 +158,46 @@ class MssqlReader:
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
-            sql, values = found.call("list_stale_marks", {})
-            return [stale_mark(row) for row in session.records(sql, *values)]
+            (rows,) = call_results(session, found, "list_stale_marks", {})
+            return [stale_mark(row) for row in rows]
 
         return self._ask(feed, marks)
 
 
-def _shards(session: Session, found: MssqlFeed) -> list[ShardStatus]:
+def count_arguments(found: MssqlFeed, shard: Shard, ranges: Sequence[UlidRange]) -> dict[str, Any]:
+    """Return the arguments of ``count_feed``."""
+    raw = b"".join(range_.after.bytes + range_.upto.bytes for range_ in ranges)
+    return {"shard_id": found.to_sql(shard), "ranges": raw}
+
+
+def counted(rows: list[Record]) -> list[int]:
+    """Return the counts of ``count_feed``, in the order of its ranges."""
+    return [int(row["rows"]) for row in sorted(rows, key=lambda row: int(row["place"]))]
+
+
+def split(
+    session: Session, found: MssqlFeed, shard: Shard, range_: UlidRange, parts: int, rows: int | None
+) -> list[RangePart]:
+    """Split a range into parts of about the same number of events."""
+    if not 1 <= parts <= MAX_PARTS:
+        raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+    arguments = {
+        "shard_id": found.to_sql(shard),
+        "after": range_.after.bytes,
+        "upto": range_.upto.bytes,
+        "parts": parts,
+        "rows": rows,
+    }
+    pieces, start = [], range_.after
+    for row in call_results(session, found, "split_feed", arguments)[0]:
+        end = Ulid.of_bytes(row["upto"])
+        pieces.append(RangePart(UlidRange(start, end), int(row["rows"])))
+        start = end
+    return pieces
+
+
+def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
+    """Return the state of each shard, from the rows of ``shards``."""
     return [
         ShardStatus(
             shard=found.from_sql(row["shard_id"]),
@@ -193,7 +207,7 @@ def _shards(session: Session, found: MssqlFeed) -> list[ShardStatus]:
             purged_upto=Ulid.of_bytes(row["purged_upto"]),
             has_outbox=bool(row["has_outbox"]),
         )
-        for row in by_shard(session.records(found.call("shards", {})[0]))
+        for row in by_shard(rows)
     ]
 
 

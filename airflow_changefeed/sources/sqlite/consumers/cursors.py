@@ -75,19 +75,23 @@ class SqliteCursors:
         check_consumer(consumer)
         feed = tables.info.name
         _check_of_export(connection, feed, consumer)
-        if not starts:
-            return
         known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        is_changed = False
         for shard, after in starts.items():
             check_shard(shard, tables.info.shard_key_type)
-            # One that begins in the future would pass over all that comes until then.
-            check_beyond(connection, tables, shard, after)
             row = known.get(shard)
+            if row is None or after > row.ulid:
+                # One that begins in the future would pass over all that comes until then.
+                check_beyond(connection, tables, shard, after)
             if row is None:
                 self.insert_cursor(connection, consumer, feed, shard, after, by, began)
             elif (frontier := row.frontier.begin_at(after)) != row.frontier:
                 self._update(connection, row, frontier, min(row.ack, after), row.began, by)
-        self.remembered(connection, consumer, feed, known, why)
+            else:
+                continue
+            is_changed = True
+        if is_changed:
+            self.remembered(connection, consumer, feed, known, why)
 
     def remembered(
         self,

@@ -233,15 +233,17 @@ def count(
     connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]
 ) -> list[int]:
     """Count the events of a shard in ranges, ascending."""
-    sql = f"select count(*) from {tables.feed} where {_in_range(tables)}"
     value = tables.to_sql(shard)
-    counts = [
-        int(connection.execute(sql, (value, range_.after.bytes, range_.upto.bytes)).fetchone()[0])
-        for range_ in ranges
-    ]
-    # Checked afterwards, because a purge stores its bound before it deletes rows (R12).
-    for range_ in ranges[:1]:
-        check_purged(connection, tables, shard, range_.after)
+    sql = (
+        f"select count(*), (select purged_upto from {tables.state} where shard_id = ?) "
+        f"from {tables.feed} where {_in_range(tables)}"
+    )
+    counts = []
+    for range_ in ranges:
+        row = connection.execute(sql, (value, value, range_.after.bytes, range_.upto.bytes)).fetchone()
+        counts.append(int(row[0]))
+        if row[1] is not None and range_.after.bytes < row[1]:
+            check_purged(connection, tables, shard, range_.after)
     return counts
 
 
