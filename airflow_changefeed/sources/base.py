@@ -214,7 +214,7 @@ class FeedReader(Protocol):
         """
         Find a feed for an operation that asks more than one thing of it; keep it no longer than that.
 
-        :raises FeedNotFoundError: the feed does not exist; terminal.
+        :raises FeedNotFoundError: the feed does not exist.
         """
 
     def shards(self, feed: str) -> list[ShardStatus]:
@@ -326,8 +326,8 @@ class FeedReader(Protocol):
         """
         Keep a connection for a block in which this thread calls for many feeds.
 
-        :raises ConnectionNotUsableError: the database refuses the connection; terminal.
-        :raises SourceUnavailableError: the database did not answer; transient.
+        :raises ConnectionNotUsableError: the database refuses the connection.
+        :raises SourceUnavailableError: the database did not answer.
         """
 
     def close(self) -> None:

@@ -43,7 +43,6 @@ class MssqlOpenFeed:
         self.opened_at = found.read_at
 
     def schema(self) -> pa.Schema:
-        """See the protocol, for all that follows."""
         from airflow_changefeed.sources.mssql.capture.query import feed_schema
 
         return feed_schema(self._found)
@@ -104,7 +103,6 @@ class MssqlOpening(MssqlControl, MssqlReader, MssqlCursors):
 
     @contextmanager
     def open(self, feed: str) -> Iterator[MssqlOpenFeed]:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`; holds no connection."""
         schema = self.database.schema
         yield MssqlOpenFeed(
             self,

@@ -119,7 +119,7 @@ class MssqlFeedSource(
         }
 
     def connected(self) -> AbstractContextManager[None]:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`; connections are kept anyway."""
+        # Connections are kept anyway.
         return nullcontext()
 
     def close(self) -> None:

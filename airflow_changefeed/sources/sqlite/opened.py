@@ -43,7 +43,6 @@ class SqliteOpenFeed:
         self.opened_at = source.database.now()
 
     def schema(self) -> pa.Schema:
-        """See the protocol, for all that follows."""
         return feed_schema(self._tables)
 
     @contextmanager
@@ -94,6 +93,5 @@ class SqliteOpening(SqliteControl, SqliteReader, SqliteCursors):
 
     @contextmanager
     def open(self, feed: str) -> Iterator[SqliteOpenFeed]:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
         with self.database.connect() as connection:
             yield SqliteOpenFeed(self, connection, load_feed(connection, feed))

@@ -70,7 +70,6 @@ class SqliteFeedSource(
         }
 
     def connected(self) -> AbstractContextManager[None]:
-        """See :class:`~airflow_changefeed.sources.base.FeedReader`."""
         return self.database.keep()
 
     def close(self) -> None:

@@ -160,10 +160,16 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     :param feed_id: only this feed; None for all.
     :return: None if the login cannot see them.
     """
+    results = session.execute(f"declare @feed_id int = ?; {registry_sql(schema)}", feed_id or 0)
+    return read_registry([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
+
+
+def registry_sql(schema: str) -> str:
+    """Return the question for the capture of ``@feed_id``, or for all (0); no result for who may not ask."""
     registry = quote(schema)
     may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))
-    results = session.execute(
-        f"declare @feed_id int = ?; if {may_select} begin "
+    return (
+        f"if {may_select} begin "
         "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
         "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.on_ddl, c.has_ddl, "
         "c.not_for_replication, c.is_enabled, c.enabled_at, "
@@ -177,12 +183,14 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
         f"{_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
         "select g.number, g.capture_id, g.table_no, g.reason, g.found_at, g.after_time, g.resolved_at, "
         "g.resolved_by, g.note "
-        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end",
-        feed_id or 0,
+        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end"
     )
-    if not results:
-        return None
-    return Registry(*([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results))
+
+
+def read_registry(results: Iterable[Sequence[Row]]) -> Registry | None:
+    """Return what :func:`registry_sql` gave; None for no result."""
+    found = list(results)
+    return Registry(*found) if found else None
 
 
 def load_capture(session: Session, schema: str, name: str) -> tuple[Registry, Row]:

@@ -10,7 +10,13 @@ from typing import Any
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
-from airflow_changefeed.sources.mssql.capture.registry import is_of_capture, load_registry
+from airflow_changefeed.sources.mssql.capture.registry import (
+    Registry,
+    is_of_capture,
+    load_registry,
+    read_registry,
+    registry_sql,
+)
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed
@@ -19,6 +25,8 @@ from airflow_changefeed.sources.mssql.install.versions import note_schemas, regi
 from airflow_changefeed.sources.mssql.names import as_time, quote
 from airflow_changefeed.sources.near import no_feed
 
+#: Sets the variable of :func:`registry_sql` for ``@feed``; of no feed to -1.
+_ITS_CAPTURE = "declare @feed_id int = isnull((select feed_id from {}.[feeds] where name = @feed), -1);"
 #: Year of the floor of a feed never sealed.
 _NEVER_SEALED = 1970
 
@@ -51,7 +59,8 @@ def load_feeds(
         results = session.execute(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
-            + (f"; {_columns_of(schema, feed)}" if is_fresh else ""),
+            + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
+            + (f"; {_ITS_CAPTURE.format(quote(schema))} {registry_sql(schema)}" if is_fresh and feed else ""),
             feed or "",
         )
     except Exception as error:
@@ -64,18 +73,18 @@ def load_feeds(
                 schema=schema,
             ) from error
         raise
-    rows, *found_columns = ([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
+    rows, *more = ([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):
         if not is_fresh:
-            found_columns = [
+            more = [
                 session.records(f"declare @feed nvarchar(128) = ?; {_columns_of(schema, feed)}", feed or "")
             ]
         by_feed: dict[int, list[dict[str, Any]]] = {}
-        for column in found_columns[0]:
+        for column in more[0]:
             by_feed.setdefault(column["feed_id"], []).append(column)
         session.columns |= {name: by_feed.get(number, []) for number, name in known.items()}
-        session.captures |= _captures(session, schema, known)
+        session.captures |= _captures(session, schema, known, read_registry(more[1:]))
     found = [
         _feed(schema, row, session.columns[name], session.captures.get(name))
         for row in rows
@@ -85,11 +94,16 @@ def load_feeds(
 
 
 def _captures(
-    session: Session, schema: str, known: Mapping[int, tuple[str, int, str]]
+    session: Session, schema: str, known: Mapping[int, tuple[str, int, str]], registry: Registry | None
 ) -> dict[tuple[str, int, str], MssqlCapture]:
-    """Return the captures among feeds; no query if there are none."""
+    """
+    Return the captures among feeds; no query if there are none.
+
+    :param registry: that of the feed, where it was read with it.
+    """
     found = [number for number, name in known.items() if is_of_capture(_keys(session.columns[name]))]
-    registry = load_registry(session, schema, found[0] if len(found) == 1 else None) if found else None
+    if found and registry is None:
+        registry = load_registry(session, schema, found[0] if len(found) == 1 else None)
     captures = registry.for_readers() if registry else {}
     return {known[number]: captures[number] for number in found if number in captures}
 
