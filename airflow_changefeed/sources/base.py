@@ -172,8 +172,16 @@ class OpenFeed(Protocol):
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
         """Count the events of each shard in its ranges, as ``FeedReader.count``."""
 
-    def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
-        """Split a range, as ``FeedReader.split``."""
+    def split(
+        self, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
+        """
+        Split a range into at most ``parts`` consecutive ranges of about the same number of events.
+
+        :param parts: 1 to 10_000.
+        :param rows: events in the range from a preceding :meth:`counts`, to save counting again.
+        :return: ranges that together are ``range_``, each with at least one event; empty when it has none.
+        """
 
     def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
         """
@@ -261,17 +269,6 @@ class FeedReader(Protocol):
 
         :param ranges: ascending, not overlapping.
         :raises PurgedError: a range reaches below what was purged.
-        """
-
-    def split(
-        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
-    ) -> list[RangePart]:
-        """
-        Split a range into at most ``parts`` consecutive ranges of about the same number of events.
-
-        :param parts: 1 to 10_000.
-        :param rows: events in the range from a preceding :meth:`count`, to save counting again.
-        :return: ranges that together are ``range_``, each with at least one event; empty when it has none.
         """
 
     def schema(self, feed: str) -> pa.Schema:

@@ -127,20 +127,22 @@ def plan_partitions(
     :return: partitions in the order of shard and ULID; none where there are no events.
     :raises PurgedError: a range reaches below what was purged.
     """
-    counts = [source.count(feed, each.shard, [each.range])[0] for each in ranges]
-    total = sum(counts)
-    if not total:
-        return []
-    aimed = most or -(-total // PARTITION_ROWS)
-    size = -(-total // aimed)
     pieces: list[Piece] = []
-    for each, rows in zip(ranges, counts, strict=True):
-        parts = min(-(-rows // size), _MOST_PARTS)
-        if parts > 1:
-            split = source.split(feed, each.shard, each.range, parts, rows=rows)
-            pieces += [Piece(each.shard, part.range, part.rows) for part in split]
-        elif parts:
-            pieces.append(Piece(each.shard, each.range, rows))
+    with source.open(feed) as found:
+        counts = found.counts({each.shard: [each.range] for each in ranges})
+        total = sum(rows for (rows,) in counts.values())
+        if not total:
+            return []
+        aimed = most or -(-total // PARTITION_ROWS)
+        size = -(-total // aimed)
+        for each in ranges:
+            (rows,) = counts[each.shard]
+            parts = min(-(-rows // size), _MOST_PARTS)
+            if parts > 1:
+                split = found.split(each.shard, each.range, parts, rows=rows)
+                pieces += [Piece(each.shard, part.range, part.rows) for part in split]
+            elif parts:
+                pieces.append(Piece(each.shard, each.range, rows))
     groups: dict[int, list[Piece]] = {}
     before = 0
     for piece in pieces:

@@ -101,7 +101,8 @@ def _split(source: MssqlFeedSource) -> float:
     taken = []
     for _ in range(SPLITS):
         started = time.perf_counter()
-        parts = source.split(feed_name(LARGE), SHARD, month().range, _parts(LARGE), rows=LARGE)
+        with source.open(feed_name(LARGE)) as found:
+            parts = found.split(SHARD, month().range, _parts(LARGE), rows=LARGE)
         taken.append(time.perf_counter() - started)
         if len(parts) != _parts(LARGE):
             raise RuntimeError(f"split into {len(parts)}")

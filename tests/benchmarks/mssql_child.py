@@ -132,8 +132,8 @@ class Jdbc(Way):
             {"spark.jars.packages": JDBC_DRIVER, "spark.sql.session.timeZone": "UTC"}, is_javas_work=True
         )
         warm_up(self._spark)
-        with closing(self.source()) as source:
-            parts = source.split(feed_name(rows), SHARD, month().range, -(-rows // PART_ROWS))
+        with closing(self.source()) as source, source.open(feed_name(rows)) as found:
+            parts = found.split(SHARD, month().range, -(-rows // PART_ROWS))
         self._ranges = [
             f"ulid > 0x{part.range.after.bytes.hex()} and ulid <= 0x{part.range.upto.bytes.hex()}"
             for part in parts

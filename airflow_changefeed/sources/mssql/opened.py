@@ -75,7 +75,9 @@ class MssqlOpenFeed:
             counts |= {shard: counted(rows) for shard, rows in found}
         return counts
 
-    def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
+    def split(
+        self, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
         def question(session: Session) -> list[RangePart]:
             return split(session, self._found, shard, range_, parts, rows)
 

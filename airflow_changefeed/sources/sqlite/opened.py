@@ -77,7 +77,9 @@ class SqliteOpenFeed:
         with self._asked() as connection:
             return {shard: count(connection, self._tables, shard, own) for shard, own in ranges.items()}
 
-    def split(self, shard: Shard, range_: UlidRange, parts: int, *, rows: int) -> list[RangePart]:
+    def split(
+        self, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
+    ) -> list[RangePart]:
         with self._asked() as connection, self._source.database.snapshot(connection):
             return split(connection, self._tables, shard, range_, parts, rows)
 

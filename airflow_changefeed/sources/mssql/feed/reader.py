@@ -129,13 +129,6 @@ class MssqlReader:
 
         return self._ask(feed, count, shard)
 
-    def split(
-        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
-    ) -> list[RangePart]:
-        return self._ask(
-            feed, lambda session, found: split(session, found, shard, range_, parts, rows), shard
-        )
-
     def schema(self, feed: str) -> pa.Schema:
         from airflow_changefeed.sources.mssql.capture.query import feed_schema
 

@@ -127,12 +127,6 @@ class SqliteReader:
         with self.database.connect() as connection, self.database.snapshot(connection):
             return count(connection, load_feed(connection, feed), shard, ranges)
 
-    def split(
-        self, feed: str, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
-    ) -> list[RangePart]:
-        with self.database.connect() as connection, self.database.snapshot(connection):
-            return split(connection, load_feed(connection, feed), shard, range_, parts, rows)
-
     def schema(self, feed: str) -> pa.Schema:
         with self.database.connect() as connection:
             return feed_schema(load_feed(connection, feed))
