@@ -167,7 +167,7 @@ class OpenFeed(Protocol):
         """Drain and seal, as ``FeedControl.seal``, in transactions of its own."""
 
     def state(self, consumer: str) -> FeedState:
-        """Return shards, marks, and a consumer's cursors, without waiting for a writer."""
+        """Return marks, a consumer's cursors, and shards, read in this order."""
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
         """Count the events of each shard in its ranges, as ``FeedReader.count``."""

@@ -21,12 +21,14 @@ from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.reader import (
     MssqlReader,
+    by_shard,
     count_arguments,
     counted,
     split,
     stale_mark,
     statuses,
 )
+from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,11 +50,18 @@ class MssqlOpenFeed:
         return feed_schema(self._found)
 
     def seal(self, until: datetime) -> dict[Shard, Seal]:
-        return self._source.seal_found(lambda session: self._found, self.info.name, until)
+        arguments = {"until": without_zone(until), "lock_timeout": self._source.database.lock_timeout_ms}
+        # Sealing again is harmless.
+        (rows,) = self._call(("seal_feed", arguments), until=until)
+        seals = (
+            Seal(self._found.from_sql(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
+            for row in by_shard(rows)
+        )
+        return {seal.shard: seal for seal in seals}
 
-    def _call(self, *calls: Call) -> list[list[Record]]:
+    def _call(self, *calls: Call, **facts: object) -> list[list[Record]]:
         return self._source.database.ask(
-            lambda session: call_many(session, self._found, calls), feed=self.info.name
+            lambda session: call_many(session, self._found, calls), feed=self.info.name, **facts
         )
 
     def state(self, consumer: str) -> FeedState:
@@ -101,7 +110,11 @@ class MssqlOpenFeed:
 
 
 class MssqlOpening(MssqlControl, MssqlReader, MssqlCursors):
-    """The part of the source that opens feeds."""
+    """The part of the source that opens feeds, and seals."""
+
+    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
+        with self.open(feed) as found:
+            return found.seal(until)
 
     @contextmanager
     def open(self, feed: str) -> Iterator[MssqlOpenFeed]:

@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drain, seal and purge, in SQL Server; the procedures take the locks (ADR 0001)."""
+"""Drain and purge, in SQL Server; the procedures take the locks (ADR 0001)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 
-from airflow_changefeed.core.feed import Seal, Shard
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
+from airflow_changefeed.sources.mssql.names import as_ulid, without_zone
 
 _MAX_BATCH_ROWS = 1_000_000
 
 
 class MssqlControl:
-    """The part of the source that drains, seals and purges."""
+    """The part of the source that drains and purges."""
 
     database: MssqlDatabase
 
@@ -38,27 +35,6 @@ class MssqlControl:
 
         # Draining again orders and counts what is left.
         return self.database.ask(drain, feed=feed)
-
-    def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
-        return self.seal_found(lambda session: load_feed(session, self.database.schema, feed), feed, until)
-
-    def seal_found(
-        self, find: Callable[[Session], MssqlFeed], feed: str, until: datetime
-    ) -> dict[Shard, Seal]:
-        """Seal a feed that was found, or is found first."""
-        arguments = {"until": without_zone(until), "lock_timeout": self.database.lock_timeout_ms}
-
-        def seal(session: Session) -> dict[Shard, Seal]:
-            found = find(session)
-            (rows,) = call_results(session, found, "seal_feed", arguments)
-            seals = (
-                Seal(found.from_sql(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
-                for row in by_shard(rows)
-            )
-            return {seal.shard: seal for seal in seals}
-
-        # Sealing again is harmless.
-        return self.database.ask(seal, feed=feed, until=until)
 
     def purge(
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
