@@ -31,7 +31,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
 )
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.sources.sqlite.feed import adbc
+from airflow_changefeed.sources.sqlite.feed import adbc, names
 from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
 from airflow_changefeed.sources.sqlite.feed.control import DRAIN_ROWS, DRAIN_SHARDS
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables
@@ -384,6 +384,21 @@ def test_fencing_tokens_grow_over_the_life_of_a_feed(user: sqlite3.Connection, t
 def _set_up(path: str, barrier: Any) -> None:
     barrier.wait()
     SqliteFeedSource(path).set_up_feed("t")
+
+
+def test_a_feed_that_is_set_up_while_it_is_looked_for_is_found(
+    user: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file had none of our tables when it was asked for the feed, and has all of them a moment later."""
+    source, is_installed = SqliteFeedSource(str(tmp_path / "feeds.db")), names.is_installed
+
+    def late(connection: sqlite3.Connection) -> bool:
+        monkeypatch.undo()
+        source.set_up_feed("t")
+        return is_installed(connection)
+
+    monkeypatch.setattr(names, "is_installed", late)
+    assert source.feed("t").name == "t"
 
 
 def test_many_may_set_up_the_same_feed_at_once(user: sqlite3.Connection, tmp_path: Path) -> None:

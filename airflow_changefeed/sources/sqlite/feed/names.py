@@ -218,12 +218,14 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
                 feed=feed,
             ) from None
     one, values = ("", ()) if feed is None else ("where r.feed = ?", (feed,))
+    question = f"{_FEEDS} {one} order by r.feed"
     try:
-        rows = connection.execute(f"{_FEEDS} {one} order by r.feed", values).fetchall()
+        rows = connection.execute(question, values).fetchall()
     except sqlite3.OperationalError:
-        if is_installed(connection):
-            raise
-        return []
+        if not is_installed(connection):
+            return []
+        # It was installed since, or a table is missing.
+        rows = connection.execute(question, values).fetchall()
     captures = {}
     if any(has_capture for *_, has_capture in rows):
         captures = {capture.name: capture for capture in load_captures(connection, feed)}
