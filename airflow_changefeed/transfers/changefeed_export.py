@@ -185,7 +185,8 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         from airflow_changefeed.export.request import ExportRequest
         from airflow_changefeed.output.store import ExportStore
 
-        cursors.resolve(run.source, run.variables, self.consumer, feed)
+        with run.source.connected():
+            cursors.resolve(run.source, run.variables, self.consumer, feed)
         request = ExportRequest(
             feed=feed,
             path=self.path,

@@ -64,24 +64,22 @@ class SqliteDatabase:
         :raises ConnectionNotUsableError: no such file, or not a SQLite database.
         :raises LockTimeoutError: another writer was busy for longer than the lock timeout.
         """
-        kept = None if wal else _KEPT.connections.pop(id(self), None)
-        if kept is not None:
-            try:
-                with self.named_errors():
-                    yield kept
-            finally:
-                kept.text_factory = str
-                _KEPT.connections[id(self)] = kept
-            return
+        kept = _KEPT.connections.pop(id(self), None)
         with self.named_errors():
             uri = f"{Path(self.path).absolute().as_uri()}?mode=rw"
-            connection = sqlite3.connect(uri, uri=True, timeout=self.lock_timeout, isolation_level=None)
+            connection = kept or sqlite3.connect(
+                uri, uri=True, timeout=self.lock_timeout, isolation_level=None
+            )
             try:
                 if wal:
                     self._to_wal(connection)
                 yield connection
             finally:
-                connection.close()
+                if kept is None:
+                    connection.close()
+                else:
+                    kept.text_factory = str
+                    _KEPT.connections[id(self)] = kept
 
     @contextmanager
     def keep(self) -> Iterator[None]:

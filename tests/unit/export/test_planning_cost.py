@@ -59,8 +59,9 @@ def _planned(path: Path, feeds: int) -> Work:
     with closing(sqlite3.connect(flights.path)) as connection:
         for name in others:
             connection.execute(f'create table "{name}" (id integer primary key)')
-    for name in others:
-        flights.source.set_up_feed(name)
+    with flights.source.connected():
+        for name in others:
+            flights.source.set_up_feed(name)
     store = ExportStore(str(path / "out"), FEED)
     flights.add(1, 0)
     flights.plan(store, hours(0, 1))
