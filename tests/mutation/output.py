@@ -10,8 +10,8 @@ OUTPUT = (
         "the_first_mark_of_history_counts",
         "Windows",
         "export/planner.py",
-        "_stale",
-        {"max(mark.number, highest.get(mark.shard, 0))": "highest.get(mark.shard, mark.number)"},
+        "_plan",
+        {"max(mark.number, stale.get(mark.shard, 0))": "stale.get(mark.shard, mark.number)"},
         ("tests/unit/export/test_tries.py::test_history_behind_other_history_is_written_again",),
     ),
     Break(
@@ -31,13 +31,10 @@ OUTPUT = (
         "a_consumer_begins_before_the_output_is_claimed",
         "Completeness",
         "export/planner.py",
-        "make_plan",
+        "_plan",
         {
-            "    store.claim(database, request.options)\n": (
-                "    if starts:\n"
-                "        source.begin_consumer(request.consumer, request.feed, "
-                "starts, by=request.run)\n"
-                "    store.claim(database, request.options)\n"
+            "    is_new = not": (
+                "    feed.begin_export(request.consumer, starts, by=request.run)\n    is_new = not"
             )
         },
         (
@@ -309,11 +306,12 @@ OUTPUT = (
         "a_restore_is_looked_for_after_the_seal",
         "Cursor",
         "export/planner.py",
-        "make_plan",
+        "_plan",
         {
-            ("    check_not_restored(source, store, info.sealed_until)\n"): "",
+            "    check_not_restored(source, store, feed.info.sealed_until)\n": "",
             "    if on_sealed is not None:\n": (
-                "    check_not_restored(source, store, info.sealed_until)\n    if on_sealed is not None:\n"
+                "    check_not_restored(source, store, feed.info.sealed_until)\n"
+                "    if on_sealed is not None:\n"
             ),
         },
         ("tests/unit/export/test_restored.py::test_an_output_beyond_the_seal_stops_the_next_export",),
