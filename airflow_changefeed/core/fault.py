@@ -95,7 +95,6 @@ class FaultKind(Enum):
     WINDOW_LOST = ("window-lost", _NOTE)
     WINDOW_STALE = ("window-stale", _WARNING)
     OUTPUT_BEGINS_LATER = ("output-begins-later", _WARNING)
-    BATCH_AMONG_WINDOWS = ("batch-among-windows", _WARNING)
     EXPORT_MISSING = ("export-missing", _ERROR)
     SEAL_LOST = ("seal-lost", _ERROR)
     UPLOAD_LEFT = ("upload-left", _WARNING)

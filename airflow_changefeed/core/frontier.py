@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_changefeed.core.ulid import Ulid, UlidRange, merge, uncovered
+from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
 from airflow_changefeed.exceptions import CursorFormatError
 
 
@@ -74,10 +74,6 @@ class Frontier:
             or below, extends it; the others wait in ``ahead`` and ``before`` until they do.
         """
         return self._of([*self.complete_ranges, *done])
-
-    def without(self, *taken: UlidRange) -> Frontier:
-        """Return the frontier after ranges were removed from the output; ``start`` stays."""
-        return self._of(part for piece in self.complete_ranges for part in uncovered(piece, taken))
 
     def _of(self, pieces: Iterable[UlidRange]) -> Frontier:
         """Return the frontier of complete ranges whose run has ``start``."""

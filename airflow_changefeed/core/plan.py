@@ -15,6 +15,9 @@ from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
+#: What an export cuts its units by, and an output keeps.
+WINDOW, BATCH = "window", "batch"
+MODES = (WINDOW, BATCH)
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 ON_MISSING = ("fail", "keys_only")
 PARQUET, DELTA, ICEBERG = "parquet", "delta", "iceberg"

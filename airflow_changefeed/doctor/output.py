@@ -23,7 +23,6 @@ from airflow_changefeed.exceptions import (
     SealLostError,
     UnsupportedVersionError,
 )
-from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.ownership import check_not_restored
 from airflow_changefeed.output.read import export_there
@@ -77,7 +76,6 @@ def output_faults(
         ),
         *_stale(store, units, marks, where),
         *_files(store, units, purged),
-        *_mixed(store, units, where),
         *_uploads(store, where),
     ]
 
@@ -99,19 +97,6 @@ def _purged(purged: Mapping[Shard, Ulid], shard: Shard | None) -> Ulid:
 
 def _where(store: ExportStore) -> str:
     return f"export of feed {store.feed} in {store.path}"
-
-
-def _mixed(store: ExportStore, units: Units, where: str) -> Iterator[Fault]:
-    every = [unit for own in units.values() for unit in own]
-    batches = [unit for unit in every if unit.window is None]
-    if batches and len(batches) < len(every):
-        yield Fault(
-            FaultKind.BATCH_AMONG_WINDOWS,
-            where,
-            f"an output of windows has {counted(len(batches), 'batch', 'batches')}, the first {batches[0]}; "
-            "windows that overlap one are refused",
-            f"Remove them, and run the windows of their time: {removal_command(store.feed, store.path)}",
-        )
 
 
 def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:

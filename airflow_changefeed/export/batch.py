@@ -39,7 +39,7 @@ def batch_leases(
     request.check()
     with source.open(request.feed) as feed:
         # A refused batch must not leave a consumer that has acknowledged nothing: it would block purges.
-        store.check(feed.database, request.options)
+        store.check(feed.database, request.options, request.windows)
         state = feed.state(request.consumer)
     # A shard that does not exist is refused by the plan, by name.
     wanted = [shard for shard in state.shards if request.shards is None or shard in request.shards]

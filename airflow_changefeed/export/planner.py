@@ -36,7 +36,6 @@ from airflow_changefeed.exceptions import (
     OutputError,
     PurgedError,
 )
-from airflow_changefeed.export.batch_removal import removal_command
 from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import Start, committed_before
@@ -79,8 +78,8 @@ def make_plan(
     :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout.
     :raises ForeignOutputError: the path holds the export of another feed, or of another database.
     :raises OutputNotWritableError: the path cannot be written.
-    :raises OutputError: the output holds units that overlap the planned ones, with other
-        boundaries.
+    :raises OutputError: the output is of batches and windows were asked for, or the other way round; or of
+        windows of another unit; or holds units that overlap the planned ones, with other boundaries.
     :raises CursorBeyondFeedError: the consumer's cursor is ahead of a shard's high-water time.
     :raises PurgedError: events of a unit were purged.
     :raises SealLostError: the output reaches beyond what the feed is sealed until.
@@ -102,7 +101,7 @@ def _plan(
     columns = shaped_schema(feed.schema(), request.options.shape, feed=request.feed)
     gaps = _gaps(columns)
     check_shards(feed.info, request.shards)
-    store.check(feed.database, request.options)
+    store.check(feed.database, request.options, request.windows, request.unit)
     names = kept_names(columns.names, store.column_names())
     ordered = sorted(request.windows) if request.windows is not None else None
     # Before the seal, which changes the database. The seal may add shards, but none that was named.
@@ -145,7 +144,7 @@ def _plan(
         _check_none_lost(store, planned)
     is_new = not store.files.exists(store.layout.claim)
     # The output first: a failed write must not leave a consumer that blocks purges.
-    store.claim(feed.database, request.options)
+    store.claim(feed.database, request.options, request.windows, request.unit)
     if is_new:
         _warn_if_moved(state, store, request)
     attempt = feed.begin_export(request.consumer, starts, by=request.run, above=store.highest_attempt(units))
@@ -298,7 +297,6 @@ def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> 
 def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
     """Refuse units that overlap committed ones without being the same: readers would get rows twice."""
     problems: list[str] = []
-    batches = 0
     for shard in {unit.shard for unit in units}:
         wanted = sorted((unit for unit in units if unit.shard == shard), key=lambda unit: unit.range)
         if not wanted:
@@ -312,17 +310,11 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
                 position += 1
             if position < len(others) and others[position].range.overlaps(unit.range):
                 problems.append(f"{unit} overlaps {others[position]}")
-                batches += others[position].window is None and unit.window is not None
     if problems:
-        remedy = (
-            "A batch blocks the windows around it. See it, and remove it: "
-            f"{removal_command(store.feed, store.path)}"
-            if batches
-            else "Use the unit of the output, or another path; a batch starts where the last one ends"
-        )
         raise OutputError(
             f"{store.layout.data} holds units of feed {store.feed!r} with other boundaries, so readers "
-            f"would get rows twice: {'; '.join(problems[:3])}. {remedy}",
+            f"would get rows twice: {'; '.join(problems[:3])}. Use the windows of the output, or another "
+            "path; a batch starts where the last one ends",
             path=store.path,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 
 from airflow_changefeed.core.cursor import check_consumer
@@ -22,6 +23,8 @@ class ExportRequest:
     :param windows: each becomes a unit of each shard, not overlapping; None exports a batch from the
         consumer's cursor.
     :param shards: None for all that have ever had an event.
+    :param unit: length of the windows, which are then at multiples of it, counted from 1970 UTC; None where
+        each has a length of its own. An output keeps the unit of its first export.
     :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.
     """
 
@@ -32,6 +35,7 @@ class ExportRequest:
     windows: Sequence[Window] | None = None
     shards: Sequence[Shard] | None = None
     options: ExportOptions = field(default_factory=ExportOptions)
+    unit: timedelta | None = None
 
     def check(self) -> None:
         """

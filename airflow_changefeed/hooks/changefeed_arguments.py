@@ -19,14 +19,12 @@ from typing import Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import BATCH, MODES, ExportOptions
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.values import Fields, read_fields, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
 
-BATCH = "batch"
-MODES = ("window", BATCH)
 #: Numbers among the options of an export.
 _NUMBERS: Fields = dict.fromkeys(
     ("batch_rows", "partitions", "target_file_bytes", "target_file_rows"), whole(1)

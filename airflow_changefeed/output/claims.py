@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import unquote_name
-from airflow_changefeed.core.plan import DELTA, ICEBERG, PARQUET
+from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout
 from airflow_changefeed.storage.files import Files
@@ -52,6 +55,9 @@ class Claim(Document):
     :param table: of the capture ``feed``, whose states it holds; empty for the feed's export.
     :param table_format: of the lake's table that has the files of the export; ``parquet`` for none.
     :param catalog_table: its name in a catalog.
+    :param mode: whether the export is of windows or of batches; empty for a table's states.
+    :param unit: length of the export's windows, which are at multiples of it, counted from 1970 UTC; None
+        where its first export gave none: then each manifest has the length of its window.
     """
 
     KIND = "changefeed output"
@@ -62,6 +68,8 @@ class Claim(Document):
     table: str = ""
     table_format: str = PARQUET
     catalog_table: str = ""
+    mode: str = ""
+    unit: timedelta | None = None
 
     @property
     def lake(self) -> str:
@@ -70,16 +78,22 @@ class Claim(Document):
 
 
 def check(
-    files: Files, layout: Layout, wanted: Claim, documents: Callable[[], Iterable[Owned]] = tuple
+    files: Files,
+    layout: Layout,
+    wanted: Claim,
+    documents: Callable[[], Iterable[Owned]] = tuple,
+    windows: Sequence[Window] = (),
 ) -> None:
     """
     Check that an output can be claimed. Where its claim is lost, the other documents say whose it is.
 
     :param layout: of the feed, or of the captured table whose states it will hold.
     :param documents: reads them.
+    :param windows: that are to be exported.
     :raises ForeignOutputError: it is another feed's or another database's, lies inside another output, or
         holds files that no export made.
-    :raises OutputError: it is the feed's in another format.
+    :raises OutputError: it is the feed's in another format, or of batches instead of windows, or of windows
+        of another unit.
     """
     _check_ancestors(files, layout)
     # Where it is a link, before anything is sealed and written.
@@ -89,20 +103,27 @@ def check(
         if claimed.table and not files.names(layout.data):
             # It has snapshots only, which lie elsewhere.
             claimed = replace(claimed, table_format=wanted.table_format, catalog_table=wanted.catalog_table)
-        _check_claim(claimed, layout, wanted)
+        _check_claim(claimed, layout, wanted, windows)
     elif names := files.names(layout.data):
         found = format_of(names)
         # What the table is called in a catalog only the claim has said.
         catalog_table = wanted.catalog_table if found == wanted.table_format else ""
-        owners = {(each.feed, each.database, getattr(each, "table", "")) for each in documents()}
+        owners = {(each.feed, each.database, getattr(each, "table", ""), _mode(each)) for each in documents()}
         if not owners:
             raise ForeignOutputError(
                 f"{layout.data} holds files, and neither {layout.claim} nor another document says whose they "
                 f"are: restore that file, or give feed {wanted.feed!r} another path",
                 path=layout.path,
             )
-        for owner in owners:
-            _check_claim(Claim(*owner, found, catalog_table), layout, wanted)
+        for feed, database, table, mode in owners:
+            _check_claim(Claim(feed, database, table, found, catalog_table, mode), layout, wanted)
+
+
+def _mode(document: Owned) -> str:
+    """Return the mode of an export by one of its manifests; empty for other documents."""
+    if not isinstance(document, Manifest):
+        return ""
+    return BATCH if document.unit.window is None else WINDOW
 
 
 def format_of(names: Collection[str]) -> str:
@@ -110,7 +131,7 @@ def format_of(names: Collection[str]) -> str:
     return DELTA if DELTA_LOG in names else ICEBERG if ICEBERG_FILES in names else PARQUET
 
 
-def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
+def _check_claim(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[Window] = ()) -> None:
     if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
         raise ForeignOutputError(
             f"{layout.data} holds {_what(claimed)} feed {claimed.feed!r}, not {_what(wanted)} "
@@ -133,6 +154,32 @@ def _check_claim(claimed: Claim, layout: Layout, wanted: Claim) -> None:
             f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, and it was asked for "
             f"as {wanted.lake}: an output keeps the format of its first export, so give another path"
             f"{publish if claimed.table_format == PARQUET else ''}",
+            path=layout.path,
+            feed=wanted.feed,
+        )
+    _check_cut(claimed, layout, wanted, windows)
+
+
+def _check_cut(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[Window]) -> None:
+    holds = f"{layout.data} holds the export of feed {wanted.feed!r}"
+    if claimed.mode != wanted.mode:
+        other = "windows" if wanted.mode == BATCH else "batches"
+        raise OutputError(
+            f"{holds} by {other}, and {'batches' if wanted.mode == BATCH else 'windows'} were asked for. A "
+            "batch ends inside a window, so an output has one or the other: give this export another path "
+            f"and another consumer, or export {other} (mode={claimed.mode!r})",
+            path=layout.path,
+            feed=wanted.feed,
+        )
+    unit = claimed.unit
+    if unit is None:
+        return
+    misfit = next((each for each in windows if each != Window.containing(each.start, unit)), None)
+    if misfit is not None or wanted.unit not in (None, unit):
+        asked = f"window {misfit}" if misfit is not None else f"windows of {wanted.unit}"
+        raise OutputError(
+            f"{holds} in windows of {unit}, and {asked} was asked for: an output keeps the unit of its first "
+            "export. Use that unit, or another path",
             path=layout.path,
             feed=wanted.feed,
         )

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.core.plan import PARQUET, ExportOptions
-from airflow_changefeed.core.window import ExportUnit
+from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions
+from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     OutputNotWritableError,
@@ -89,24 +90,40 @@ class ExportStore(ManifestStore):
 
     # ---- the output as a whole
 
-    def check(self, database: str, options: ExportOptions = PLAIN) -> None:
+    def check(
+        self,
+        database: str,
+        options: ExportOptions = PLAIN,
+        windows: Sequence[Window] | None = (),
+        unit: timedelta | None = None,
+    ) -> None:
         """
         Check, without a trace, that the output can be this feed's.
 
         :param database: identity of the feed's database.
         :param options: of them only the format counts.
+        :param windows: that are to be exported; None for a batch.
+        :param unit: their length, if it was given.
         :raises ForeignOutputError: the path holds the export of another feed or another database, or files of
             nobody we know.
-        :raises OutputError: it holds the export in another format.
+        :raises OutputError: it holds the export in another format, or in batches instead of windows, or in
+            windows of another unit.
         :raises OutputNotWritableError: the path cannot be written.
         """
-        claims.check(self.files, self.layout, self._claim(database, options), self._documents)
+        wanted = self._claim(database, options, windows, unit)
+        claims.check(self.files, self.layout, wanted, self._documents, windows or ())
         self.files.check_writable()
 
-    def claim(self, database: str, options: ExportOptions = PLAIN) -> None:
-        """Check the output and record that it belongs to this feed; safe to repeat."""
-        self.check(database, options)
-        claims.write(self.files, self.layout, self._claim(database, options))
+    def claim(
+        self,
+        database: str,
+        options: ExportOptions = PLAIN,
+        windows: Sequence[Window] | None = (),
+        unit: timedelta | None = None,
+    ) -> None:
+        """Check the output and record that it belongs to this feed, and how it is cut; safe to repeat."""
+        self.check(database, options, windows, unit)
+        claims.write(self.files, self.layout, self._claim(database, options, windows, unit))
         self.__dict__.pop("is_table", None)
 
     def _documents(self) -> Iterator[Manifest]:
@@ -123,19 +140,28 @@ class ExportStore(ManifestStore):
         :raises OutputError: it holds the export in yet another format.
         """
         claim = self.claimed()
-        wanted = self._claim(claim.database, options)
+        wanted = replace(claim, table_format=options.table_format, catalog_table=options.catalog_table)
         if claim.table_format != PARQUET:
-            self.check(claim.database, options)
+            claims.check(self.files, self.layout, wanted)
+            self.files.check_writable()
         elif wanted != claim:
             self.files.write(self.layout.claim, wanted.to_json().encode())
         self.__dict__.pop("is_table", None)
 
-    def _claim(self, database: str, options: ExportOptions) -> claims.Claim:
+    def _claim(
+        self,
+        database: str,
+        options: ExportOptions,
+        windows: Sequence[Window] | None,
+        unit: timedelta | None,
+    ) -> claims.Claim:
         return claims.Claim(
             self.feed,
             database,
             table_format=options.table_format,
             catalog_table=options.catalog_table,
+            mode=BATCH if windows is None else WINDOW,
+            unit=unit,
         )
 
     # ---- manifests

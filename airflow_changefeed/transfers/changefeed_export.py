@@ -11,10 +11,10 @@ from airflow.sdk import BaseOperator
 
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.core.feed import counted
+from airflow_changefeed.core.plan import BATCH
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
-    BATCH,
     check_arguments,
     check_consumer_name,
     check_lock_timeout,
@@ -193,6 +193,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             consumer=self.consumer,
             run=run_name(context),
             windows=run.windows,
+            unit=parse_unit(self.unit),
             shards=parse_shards(self.shards),
             options=parse_options(self.options),
         )

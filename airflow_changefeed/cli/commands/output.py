@@ -9,31 +9,24 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.platform import getuser
 
 from airflow_changefeed.cli.command import (
-    Row,
-    ask,
     command,
     echo,
     open_feeds,
-    show,
     show_faults,
     use_stored_connections,
 )
-from airflow_changefeed.core.feed import counted, shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import visible
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_changefeed.core.manifest import Manifest
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.verify.report import Report
 
 #: Exit status if there is damage. An export that cannot be verified exits like every failed command: it
 #: need not be damaged.
 DAMAGED = 1
-_SHOWN = ("shard", "rows", "first_time", "end_time", "made_at", "consumer", "run")
 
 
 @command
@@ -60,41 +53,6 @@ def _report(args: Namespace) -> Report:
     return verify_export(
         args.path, args.feed, args.start, args.end, args.shard, options, source=source, table=table
     )
-
-
-@command
-def remove_batches(args: Namespace) -> None:
-    """Remove batches from an output of windows, after confirmation."""
-    from airflow_changefeed.export.batch_removal import check_removable, committed_batches, remove_batches
-    from airflow_changefeed.hooks.changefeed import ChangefeedHook
-    from airflow_changefeed.hooks.changefeed_lake import lake_table
-    from airflow_changefeed.hooks.changefeed_output import storage_options
-    from airflow_changefeed.output.read import export_there
-    from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.tables.publish import publish
-
-    with open_feeds(args.conn_id) as source:
-        source.feed(args.feed)
-        options = storage_options(args.path, args.path_conn_id)
-        store = ExportStore(args.path, args.feed, options)
-        export_there(store)
-        table = lake_table(store, store.claimed(), options, args.catalog_conn_id)
-        batches = committed_batches(store)
-        rows = [_row(batch) for batch in batches]
-        check_removable(source, args.feed, batches)
-        if batches and not args.yes:
-            show(rows, "table", _short, on_error=True)
-            ask(
-                f"Readers will miss {counted(sum(batch.rows for batch in batches), 'event')} until windows "
-                f"export them again. Remove {counted(len(batches), 'batch', 'batches')} from {args.path}?",
-                "Nothing was removed",
-            )
-        variables = ChangefeedHook(args.conn_id).variables()
-        remove_batches(source, variables, store, batches, by=getuser())
-        if table is not None and batches:
-            publish(store, table, None, getuser())
-    show(rows, args.output, _short)
-    echo(f"Batches removed: {len(batches)}" + (". Run the windows of their time now" if batches else ""))
 
 
 @command
@@ -152,24 +110,3 @@ def job_connection(args: Namespace) -> None:
     with open_feeds(args.conn_id) as source:
         connection = JobConnection(source.describe(), storage_options(args.path, args.path_conn_id))
     sys.stdout.write(f"{connection.to_json()}\n")
-
-
-def _row(batch: Manifest) -> Row:
-    """Return a batch as a JSON object."""
-    first = min((file.first for file in batch.files), default=batch.unit.range.upto)
-    return {
-        "shard": shard_text(batch.unit.shard),
-        "unit": batch.unit.name,
-        "rows": batch.rows,
-        "bytes": batch.size,
-        "first_time": format_time(first.time),
-        "end_time": format_time(batch.unit.range.upto.time),
-        "made_at": format_time(batch.made_at),
-        "consumer": batch.consumer,
-        "run": batch.run,
-    }
-
-
-def _short(row: Row) -> Row:
-    """Return the values of a batch that fit a screen."""
-    return {name.replace("_", " "): row[name] for name in _SHOWN}

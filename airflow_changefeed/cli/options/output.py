@@ -16,7 +16,6 @@ from airflow_changefeed.cli.options.shared import (
     action,
     conn_id,
     option,
-    shown,
 )
 from airflow_changefeed.cli.options.values import (
     hours,
@@ -63,23 +62,8 @@ def verify_command() -> ActionCommand:
 
 def output_commands() -> GroupCommand:
     """Return the commands that repair outputs."""
-    from airflow.cli.cli_config import ARG_VERBOSE, ARG_YES, GroupCommand
+    from airflow.cli.cli_config import ARG_VERBOSE, GroupCommand
 
-    remove = action(
-        "remove-batches",
-        "output.remove_batches",
-        "Remove batches from an output of windows, so that the windows around them can be exported",
-        "Shows the batches and asks for confirmation. Moves their consumers' cursors back to before the "
-        "batches, so that windows export every event again; refused if the feed no longer has one of them. "
-        "Exits with status 1 if you decline.",
-        *conn_id(),
-        option("--feed", help=FEED_HELP, required=True),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
-        option("--catalog-conn-id", help=_CATALOG_HELP),
-        ARG_YES,
-        *shown(),
-    )
     publish = action(
         "publish",
         "output.publish",
@@ -107,9 +91,7 @@ def output_commands() -> GroupCommand:
         ),
         ARG_VERBOSE,
     )
-    return GroupCommand(
-        name="output", help="Repair the output of exports", subcommands=(remove, publish, clean)
-    )
+    return GroupCommand(name="output", help="Repair the output of exports", subcommands=(publish, clean))
 
 
 def _of_table() -> tuple[Arg, ...]:

@@ -12,11 +12,13 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.verify.verify import verify_export
+from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import context
-from tests.unit.airflow.test_operator import HOUR, exported, operator, path
+from tests.unit.airflow.test_operator import HOUR, exported, operator, path, places
 
 __all__ = ["path"]  # a fixture
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
@@ -43,3 +45,13 @@ def test_batches_are_exported_again_when_the_cursor_is_put_back(database: str, p
     assert (result["units"], result["rows"]) == (6, 45)
     assert exported(path) == list(range(45))
     assert verify_export(path, FEED, source=source).faults == []
+
+
+def test_a_batch_into_an_output_of_windows_is_refused(database: str, path: str) -> None:
+    """By its claim, which has the task's unit; nothing is written or moved, and no retry would help."""
+    operator(path, local_below=1000).execute(context(START, START + HOUR))
+    assert ExportStore(path, FEED).claimed().unit == HOUR
+    before = (exported(path), places(database))
+    with pytest.raises(AirflowFailException, match="by windows, and batches were asked for"):
+        operator(path, unit=None, mode="batch", local_below=1000).execute(context())
+    assert (exported(path), places(database)) == before

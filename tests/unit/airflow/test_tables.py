@@ -342,15 +342,6 @@ def test_what_is_no_number_of_hours_is_refused(commands: Commands, path: str, ho
     assert f"{hours!r} is not a number of hours, 0 to 876600" in commands.err
 
 
-def test_removed_batches_leave_the_table(commands: Commands, path: str) -> None:
-    """What windows will bring again is not read twice."""
-    operator(path, local_below=1000, **DELTA).execute(context(START, START + HOUR))
-    operator(path, unit=None, mode="batch", local_below=1000, **DELTA).execute(context())
-    assert len(delta_ids(path)) == 36
-    assert commands.run("output remove-batches", "--feed", FEED, "--path", path, "--yes") == 0
-    assert delta_ids(path) == list(range(6))
-
-
 @pytest.fixture
 def consumers_of_the_page() -> Iterator[None]:
     """Neither is there before or after."""

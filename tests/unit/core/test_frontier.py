@@ -180,12 +180,3 @@ def test_frontiers_that_contradict_themselves_are_refused() -> None:
     ):
         with pytest.raises(CursorFormatError):
             Frontier(three, four, before=before)
-
-
-@given(frontiers(), pieces)
-def test_what_is_taken_out_is_no_longer_complete(frontier: Frontier, taken: list[UlidRange]) -> None:
-    """And nothing else, before the start too; the start stays, and windows may bring it again."""
-    after = frontier.without(*taken)
-    assert after.start == frontier.start
-    assert _set_of(after) == _set_of(frontier).difference(*map(_numbers, taken))
-    assert after.complete(*taken) == frontier.complete(*taken)

@@ -435,5 +435,3 @@ APART |= {FaultKind.SNAPSHOT_OPEN, FaultKind.SNAPSHOT_EXPIRED, FaultKind.SNAPSHO
 APART |= {FaultKind.OUTPUT_BEGINS_LATER, FaultKind.EVENTS_BEFORE_BEGINNING}
 #: Those of links: ``tests/unit/hostile/test_links.py``.
 APART |= {FaultKind.SYMBOLIC_LINK}
-#: Of a batch in an output of windows: ``tests/unit/export/test_batch_removal.py``.
-APART |= {FaultKind.BATCH_AMONG_WINDOWS}

@@ -106,6 +106,7 @@ class Flights:
         shards: Sequence[int] | None = None,
         options: ExportOptions | None = None,
         run: str | None = None,
+        unit: timedelta | None = None,
     ) -> Plan:
         """
         Plan an export.
@@ -120,6 +121,7 @@ class Flights:
             windows,
             shards,
             options or ExportOptions(),
+            unit,
         )
         return make_plan(self.source, store, request)
 

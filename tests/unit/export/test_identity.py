@@ -22,6 +22,7 @@ from airflow_changefeed.exceptions import (
     FeedNotFoundError,
     ForeignOutputError,
     ManifestError,
+    OutputError,
 )
 from airflow_changefeed.export.completed import CompletedExport
 from airflow_changefeed.output import attempts, claims
@@ -184,7 +185,7 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
             super().write(path, content)
             if path == late.layout.claim:
                 text = content.decode().replace(DATABASE, OTHER)
-                claim = {name: json.loads(text)[name] for name in ("database", "feed")}
+                claim = {name: json.loads(text)[name] for name in ("database", "feed", "mode")}
                 late.files.write(path, dump(claims.Claim.KIND, 1, claim).encode())
 
     store = ExportStore(late.path, FEED, files=Overtaken(late.path))
@@ -258,6 +259,17 @@ def test_a_claim_that_is_lost_on_an_object_store_is_written_again(
     remote.claim(flights.source.identity().id)
     assert remote.claimed() == store.claimed()
     memory.rm(root, recursive=True)
+
+
+def test_a_claim_that_is_lost_of_batches_lets_no_windows_in(flights: Flights, tmp_path: Path) -> None:
+    """The manifests say what it is of; the next batch writes that again."""
+    store = ExportStore(str(tmp_path / "out"), FEED)
+    flights.export(store, None)
+    Path(store.layout.claim).unlink()
+    with pytest.raises(OutputError, match="by batches, and windows were asked for"):
+        flights.plan(store, hours(30, 31))
+    flights.plan(store, None)
+    assert store.claimed().mode == "batch"
 
 
 def test_a_lost_claim_makes_an_output_nobody_elses(

@@ -137,10 +137,15 @@ def test_a_batch_that_outlived_its_task_is_not_added_to_a_longer_one(
 
 
 def test_a_far_batch_is_seen(tmp_path: Path, flights: Flights) -> None:
-    """A batch is filed under its last day: one of months is found from a window of its first hour."""
+    """
+    A batch is filed under its last day: one of months is found from a window of its first hour. Both found
+    the output unclaimed.
+    """
     flights.add(1, 24 * 90)
     files = local_files(tmp_path / "out")
-    batch, window = Attempt(flights, files, None), Attempt(flights, files, hours(0, 1))
+    batch = Attempt(flights, files, None)
+    files.remove_file(ExportStore(files.root, FEED, files=files).layout.claim)
+    window = Attempt(flights, files, hours(0, 1))
     assert batch.commit()
     assert not window.commit()
     assert verify(ExportStore(files.root, FEED, files=files)) == []

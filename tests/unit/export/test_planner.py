@@ -31,6 +31,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
+from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import begin
@@ -108,6 +109,55 @@ def test_units_cut_in_another_way_are_refused(flights: Flights, store: ExportSto
     with pytest.raises(OutputError, match="with other boundaries"):
         flights.plan(store, [Window(hours(0, 1)[0].start, hours(2, 3)[0].end)])
     assert flights.plan(store, hours(1, 5)).rows == 26
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (hours(0, 3), None, r"by windows, and batches were asked for.*another path.*mode='window'"),
+        (None, hours(30, 31), r"by batches, and windows were asked for.*another path.*mode='batch'"),
+    ],
+    ids=["a batch after windows", "windows after a batch"],
+)
+def test_an_output_is_of_windows_or_of_batches(
+    flights: Flights,
+    store: ExportStore,
+    first: list[Window] | None,
+    second: list[Window] | None,
+    message: str,
+) -> None:
+    """A batch ends inside a window, which could then never be exported. Nothing is sealed or moved."""
+    flights.export(store, first)
+    before = (tree(store.files), flights.source.shards(FEED), flights.source.cursors(FEED))
+    request = ExportRequest(FEED, store.path, "another", "run", second)
+    with pytest.raises(OutputError, match=message):
+        make_plan(flights.source, store, request)
+    if second is None:
+        with pytest.raises(OutputError, match=message), batch_leases(flights.source, request, store):
+            pass
+    assert (tree(store.files), flights.source.shards(FEED), flights.source.cursors(FEED)) == before
+    flights.plan(store, first)
+
+
+def test_an_output_keeps_the_unit_of_its_first_export(flights: Flights, store: ExportStore) -> None:
+    """Also where no exported window overlaps; a run without a unit fits where its windows are such units."""
+    hour, three = timedelta(hours=1), [Window(hours(6, 7)[0].start, hours(8, 9)[0].end)]
+    flights.commit(store, flights.plan(store, hours(0, 3), unit=hour))
+    assert store.claimed().unit == hour
+    seen = flights.source.shards(FEED)
+    for windows, unit in ((three, 3 * hour), (three, None)):
+        with pytest.raises(OutputError, match=r"windows of 1:00:00, and .* keeps the unit .* another path"):
+            flights.plan(store, windows, unit=unit)
+    assert flights.source.shards(FEED) == seen
+    flights.plan(store, hours(3, 5))
+    assert store.claimed().unit == hour
+
+
+def test_an_output_without_a_unit_keeps_none(flights: Flights, store: ExportStore) -> None:
+    """Its windows may have any length, as months have; each manifest has that of its own."""
+    flights.export(store, [Window(hours(0, 1)[0].start, hours(2, 3)[0].end)])
+    flights.plan(store, hours(3, 5), unit=timedelta(hours=1))
+    assert (store.claimed().mode, store.claimed().unit) == ("window", None)
 
 
 def test_a_large_unit_is_split(flights: Flights, store: ExportStore) -> None:
