@@ -599,6 +599,6 @@ def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytes
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("events were read")
 
-    for name in ("read_feed", "count", "stream", "split"):
+    for name in ("read_feed", "count", "stream", "open"):
         monkeypatch.setattr(SqliteFeedSource, name, refuse)
     assert windows()["shards_total"] == 1
