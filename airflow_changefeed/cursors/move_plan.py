@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,15 +16,18 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import rebuild_command, some
-from airflow_changefeed.cursors.window_grid import export_grids
+from airflow_changefeed.cursors.window_grid import WindowGrid, export_grids, output_grid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorBeyondFeedError,
     FutureTimeError,
     InvalidArgumentError,
+    OutputError,
     PurgedError,
     ShardNotFoundError,
+    TransientError,
 )
+from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
 
 
@@ -72,7 +76,12 @@ class PlannedMove:
 
 
 def plan_moves(
-    source: FeedSource, consumer: str, feed: str, to: Position, shards: Sequence[Shard] | None = None
+    source: FeedSource,
+    consumer: str,
+    feed: str,
+    to: Position,
+    shards: Sequence[Shard] | None = None,
+    outputs: Sequence[ManifestStore] = (),
 ) -> list[PlannedMove]:
     """
     Plan moves of a consumer's cursors; changes nothing.
@@ -84,6 +93,7 @@ def plan_moves(
         with the next event of a shard that has not reached it. ``earliest``: with the first event that is
         not purged. ``latest``: with the next event to be ordered.
     :param shards: None for all in which the consumer has a cursor.
+    :param outputs: of the export, which say where windows begin; where none does, the moves so far do.
     :return: a move for each cursor that is not there already.
     :raises ConsumerNotFoundError: the feed has no such consumer.
     :raises ShardNotFoundError: the consumer has no cursor for a shard.
@@ -94,7 +104,7 @@ def plan_moves(
     """
     states = _shard_states(source, consumer, feed, shards)
     of_events = any(info.spec.consumer == consumer for info in source.consumers(feed))
-    grid = None if of_events else export_grids(source, feed, [consumer]).get(consumer)
+    by_moves = None if of_events else export_grids(source, feed, [consumer]).get(consumer)
     position = to
     if isinstance(to, datetime):
         if to.tzinfo is not None and to > (now := source.now()):
@@ -116,12 +126,16 @@ def plan_moves(
     def target(row: CursorRow, status: ShardStatus | None) -> Ulid:
         place = asked(row, status)
         is_earliest = position is Beginning.EARLIEST
-        if grid is None or not _purged(status) <= place <= _highest(status):
+        if of_events or not _purged(status) <= place <= _highest(status):
+            return place
+        # Before the first event there is no window to wait for.
+        first = _first(source, feed, row.shard, status) if is_earliest and place == Ulid.MIN else None
+        near = place if first is None else first.previous()
+        grid = _known_grid(outputs, row.shard, near) or by_moves
+        if grid is None:
             return place
         if is_earliest and place == Ulid.MIN and grid.length is not None:
-            # Before the first event there is no window to wait for.
-            first = _first(source, feed, row.shard, status)
-            return place if first is None else grid.floor(first.previous())
+            return place if first is None else grid.floor(near)
         # A person's time is the begin of a window; that of a purge need not be one.
         is_begin = grid.is_begin(place) and (grid.is_sure or not is_earliest or grid.floor(place) == place)
         if is_begin or (position is Beginning.LATEST and not grid.is_sure):
@@ -135,6 +149,15 @@ def plan_moves(
     return [
         move if known[move.shard] == move.target else replace(move, asked=known[move.shard]) for move in moves
     ]
+
+
+def _known_grid(outputs: Sequence[ManifestStore], shard: Shard, place: Ulid) -> WindowGrid | None:
+    """Return where windows begin, by the first output that says it; one that does not answer says nothing."""
+    for output in outputs:
+        with suppress(OutputError, TransientError):
+            if grid := output_grid(output, shard, place):
+                return grid
+    return None
 
 
 def _first(source: FeedSource, feed: str, shard: Shard, status: ShardStatus | None) -> Ulid | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where the windows of an export begin, as its moves so far show.
+Where the windows of an export begin: as its output says, or without one as its moves so far show.
 
 An export of windows never stops inside one: a cursor there waits for a window that begins before it, and
 waits forever if that window can no longer be exported.
@@ -15,13 +15,17 @@ from itertools import pairwise
 from math import gcd
 
 from airflow_changefeed.core.cursor import CursorChange
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.times import to_milliseconds
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import is_border
+from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base_cursors import CursorStore
 
 #: Ends of windows that are compared, the newest ones: the length of the windows may have changed.
 _COMPARED = 10
 _READ = 200
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,21 @@ def grid_of(changes: Iterable[CursorChange]) -> WindowGrid | None:
     length = gcd(*steps)
     # One move may end several windows; two of the same length hardly do.
     return WindowGrid(begins[-1], length or None, is_sure=steps.count(length) > 1)
+
+
+def output_grid(store: ManifestStore, shard: Shard, place: Ulid) -> WindowGrid | None:
+    """
+    Return where windows of an output begin around a place: by its unit, or by the window that is there.
+
+    :return: None if the output does not say it: it has no unit, and no window there, nor one that ends there.
+    """
+    if store.unit is not None:
+        return WindowGrid(0, store.unit // _MILLISECOND, is_sure=True)
+    around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())
+    windows = [unit.window for unit in store.overlapping(shard, around) if unit.window is not None]
+    if not windows:
+        return None
+    return WindowGrid(to_milliseconds(windows[-1].start), windows[-1].length // _MILLISECOND, is_sure=True)
 
 
 def export_grids(source: CursorStore, feed: str, consumers: Sequence[str]) -> dict[str, WindowGrid]:

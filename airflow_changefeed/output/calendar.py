@@ -112,8 +112,3 @@ def missing_ranges(cells: Iterable[Cell]) -> list[Window]:
         else:
             found.append(Window(cell.start, cell.end))
     return found
-
-
-def length_of_units(units: Iterable[ExportUnit]) -> timedelta | None:
-    """Return how long the shortest window among units is; None if there are none."""
-    return min((unit.window.length for unit in units if unit.window is not None), default=None)

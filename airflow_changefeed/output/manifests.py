@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -92,6 +92,23 @@ class ManifestStore:
         if claim is None:
             return claims.format_of(self.files.names(self.layout.data)) != PARQUET
         return claim.table_format != PARQUET
+
+    @cached_property
+    def unit(self) -> timedelta | None:
+        """The unit of the output, by its claim; None where it keeps none, or nobody has claimed it."""
+        claim = claims.read(self.files, self.layout)
+        return None if claim is None else claim.unit
+
+    def window_length(self) -> timedelta | None:
+        """
+        Return how long the windows of the output are: its unit, or without one the newest window's interval.
+
+        :return: None where no window was exported.
+        """
+        if self.unit is not None:
+            return self.unit
+        newest = (unit.window for shard in self.shards() for unit in reversed(self.newest(shard)))
+        return next((window.length for window in newest if window is not None), None)
 
     def shards(self) -> list[Shard]:
         """Return the shards that have manifests."""

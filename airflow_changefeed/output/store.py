@@ -124,7 +124,8 @@ class ExportStore(ManifestStore):
         """Check the output and record that it belongs to this feed, and how it is cut; safe to repeat."""
         self.check(database, options, windows, unit)
         claims.write(self.files, self.layout, self._claim(database, options, windows, unit))
-        self.__dict__.pop("is_table", None)
+        for known in ("is_table", "unit"):
+            self.__dict__.pop(known, None)
 
     def _documents(self) -> Iterator[Manifest]:
         """Yield a manifest of each date that says whose the output is, where the claim is lost."""

@@ -90,14 +90,24 @@ async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
 
 @router.get("/move", dependencies=[Depends(changing)])
 async def planned_move(
-    conn_id: ConnId, feed: str, consumer: str, shard: str, to: str, resource_version: int | None = None
+    runs: Runs,
+    uses: Uses,
+    conn_id: ConnId,
+    feed: str,
+    consumer: str,
+    shard: str,
+    to: str,
+    resource_version: int | None = None,
 ) -> Row:
     """Return the effect of a move; changes nothing."""
     version = _named(resource_version, "resource_version")
     destination = parse_position(to.strip())
-    return await ask_source(
-        conn_id, lambda source: plan_move(source, consumer, feed, parse_shard(shard), destination, version)
-    )
+
+    def question(source: FeedSource) -> Row:
+        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
+        return plan_move(source, (consumer, feed, parse_shard(shard)), destination, version, outputs)
+
+    return await ask_source(conn_id, question)
 
 
 def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
@@ -114,6 +124,7 @@ def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
 async def move(
     user: GetUserDep,
     runs: Runs,
+    uses: Uses,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -129,7 +140,18 @@ async def move(
 
     def question(source: FeedSource) -> Row:
         chosen = (consumer, feed, parse_shard(shard))
-        return make_move(source, hook.variables(), chosen, destination, version, by=by, why=why, runs=runs)
+        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
+        return make_move(
+            source,
+            hook.variables(),
+            chosen,
+            destination,
+            version,
+            by=by,
+            why=why,
+            runs=runs,
+            outputs=outputs,
+        )
 
     return await ask_source(conn_id, question)
 

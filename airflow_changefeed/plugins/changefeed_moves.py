@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from airflow_changefeed.core.consumer import Position
 from airflow_changefeed.core.cursor import Began, CursorRow
@@ -12,6 +12,7 @@ from airflow_changefeed.cursors.cursors import VariableStore
 from airflow_changefeed.cursors.move_plan import known_rows
 from airflow_changefeed.cursors.moves import PlannedMove, accept_beginning, move_to, plan_moves
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.views.rows import Row, cursor_row, move_row
 from airflow_changefeed.sources.base import FeedSource
@@ -21,14 +22,22 @@ from airflow_changefeed.sources.base_versions import check_version, consumer_tex
 _HELD_TIMEOUT = 3.0
 
 
-def plan_move(source: FeedSource, consumer: str, feed: str, shard: Shard, to: Position, version: int) -> Row:
+def plan_move(
+    source: FeedSource,
+    cursor: tuple[str, str, Shard],
+    to: Position,
+    version: int,
+    outputs: Sequence[ManifestStore],
+) -> Row:
     """
     Return the effect of a move.
 
+    :param cursor: consumer, feed and shard.
     :param version: resource version of the cursor that the user saw.
+    :param outputs: of the export, as far as they are known.
     :raises StaleVersionError: the cursor has changed since; has the current one.
     """
-    return move_row(_plan(source, consumer, feed, shard, to, version))
+    return move_row(_plan(source, cursor, to, version, outputs))
 
 
 def make_move(
@@ -41,6 +50,7 @@ def make_move(
     by: str,
     why: str,
     runs: RunNames,
+    outputs: Sequence[ManifestStore],
 ) -> Row:
     """
     Move a cursor and publish it.
@@ -49,11 +59,12 @@ def make_move(
     :param version: resource version of the cursor that the user saw.
     :param by: name of the user.
     :param why: reason given by the user; may be empty.
+    :param outputs: of the export, as far as they are known.
     :raises StaleVersionError: the cursor has changed since; has the current one; nothing moved.
     :raises LeaseHeldError: a running process holds the shard; nothing moved.
     """
     consumer, feed, shard = cursor
-    planned = _plan(source, consumer, feed, shard, to, version)
+    planned = _plan(source, cursor, to, version, outputs)
     rows = move_to(
         source,
         variables,
@@ -103,11 +114,16 @@ def _sum_of(rows: Iterable[CursorRow]) -> int:
 
 
 def _plan(
-    source: FeedSource, consumer: str, feed: str, shard: Shard, to: Position, version: int
+    source: FeedSource,
+    cursor: tuple[str, str, Shard],
+    to: Position,
+    version: int,
+    outputs: Sequence[ManifestStore],
 ) -> PlannedMove:
+    consumer, feed, shard = cursor
     _check(_row(source, consumer, feed, shard), version)
     try:
-        (planned,) = plan_moves(source, consumer, feed, to, [shard])
+        (planned,) = plan_moves(source, consumer, feed, to, [shard], outputs)
     except InvalidArgumentError:
         # If two users press the same button, the second sees the first one's change, not "nothing to move".
         _check(_row(source, consumer, feed, shard), version)

@@ -14,7 +14,9 @@ from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import EPOCH, format_known, format_time
 from airflow_changefeed.core.window import Window, is_border
 from airflow_changefeed.cursors.beginnings import events_before
+from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_access import RunNames
 from airflow_changefeed.plugins.changefeed_runs import LONGEST, interval_of, running
 from airflow_changefeed.plugins.changefeed_uses import Use
@@ -42,7 +44,7 @@ class Exports:
     conn_id: str
     uses: Sequence[Use]
     run_names: RunNames
-    _intervals: dict[str, timedelta | None] = field(default_factory=dict)
+    _units: dict[Use, timedelta] = field(default_factory=dict)
     _runs: dict[tuple[str, Window], list[tuple[datetime, datetime]]] = field(default_factory=dict)
 
     def of(self, feed: str, consumer: str) -> list[Use]:
@@ -50,12 +52,22 @@ class Exports:
         return [one for one in self.uses if (one.feed, one.consumer) == (feed, consumer) and one.has_windows]
 
     def unit(self, use: Use) -> timedelta:
-        """Return the length of a task's windows."""
+        """
+        Return the length of a task's windows.
+
+        It is the task's unit, since its output refuses others; without one the interval of its runs. Only
+        where the unit is a template, the output is asked: this is for many tasks at a time.
+        """
         if use.unit is not None:
             return use.unit
-        if use.dag_id not in self._intervals:
-            self._intervals[use.dag_id] = interval_of(use.dag_id)
-        return self._intervals[use.dag_id] or _HOUR
+        if use not in self._units:
+            kept = output_of(use).window_length() if "unit" in use.templates else None
+            self._units[use] = kept or interval_of(use.dag_id) or _HOUR
+        return self._units[use]
+
+    def outputs(self, feed: str, consumer: str) -> list[ExportStore]:
+        """Return the outputs of the tasks that export windows of a feed for a consumer."""
+        return [output_of(use) for use in self.of(feed, consumer)]
 
     def runs(self, dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
         """Return the intervals of a DAG's queued and running runs in a window, if the user may see them."""
@@ -65,6 +77,12 @@ class Exports:
         if (dag_id, window) not in self._runs:
             self._runs[dag_id, window] = running(dag_id, window)
         return self._runs[dag_id, window]
+
+
+def output_of(use: Use) -> ExportStore:
+    """Return the output of a task of which feed and path are known."""
+    path = str(use.path)
+    return ExportStore(path, str(use.feed), storage_options(path, use.path_conn_id))
 
 
 def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime) -> Row:

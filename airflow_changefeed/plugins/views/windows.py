@@ -19,11 +19,9 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.doctor.files import begins_later, check_files
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output.calendar import (
     Cell,
-    length_of_units,
     make_calendar,
     missing_ranges,
     units_of,
@@ -31,10 +29,10 @@ from airflow_changefeed.output.calendar import (
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_access import RunNames
-from airflow_changefeed.plugins.changefeed_runs import check_time, interval_of, scheduled_window
+from airflow_changefeed.plugins.changefeed_runs import check_time, scheduled_window
 from airflow_changefeed.plugins.changefeed_uses import Use
 from airflow_changefeed.plugins.views.rows import Row
-from airflow_changefeed.plugins.views.strips import Exports
+from airflow_changefeed.plugins.views.strips import Exports, output_of
 from airflow_changefeed.sources.base import FeedSource
 
 #: Maximum number of shards in a calendar, and of files listed for a unit.
@@ -68,9 +66,8 @@ class Export:
 
         :raises OutputError: it is another database's export.
         """
-        path, feed = str(self.use.path), str(self.use.feed)
-        store = ExportStore(path, feed, storage_options(path, self.use.path_conn_id))
-        check_same(path, store.database(), self.source.identity().id, feed)
+        store = output_of(self.use)
+        check_same(store.path, store.database(), self.source.identity().id, store.feed)
         return store
 
     @cached_property
@@ -102,8 +99,8 @@ class Export:
 
     @cached_property
     def unit(self) -> timedelta:
-        """Length of a unit."""
-        return self.use.unit or length_of_units(self.newest) or interval_of(self.use.dag_id) or _HOUR
+        """Length of a unit: as its output has it, or before the first export as the task will cut it."""
+        return self.store.window_length() or self.exports.unit(self.use)
 
     @cached_property
     def now(self) -> datetime:
@@ -290,8 +287,9 @@ def _window_at(export: Export, units: dict[Shard, list[ExportUnit]], at: datetim
     exported = [unit.window for own in units.values() for unit in own if unit.window is not None]
     if exported:
         return exported[0]
-    scheduled = None if export.use.unit else scheduled_window(export.use.dag_id, at)
-    return scheduled or Window.containing(at, export.unit)
+    unit = export.store.unit or export.use.unit
+    scheduled = None if unit else scheduled_window(export.use.dag_id, at)
+    return scheduled or Window.containing(at, unit or export.unit)
 
 
 def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> WindowState:

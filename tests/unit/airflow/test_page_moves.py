@@ -9,19 +9,21 @@ import threading
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.models import Variable
 from airflow.sdk import DAG
 
-from airflow_changefeed import ChangefeedSensor
+from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.moves import plan_moves
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins import changefeed_moves
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -76,6 +78,27 @@ def test_a_move_is_planned_then_made_published_and_kept(operator: Visitor, sourc
     ]
     assert (change["by"], change["why"], change["after"]["ulid"]) == ("op", "set: bad file", str(moved.ulid))
     assert moved.lease_holder is None
+
+
+def test_a_place_inside_a_window_of_the_output_becomes_its_begin(
+    operator: Visitor, source: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """The output of the task says it, although nothing was moved yet; planned and made alike."""
+    path, name = str(tmp_path / "out"), "moved_by_output"
+    ExportStore(path, FEED).claim(DATABASE, unit=timedelta(hours=2))
+    middle = Ulid.floor(START + timedelta(hours=4)).previous()
+    source.begin_consumer(name, FEED, {0: middle}, by="test", began=Began.CHOSEN)
+    with DAG("page_moves_output", schedule=None) as dag:
+        ChangefeedToParquetOperator(task_id="export", feed=FEED, consumer=name, path=path, conn_id="spark")
+    store_dags(dag)
+    inside = format_time(START + timedelta(hours=3, minutes=10))
+    values = {**CURSOR, "consumer": name}
+    (seen,) = source.cursors(FEED, name)
+    version = seen.resource_version
+    begin = str(Ulid.floor(START + timedelta(hours=2)).previous())
+    assert operator.ask("move", **values, to=inside, resource_version=version)["to"]["ulid"] == begin
+    operator.send("move", {"to": inside, "resource_version": version}, **values)
+    assert [str(one.ulid) for one in source.cursors(FEED, name)] == [begin]
 
 
 def test_a_consumer_of_events_is_shown_and_moved_without_a_variable(

@@ -26,6 +26,7 @@ from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.times import EPOCH, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
@@ -165,6 +166,27 @@ def test_windows_begin_where_those_of_the_export_do(
     strip = shown("weeks")["strip"]
     assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
     assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
+
+
+def test_of_a_unit_that_is_a_template_the_output_says_the_length(
+    source: SqliteFeedSource, now: datetime, tmp_path: Any
+) -> None:
+    """Runs of a day may be cut into hours; a task that says its unit has that of its output."""
+    ExportStore(str(tmp_path / "cut"), FEED).claim(source.identity().id, unit=HOUR)
+    for consumer, unit in (("cut", "{{ params.unit }}"), ("said", 2 * HOUR)):
+        schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+        with DAG(f"page_strips_{consumer}", schedule=schedule, start_date=START) as dag:
+            ChangefeedToParquetOperator(
+                task_id="export",
+                feed=FEED,
+                consumer=consumer,
+                path=str(tmp_path / consumer),
+                conn_id="spark",
+                unit=unit,
+            )
+        store_dags(dag)
+        begin(source, now - 4 * HOUR, (now - 4 * HOUR, now), consumer=consumer)
+    assert [shown(one)["strip"]["unit_seconds"] for one in ("cut", "said")] == [3600, 7200]
 
 
 @pytest.mark.parametrize("failure", ["deleted", "timetable"])

@@ -27,6 +27,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
@@ -246,6 +247,28 @@ def test_a_window_of_a_schedule_is_its_interval(tmp_path: Path) -> None:
     found = window(dag_id="page_new_york", at=at(24))
     assert (found["start"], found["end"]) == (at(5), at(29))
     assert found["state"] == "missing"
+
+
+def test_the_unit_that_an_output_keeps_counts_more_than_what_a_task_says(tmp_path: Path) -> None:
+    """As its runs are refused until they fit; and where the unit is a template, only the output says it."""
+    ExportStore(str(tmp_path / "kept"), FEED).claim(DATABASE, unit=HOUR)
+    for number, unit in enumerate((24 * HOUR, "{{ params.unit }}")):
+        dag_id = f"page_kept_unit_{number}"
+        schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+        with DAG(dag_id, schedule=schedule, start_date=START, catchup=False) as dag:
+            ChangefeedToParquetOperator(
+                task_id="export",
+                feed=FEED,
+                consumer=CONSUMER,
+                path=str(tmp_path / "kept"),
+                conn_id="spark",
+                unit=unit,
+            )
+        store_dags(dag)
+        found = windows(dag_id=dag_id)
+        assert (found["unit_seconds"], found["cell_seconds"]) == (3600, 3600)
+        found = window(dag_id=dag_id, at=at(3))
+        assert (found["start"], found["end"]) == (at(3), at(4))
 
 
 def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:

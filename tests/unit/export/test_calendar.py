@@ -13,7 +13,7 @@ from airflow_changefeed.core.completeness import Evidence, ShardProgress, Window
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.calendar import Cell, length_of_units, make_calendar, missing_ranges
+from airflow_changefeed.output.calendar import Cell, make_calendar, missing_ranges
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.flights import FEED, START, Flights, hours
 
@@ -138,11 +138,18 @@ def test_a_batch_covers_what_it_reaches_over(flights: Flights, store: ExportStor
     assert states(store)[:5] == ["complete"] * 5
 
 
-def test_the_length_of_a_cell_is_that_of_the_shortest_window(flights: Flights, store: ExportStore) -> None:
-    """Where the task does not say it."""
-    flights.export(store, hours(0, 2))
-    assert length_of_units(store.units(0)) == HOUR
-    assert length_of_units([]) is None
+def test_an_output_says_how_long_its_windows_are(flights: Flights, tmp_path: Path) -> None:
+    """By the unit that it keeps; without one the newest window has its length; batches have none."""
+    kept, free, batches = (ExportStore(str(tmp_path / name), FEED) for name in ("kept", "free", "batches"))
+    assert free.window_length() is None
+    flights.plan(kept, hours(0, 2), unit=HOUR)
+    # Claimed, and nothing committed yet.
+    assert kept.window_length() == HOUR
+    flights.export(free, hours(0, 1))
+    flights.export(free, [Window(START + HOUR, START + 3 * HOUR)])
+    assert ExportStore(free.path, FEED).window_length() == 2 * HOUR
+    flights.export(batches, None)
+    assert batches.window_length() is None
 
 
 def test_centuries_by_hours_are_refused(store: ExportStore) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,15 @@ from hypothesis import strategies as some
 
 from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
+from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.window import is_border
+from airflow_changefeed.core.window import ExportUnit, Window, is_border
 from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.cursors.window_grid import WindowGrid, grid_of
-from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
+from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, TransientError
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.identity import DATABASE
 from tests.unit.export.consumers import CONSUMER, FEED, START, Variables, advance, begin, end_of, hour, places
 from tests.unit.export.moves import move, plan
 
@@ -110,6 +114,64 @@ def test_latest_is_the_window_that_has_not_ended(hourly: SqliteFeedSource) -> No
     """It will be exported as a whole."""
     hourly.seal(FEED, START + timedelta(hours=50, minutes=20))
     assert {one.target for one in plan(hourly, Beginning.LATEST)} == {end_of(49)}
+
+
+def test_the_unit_of_an_output_says_where_windows_begin(
+    source: SqliteFeedSource, variables: Variables, tmp_path: Path
+) -> None:
+    """Also where the moves so far show no length, and where there are none yet."""
+    output = ExportStore(str(tmp_path / "out"), FEED)
+    output.claim(DATABASE, unit=timedelta(hours=2))
+    begin(source)
+    assert {one.target for one in plan(source, INSIDE, output=output)} == {end_of(1)}
+    advance(source, variables, 0, 1, 2)
+    source.purge(FEED, INSIDE)
+    assert {one.target for one in plan(source, Beginning.EARLIEST, output=output)} == {end_of(3)}
+    assert {one.target for one in plan(source, INSIDE + 180 * MINUTES, output=output)} == {end_of(3)}
+
+
+def test_without_a_unit_the_windows_of_an_output_are_what_they_are(
+    hourly: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Days that are an hour longer or shorter; beyond what was exported, the moves show what they can."""
+    output = ExportStore(str(tmp_path / "out"), FEED)
+    output.claim(DATABASE)
+    for first, last in ((0, 3), (3, 5)):
+        window = Window(hour(first).start, hour(last - 1).end)
+        for shard in (0, 1):
+            output.write(manifest_of(ExportUnit.of_window(shard, window)))
+    for at, place in ((1, -1), (2, -1), (3, 2), (4, 2), (5, 4), (7, 6)):
+        moves = plan(hourly, hour(at).start + MINUTES, output=output)
+        assert {one.target for one in moves} == {end_of(place)}
+
+
+def test_an_output_that_does_not_answer_says_nothing(
+    hourly: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person can move the cursor all the same, as the moves so far show."""
+    output = ExportStore(str(tmp_path / "out"), FEED)
+
+    def fail(path: str) -> None:
+        raise TransientError("the store is busy")
+
+    monkeypatch.setattr(output.files, "read", fail)
+    assert {one.target for one in plan(hourly, INSIDE, output=output)} == {end_of(1)}
+
+
+def manifest_of(unit: ExportUnit) -> Manifest:
+    """Return the manifest of a unit without rows."""
+    return Manifest(
+        FEED,
+        unit,
+        1,
+        consumer=CONSUMER,
+        run="r",
+        made_at=START,
+        files=(),
+        sealed_until=None,
+        stale_seen=0,
+        schema="",
+    )
 
 
 def test_a_begin_that_nobody_knows_is_asked_for(source: SqliteFeedSource, variables: Variables) -> None:
