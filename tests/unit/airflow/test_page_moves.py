@@ -85,6 +85,8 @@ def test_a_place_inside_a_window_of_the_output_becomes_its_begin(
 ) -> None:
     """The output of the task says it, although nothing was moved yet; planned and made alike."""
     path, name = str(tmp_path / "out"), "moved_by_output"
+    # Another run of the tests has left it, if it was stopped here.
+    Variable.delete(variable_key(DATABASE, name, FEED))
     ExportStore(path, FEED).claim(DATABASE, unit=timedelta(hours=2))
     middle = Ulid.floor(START + timedelta(hours=4)).previous()
     source.begin_consumer(name, FEED, {0: middle}, by="test", began=Began.CHOSEN)
@@ -99,6 +101,7 @@ def test_a_place_inside_a_window_of_the_output_becomes_its_begin(
     assert operator.ask("move", **values, to=inside, resource_version=version)["to"]["ulid"] == begin
     operator.send("move", {"to": inside, "resource_version": version}, **values)
     assert [str(one.ulid) for one in source.cursors(FEED, name)] == [begin]
+    Variable.delete(variable_key(DATABASE, name, FEED))
 
 
 def test_a_consumer_of_events_is_shown_and_moved_without_a_variable(
