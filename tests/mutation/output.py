@@ -270,31 +270,6 @@ OUTPUT = (
         ("tests/unit/export/test_tries.py::test_a_job_that_names_a_spec_of_elsewhere_is_refused",),
     ),
     Break(
-        "batches_go_before_the_cursor",
-        "Cursor",
-        "export/batch_removal.py",
-        "_remove",
-        {
-            (
-                "        if moves:\n"
-                "            rows = source.move_cursors(consumer, store.feed, "
-                "moves, by=by, why=_WHY)\n"
-            ): "",
-            ("                store.withdraw(batch.unit, token)\n"): (
-                "                store.withdraw(batch.unit, token)\n"
-                "        if moves:\n"
-                "            rows = source.move_cursors(consumer, store.feed, "
-                "moves, by=by, why=_WHY)\n"
-            ),
-        },
-        (
-            (
-                "tests/unit/export/test_batch_removal.py"
-                "::test_a_removal_that_is_killed_anywhere_is_finished_by_the_next_one"
-            ),
-        ),
-    ),
-    Break(
         "the_page_drops_exports",
         "Cursor",
         "plugins/changefeed_actions.py",
