@@ -37,7 +37,7 @@ def graph() -> check.Graph:
         ("airflow_changefeed/output/store.py", {"tests/unit/export/test_restored.py"}),
         (CODEC, {"tests/unit/core/test_codec.py"}),
         (LAYOUT, {"tests/unit/export/test_layout.py"}),
-        ("airflow_changefeed/cli/commands/output.py", {"tests/unit/airflow/test_cli_output.py"}),
+        ("airflow_changefeed/cli/commands/output.py", {"tests/unit/airflow/test_cli.py"}),
         ("airflow_changefeed/tables/delta.py", FORMATS),
         ("airflow_changefeed/tables/iceberg.py", FORMATS),
         ("airflow_changefeed/tables/open.py", FORMATS),

@@ -111,14 +111,21 @@ def run(path: str, unit: timedelta, attempt: int) -> dict[str, Any]:
     return result
 
 
+@pytest.fixture
+def without_unit(database: str, path: str) -> None:
+    """Begin an output without a unit, whose hours may be cut in any way, by an hour without events."""
+    operator(path, unit=None).execute(context(START - HOUR, START))
+
+
 def assert_one_cut(path: str, units: int) -> None:
-    """Check that the first two hours are there once, in so many units."""
+    """Check that the first two hours are there once, in so many units, beside the two of the hour before."""
     assert exported(path) == list(range(12))
     store = ExportStore(path, FEED)
-    assert len(store.list()) == units
+    assert len(store.list()) == 2 + units
     assert verify(store) == []
 
 
+@pytest.mark.usefixtures("without_unit")
 def test_a_run_with_another_cut_that_committed_first_wins(
     database: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +146,7 @@ def test_a_run_with_another_cut_that_committed_first_wins(
     assert_one_cut(path, 2)
 
 
+@pytest.mark.usefixtures("without_unit")
 def test_a_newer_run_with_another_cut_does_not_commit_twice(
     database: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
