@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,7 @@ def change_stock(place: Place, *statements: str) -> None:
 
 def export_stock(place: Place, start: datetime) -> datetime:
     """Export the capture from a time until now; return the end."""
+    sleep(0.002)  # that of the last event is a millisecond before the end
     end = open_source({"type": "sqlite", "path": str(place.database)}).now()
     task = ChangefeedToParquetOperator(
         task_id="export",
