@@ -111,9 +111,10 @@ class HandMade:
             client.results(
                 "insert into [changefeed].[capture_tables] (capture_id, table_no, object_id, table_schema, "
                 "table_name, shard, insert_columns, update_columns, delete_columns, is_whole, base_rows, "
-                "guard_name, trigger_count, trigger_modified) select "
+                "guard_name, trigger_count, trigger_modified, recorded_columns, columns_upto) select "
                 f"{capture[0]}, {number}, isnull(object_id(N'{table.name}'), 0), N'{schema}', N'{name}', "
-                f"N'0', {', '.join(asked)}, {int(table.is_whole)}, null, null, {len(table.operations)}, null"
+                f"N'0', {', '.join(asked)}, {int(table.is_whole)}, null, null, {len(table.operations)}, "
+                f"null, N'[]', {len(table.columns)}"
             )
             for place, (column, (stored, type_)) in enumerate(table.columns.items(), start=1):
                 key = table.keys.index(column) + 1 if column in table.keys else "null"

@@ -7,6 +7,8 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
+
 from airflow_changefeed.storage.objects import PART_BYTES
 from airflow_changefeed.storage.other import OtherObjects
 from airflow_changefeed.storage.s3 import S3Objects
@@ -104,6 +106,7 @@ def test_a_copy_counts_once_all_of_it_is_there() -> None:
     assert seen == [3, 1, 3]
 
 
+@pytest.mark.timeout(20)
 def test_uploads_of_one_file_may_be_on_two_pages() -> None:
     """The next page begins behind the last upload of the file, and not behind the file."""
 
