@@ -68,7 +68,8 @@ def test_a_window_is_planned_in_a_few_requests(feeds: Lab, feed: str, tmp_path: 
     assert (empty.rows, requests) == (0, 4)
     _insert(feeds, feed, 3)
     _insert(feeds, feed, 4)
-    while (end := source.now()) <= now + timedelta(milliseconds=20):
+    last = source.now()
+    while (end := source.now()) <= last + timedelta(milliseconds=20):
         pass
     with patch.object(planner, "PART_ROWS", 1):
         full, requests = plan(now, end)
