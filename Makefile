@@ -116,7 +116,7 @@ ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly wind
 test: setup java libraries ## Run the gate: each promise, quickly (5 minutes on two cores)
 	@$(BIN)/python $(PYTEST) -m "not ci and not nightly" $(SHARED) $(PYTEST_ARGS)
 
-test-more: setup java libraries ## Run what the gate leaves out: Spark, Airflow's processes, races (10 minutes)
+test-more: setup java libraries ## Run what the gate leaves out: Spark, Airflow's processes, races (6 minutes)
 	@$(BIN)/python $(PYTEST) -m "ci and not nightly" $(SHARED) $(PYTEST_ARGS)
 
 # Spark and what its jobs need, without Airflow; Spark 3.5 with the oldest versions that do.
@@ -245,7 +245,7 @@ constraints-docs: setup ## Resolve constraints/docs.txt again
 	@mv build/docs.txt constraints/docs.txt
 	@rm build/constraints.txt
 
-soak: setup java libraries ## Run the nightly tests: launchers, long races, all values and names, breaks (hours; needs Mono)
+soak: setup java libraries ## Run the nightly tests: launchers, long races, all values and names (hours)
 	@! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || $(MAKE) .venv-observability/.changefeed-installed
 	@$(BIN)/python $(PYTEST) -m nightly --timeout 7200 $(PYTEST_ARGS) tests/unit tests/integration tests/system tests/stores
 

@@ -102,7 +102,7 @@ def current_version(
     """
     Return the version that the current table of an output has now.
 
-    :raises TableError: there is none, or it cannot be used.
+    :raises TableError: the table does not exist, or cannot be used.
     """
     from airflow_changefeed.exceptions import TableError
     from airflow_changefeed.folding.merge import newest_version

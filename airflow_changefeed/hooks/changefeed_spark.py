@@ -205,7 +205,7 @@ def check_java(env: Mapping[str, Any]) -> int:
     """
     Check the Java that Spark would take, and return its major version.
 
-    :raises SparkEnvironmentError: there is none, or it is too old.
+    :raises SparkEnvironmentError: Java is missing, or too old.
     """
     java = str(Path(env["JAVA_HOME"]) / "bin" / "java") if env.get("JAVA_HOME") else "java"
     found = shutil.which(java, path=env.get("PATH"))

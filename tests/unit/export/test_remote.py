@@ -174,7 +174,7 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
 
 
 def test_a_secret_that_begins_with_another_one_is_masked_as_a_whole() -> None:
-    """The longer one first, or its rest is told."""
+    """The longer one is masked first; otherwise the rest of it would be shown."""
     assert harmless("key abcdefgh", ["abcd", "abcdefgh"]) == "key ***"
 
 

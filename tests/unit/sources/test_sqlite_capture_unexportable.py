@@ -38,7 +38,7 @@ def refusal(source: SqliteFeedSource) -> tuple[str, str]:
 
 @pytest.mark.parametrize("reader", ["sqlite3", "adbc"])
 def test_the_refusal_names_the_value_and_ends_in_the_statement(file: CaptureFile, reader: str) -> None:
-    """To correct the captured table alone would not help; the value itself is not told."""
+    """To correct the captured table alone would not help; the message does not show the value itself."""
     file.sql("insert into flight (id, day) values (1, '2024-01-01'), (2, '2024')")
     words, statement = refusal(file.source if reader == "sqlite3" else file.quick_source)
     assert "column 'day' of table 'flight', declared 'date', cannot be exported unchanged" in words
