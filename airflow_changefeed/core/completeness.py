@@ -24,7 +24,7 @@ from airflow_changefeed.core.consumer import (
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
-from airflow_changefeed.core.window import ExportUnit, Window, is_border
+from airflow_changefeed.core.window import ExportUnit, Window
 
 _RANDOM = (1 << 80) - 1
 EVERYTHING = UlidRange(Ulid.MIN, Ulid.MAX)
@@ -296,14 +296,14 @@ def of_overview(
         position = next((one for one in shard.consumers if one.row.consumer == consumer), None)
         if position is not None:
             shards.append(_progress(shard, position, settings, now))
-            has_windows |= settings is None and is_border(position.row.ulid)
+            has_windows |= settings is None and position.row.has_windows
         elif settings is not None:
             # It has yet to read the shards in which it has no cursor.
             has_events = shard.waiting or shard.status.head is not None
             has_events |= settings.begin < shard.status.purged_upto
             shards.append(_read_until(shard.shard, settings.begin, settings.begin if has_events else now))
     known = {one.shard for one in shards}
-    windows = [row for row in rows if row.shard not in known and settings is None and is_border(row.ulid)]
+    windows = [row for row in rows if row.shard not in known and settings is None and row.has_windows]
     shards += map(of_row, windows)
     has_windows |= bool(windows)
     if settings is not None and found.shard_count == 0 and found.info.columns:
@@ -330,7 +330,7 @@ def _progress(
 ) -> ShardProgress:
     row = position.row
     frontier = row.frontier
-    if settings is None and (is_border(row.ulid) or frontier.ahead):
+    if settings is None and row.has_windows:
         return of_row(row)
     if settings is not None and row.ack < row.ulid:
         # An open dead letter holds it.

@@ -17,6 +17,7 @@ from airflow_changefeed.core.feed import FOREVER, DatabaseIdentity, Shard, max_h
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
+from airflow_changefeed.core.window import is_border
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, PurgedError
 
 KIND = "changefeed cursors"
@@ -99,6 +100,11 @@ class CursorRow:
     def ulid(self) -> Ulid:
         """The cursor: the last ULID consumed."""
         return self.frontier.upto
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether it is of an export of windows: it stands where one may end, or waits for one."""
+        return is_border(self.ulid) or bool(self.frontier.ahead)
 
     @property
     def acknowledged(self) -> tuple[UlidRange, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import cast
 
-from airflow_changefeed.core.completeness import MissingRange
+from airflow_changefeed.core.completeness import Evidence, MissingRange, ShardProgress, judge
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -32,7 +33,8 @@ def _ranges(store: ExportStore) -> list[list[UlidRange]]:
 
 def end_of_export(store: ExportStore) -> datetime:
     """Return the end of the unbroken run of complete units, of the shard whose run ends first."""
-    return min(_end_of_run(own) for own in _ranges(store)).next().time
+    progress = [ShardProgress(0, own[0].after, files=tuple(own)) for own in _ranges(store)]
+    return cast("datetime", judge(Evidence(tuple(progress))).complete_until)
 
 
 def check_begins(store: ExportStore, end: datetime) -> None:
@@ -45,16 +47,6 @@ def check_begins(store: ExportStore, end: datetime) -> None:
             feed=store.feed,
             at=end,
         )
-
-
-def _end_of_run(ranges: Sequence[UlidRange]) -> Ulid:
-    """Return the end of the unbroken run of ranges from the first one on; they are in order."""
-    end = ranges[0].upto
-    for each in ranges[1:]:
-        if each.after > end:
-            break
-        end = max(end, each.upto)
-    return end
 
 
 def check_complete(

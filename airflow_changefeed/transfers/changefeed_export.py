@@ -289,30 +289,43 @@ def conclude(
     forget(store, {plan.attempt, *attempts_of(result)})
     for line in waiting(rows):
         task.log.warning(line)
-    for fault in _missing(source, store, plan):
+    until, faults = _complete_until(source, store, plan, rows)
+    for fault in faults:
         task.log.warning(with_conn_id(str(fault), conn_id))
     completed = completed_export(plan, store, result, earlier)
     emit(context, task.outlets, completed)
     emit_windows(context, task, plan, completed)
-    metrics.exported(plan.feed, plan.consumer, result.rows, result.size, complete_until(plan, rows))
-    task.keep_lineage(lambda: _lineage(source, store, plan, result, rows))
+    metrics.exported(plan.feed, plan.consumer, result.rows, result.size, until)
+    task.keep_lineage(lambda: _lineage(source, store, plan, result, until))
     shards = {manifest.unit.shard for manifest in earlier}.union(done)
     return summary(plan, store, result, {row.shard: row for row in rows if row.shard in shards})
 
 
-def _missing(source: FeedSource, store: ExportStore, plan: Plan) -> list[Fault]:
-    """Return events before the consumer's beginning, and windows that the last look at the files missed."""
+def _complete_until(
+    source: FeedSource, store: ExportStore, plan: Plan, rows: Sequence[CursorRow]
+) -> tuple[datetime | None, list[Fault]]:
+    """
+    Return until when the feed is complete for the consumer, and what is missing: events before its
+    beginning, and windows that the last look at the files missed.
+
+    :param rows: its cursors after the export.
+    :return: no time if the feed has no shards, or could not be read.
+    """
+    from airflow_changefeed.core.completeness import judge, of_overview
     from airflow_changefeed.core.fault import not_checked
     from airflow_changefeed.cursors.beginnings import events_before
     from airflow_changefeed.doctor.files import check_files, checked_fault
     from airflow_changefeed.doctor.frontiers import whole_overview
     from airflow_changefeed.exceptions import ChangefeedError
 
-    if not plan.windows:
-        return []
-    faults = []
+    if not plan.seals:
+        return None, []
+    until, faults = None, []
     try:
         overview = whole_overview(source, plan.feed)
+        until = judge(of_overview(overview, plan.consumer, min(plan.seals.values()), rows)).complete_until
+        if not plan.windows:
+            return until, []
         left_out = events_before(overview, plan.consumer, plan.windows[0].length)
         if left_out is not None:
             faults.append(left_out.fault(plan.run.partition("/")[0]))
@@ -324,18 +337,17 @@ def _missing(source: FeedSource, store: ExportStore, plan: Plan) -> list[Fault]:
     except ChangefeedError as problem:
         # The export is complete, whatever could not be found out.
         faults.append(not_checked(f"feed {plan.feed}", str(problem), "Run doctor"))
-    return faults
+    return until, faults
 
 
 def _lineage(
-    source: FeedSource, store: ExportStore, plan: Plan, result: ExportResult, rows: Sequence[CursorRow]
+    source: FeedSource, store: ExportStore, plan: Plan, result: ExportResult, frontier: datetime | None
 ) -> Lineage:
     """Return what an export has read and written; reads one manifest, for the columns."""
     from airflow_changefeed.core.times import format_time
 
     manifest = store.read(plan.units[0].unit) if plan.units else None
     planned = export_lineage(source, plan, {} if manifest is None else manifest.columns)
-    frontier = complete_until(plan, rows)
     return replace(
         planned,
         rows=result.rows,
@@ -373,17 +385,6 @@ def export_lineage(source: FeedSource, plan: Plan, columns: Mapping[str, str] | 
             "sealedUntil": format_time(min(plan.seals.values())) if plan.seals else None,
         },
     )
-
-
-def complete_until(plan: Plan, rows: Sequence[CursorRow]) -> datetime | None:
-    """
-    Return until when a feed is complete for an export's consumer; None if it has no shards.
-
-    :param rows: its cursors after the export. A batch has read everything that was sealed.
-    """
-    if plan.windows:
-        return min((row.ulid.next().time for row in rows), default=None)
-    return min(plan.seals.values(), default=None)
 
 
 def add_alias(task: BaseOperator) -> None:

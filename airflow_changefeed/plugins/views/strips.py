@@ -12,7 +12,7 @@ from airflow_changefeed.core.completeness import Evidence, Verdict, WindowState,
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.times import EPOCH, format_known, format_time
-from airflow_changefeed.core.window import Window, is_border
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.beginnings import events_before
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
@@ -100,7 +100,9 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     verdict = judge(evidence)
     strip: Row | None = None
     try:
-        strip = _strip(exports.of(feed, consumer), evidence, verdict, exports, now)
+        uses = exports.of(feed, consumer)
+        has_windows = bool(uses) and any(one.row.has_windows for one in found.positions(consumer))
+        strip = _strip(uses, evidence, verdict, exports, now, has_windows=has_windows)
     except Exception as error:
         # Timetables are users' code. One that fails must not take the other consumers from the page.
         log.warning(
@@ -156,15 +158,22 @@ def _is_late(evidence: Evidence, verdict: Verdict, strip: Row | None) -> bool | 
     return strip["is_missing_before"] or WindowState.MISSING.value in strip["states"]
 
 
-def _strip(uses: list[Use], evidence: Evidence, verdict: Verdict, exports: Exports, now: datetime) -> Row:
+def _strip(
+    uses: list[Use],
+    evidence: Evidence,
+    verdict: Verdict,
+    exports: Exports,
+    now: datetime,
+    *,
+    has_windows: bool,
+) -> Row:
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
     # Where its windows begin, and where it stopped, whatever a gap makes of them.
     ends = [judge(Evidence((shard,))).complete_until for shard in evidence.shards]
     latest = max((end for end in ends if end is not None), default=now)
     is_long_ago = now - latest > max(_LONG_AGO, unit * WINDOWS)
     # Windows of an export begin where its frontier is: days of another zone, or weeks, not at those of 1970.
-    has_windows = any(is_border(piece.upto) for shard in evidence.shards for piece in shard.by_cursor)
-    border = latest if uses and has_windows else EPOCH
+    border = latest if has_windows else EPOCH
     last = latest + unit * _AFTER if is_long_ago else now
     end = border + ((last - border) // unit + 1) * unit
     # No window begins before 1970.

@@ -18,8 +18,16 @@ from airflow_changefeed.core.completeness import (
     judge,
     of_overview,
 )
-from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec, FeedOverview, ShardOverview
+from airflow_changefeed.core.consumer import (
+    ConsumerInfo,
+    ConsumerPosition,
+    ConsumerSpec,
+    FeedOverview,
+    ShardOverview,
+)
+from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, ShardStatus
+from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 
@@ -132,6 +140,22 @@ def test_a_consumer_that_has_nothing_is_complete_until_nothing() -> None:
     """From the start of the feed on; without shards nothing is known."""
     assert ask(ShardProgress(7, Ulid.MIN)).complete_until is None
     assert ask().complete_until is None
+
+
+def test_a_cursor_whose_windows_all_wait_for_an_earlier_one_is_of_windows() -> None:
+    """Of a database that was restored, what the seal no longer covers is missing, also there."""
+    frontier = Frontier(Ulid.MIN, Ulid.MIN, pieces((1, 2), (5, 6)))
+    position = ConsumerPosition(CursorRow("lake", "feed", 0, frontier, 1, at(6), "test"), 0, None, 0, None)
+    status = ShardStatus(0, at(3), before(2), None, Ulid.MIN, has_outbox=False)
+    feed = FeedInfo("feed", FeedKind.OUTBOX, "int", (), (), sealed_until=at(3))
+    found = FeedOverview(feed, (ShardOverview(status, 0, None, (position,)),), 1)
+    evidence = of_overview(found, "lake", at(6))
+    verdict = judge(evidence, UlidRange(before(0), before(6)))
+    assert named(verdict.missing) == [
+        (0, 0, 1, "hole"),
+        (0, 5, 6, "unsealed"),
+        (0, 2, 5, "hole"),
+    ]
 
 
 RANGES = st.lists(st.tuples(st.integers(0, HOURS), st.integers(0, HOURS)).map(sorted).map(tuple), max_size=5)

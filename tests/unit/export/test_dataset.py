@@ -422,7 +422,8 @@ def test_a_file_is_found_though_its_unit_is_placed_between_two_looks(
 def test_a_dataset_that_is_held_while_a_unit_is_exported_again_says_so(
     flights: Flights, store: ExportStore
 ) -> None:
-    """However it is read; opened again, it has the rows.
+    """
+    However it is read; opened again, it has the rows.
 
     Readers open the files of both shards side by side, so either may be the first that is missed.
     """
