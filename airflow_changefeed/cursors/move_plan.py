@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,16 +15,14 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import rebuild_command, some
-from airflow_changefeed.cursors.window_grid import WindowGrid, export_grids, output_grid
+from airflow_changefeed.cursors.window_grid import export_grids, output_grid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorBeyondFeedError,
     FutureTimeError,
     InvalidArgumentError,
-    OutputError,
     PurgedError,
     ShardNotFoundError,
-    TransientError,
 )
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
@@ -131,7 +128,7 @@ def plan_moves(
         # Before the first event there is no window to wait for.
         first = _first(source, feed, row.shard, status) if is_earliest and place == Ulid.MIN else None
         near = place if first is None else first.previous()
-        grid = _known_grid(outputs, row.shard, near) or by_moves
+        grid = output_grid(outputs, row.shard, near) or by_moves
         if grid is None:
             return place
         if is_earliest and place == Ulid.MIN and grid.length is not None:
@@ -151,15 +148,6 @@ def plan_moves(
     ]
 
 
-def _known_grid(outputs: Sequence[ManifestStore], shard: Shard, place: Ulid) -> WindowGrid | None:
-    """Return where windows begin, by the first output that says it; one that does not answer says nothing."""
-    for output in outputs:
-        with suppress(OutputError, TransientError):
-            if grid := output_grid(output, shard, place):
-                return grid
-    return None
-
-
 def _first(source: FeedSource, feed: str, shard: Shard, status: ShardStatus | None) -> Ulid | None:
     """Return the first event of a shard of which nothing was purged."""
     if status is None or status.head is None:
@@ -171,8 +159,8 @@ def _no_begin(consumer: str, feed: str, shard: Shard, place: Ulid) -> InvalidArg
     return InvalidArgumentError(
         f"consumer {consumer!r} of feed {feed!r}, shard {shard_text(shard)} exports windows, and its moves "
         f"do not show where they begin; the cursor may not stand inside one, as after {place}. Nothing was "
-        "changed; give the begin of a window as a time. If events were purged, run the export's task: its "
-        "error has the first window that is whole",
+        "changed; give the begin of a window as a time, or let cursor set find it with --path. If events "
+        "were purged, run the export's task: its error has the first window that is whole",
         consumer=consumer,
         feed=feed,
         shard=shard,

@@ -33,7 +33,7 @@ from airflow_changefeed.cursors.cursors import (
 )
 from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.remedies import beyond_remedy
-from airflow_changefeed.cursors.window_grid import export_grids
+from airflow_changefeed.cursors.window_grid import export_grids, output_grid
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorError,
@@ -45,6 +45,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor
 
@@ -85,6 +86,7 @@ def adopt(
     *,
     by: str,
     versions: Mapping[Shard, int] | None = None,
+    outputs: Sequence[ManifestStore] = (),
     timeout: float = MOVE_TIMEOUT,
 ) -> list[CursorRow]:
     """
@@ -93,6 +95,7 @@ def adopt(
     A shard that is not in the Variable does not move; one that is only in the Variable gets a row.
 
     :param versions: resource versions that the person saw; None for any.
+    :param outputs: of the export, which say where windows begin; where none does, the moves so far do.
     :raises StaleVersionError: a row has changed since; nothing moved.
     :raises CursorFormatError: the Variable is missing, or is not a cursor of this consumer and feed.
     :raises CursorBeyondFeedError: a ULID is beyond the shard's high-water time; nothing changed.
@@ -101,7 +104,7 @@ def adopt(
     """
     wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
-    _check_begins(source, consumer, feed, wanted)
+    _check_begins(source, consumer, feed, wanted, outputs)
     known = {row.shard for row in source.cursors(feed, consumer)}
     starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
     if starts:
@@ -126,7 +129,13 @@ def adopt(
     return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
-def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> dict[Shard, Ulid]:
+def adopted(
+    source: FeedSource,
+    variables: VariableStore,
+    consumer: str,
+    feed: str,
+    outputs: Sequence[ManifestStore] = (),
+) -> dict[Shard, Ulid]:
     """
     Return the positions in the Variable, edited or not, if the cursors can move there.
 
@@ -134,7 +143,7 @@ def adopted(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     """
     wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
-    _check_begins(source, consumer, feed, wanted)
+    _check_begins(source, consumer, feed, wanted, outputs)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
 
 
@@ -209,14 +218,19 @@ def _wanted(source: FeedSource, variables: VariableStore, consumer: str, feed: s
     return document.shards
 
 
-def _check_begins(source: FeedSource, consumer: str, feed: str, wanted: Mapping[Shard, Cursor]) -> None:
+def _check_begins(
+    source: FeedSource,
+    consumer: str,
+    feed: str,
+    wanted: Mapping[Shard, Cursor],
+    outputs: Sequence[ManifestStore],
+) -> None:
     """Check that an export of windows stops between two: it could not go on from within one."""
-    grid = export_grids(source, feed, [consumer]).get(consumer)
-    if grid is None:
-        return
+    by_moves = export_grids(source, feed, [consumer]).get(consumer)
     there = {row.shard: row.ulid for row in source.cursors(feed, consumer)}
     for shard, place in ((shard, one.ulid) for shard, one in wanted.items()):
-        if place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
+        grid = output_grid(outputs, shard, place) or by_moves
+        if grid and place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
             words = (consumer, "--feed", feed, "--shard", shard_text(shard), "--to")
             time = format_time(grid.floor(place).next().time) if grid.is_sure else "..."
             raise InvalidArgumentError(

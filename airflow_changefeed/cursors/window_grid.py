@@ -9,6 +9,7 @@ waits forever if that window can no longer be exported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -19,6 +20,7 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import is_border
+from airflow_changefeed.exceptions import OutputError, TransientError
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base_cursors import CursorStore
 
@@ -89,12 +91,22 @@ def grid_of(changes: Iterable[CursorChange]) -> WindowGrid | None:
     return WindowGrid(begins[-1], length or None, is_sure=steps.count(length) > 1)
 
 
-def output_grid(store: ManifestStore, shard: Shard, place: Ulid) -> WindowGrid | None:
+def output_grid(outputs: Iterable[ManifestStore], shard: Shard, place: Ulid) -> WindowGrid | None:
     """
-    Return where windows of an output begin around a place: by its unit, or by the window that is there.
+    Return where windows begin around a place, by the first output that says it.
 
-    :return: None if the output does not say it: it has no unit, and no window there, nor one that ends there.
+    :return: None where none does: it has no unit, and no window there, nor one that ends there; or it does
+        not answer.
     """
+    for output in outputs:
+        with suppress(OutputError, TransientError):
+            if grid := _grid_of(output, shard, place):
+                return grid
+    return None
+
+
+def _grid_of(store: ManifestStore, shard: Shard, place: Ulid) -> WindowGrid | None:
+    """Return where windows begin by an output's unit, or by the window that is there."""
     if store.unit is not None:
         return WindowGrid(0, store.unit // _MILLISECOND, is_sure=True)
     around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())

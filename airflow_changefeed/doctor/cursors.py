@@ -21,7 +21,8 @@ from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_t
 from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.beginnings import EventsBefore
-from airflow_changefeed.cursors.window_grid import WindowGrid
+from airflow_changefeed.cursors.window_grid import WindowGrid, output_grid
+from airflow_changefeed.output.manifests import ManifestStore
 
 _NEVER_BACK = (
     "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
@@ -45,7 +46,8 @@ class FeedState:
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
     :param max_hold: of the feed.
-    :param grids: of the exports that export windows, by name.
+    :param grids: of the exports that export windows, by name, as their moves show.
+    :param outputs: of exports, by name, as far as they are looked at.
     :param left_out: events before the beginnings of exports.
     """
 
@@ -57,12 +59,18 @@ class FeedState:
     dead_letters: Sequence[DeadLetter] = ()
     max_hold: timedelta = FOREVER
     grids: Mapping[str, WindowGrid] = field(default_factory=dict)
+    outputs: Mapping[str, ManifestStore] = field(default_factory=dict)
     left_out: Sequence[EventsBefore] = ()
 
     @property
     def purged(self) -> dict[Shard, Ulid]:
         """Up to where each shard is purged."""
         return {status.shard: status.purged_upto for status in self.shards}
+
+    def grid(self, row: CursorRow, place: Ulid) -> WindowGrid | None:
+        """Return where the windows of an export begin around a place; None of what exports no windows."""
+        outputs = [self.outputs[row.consumer]] if row.consumer in self.outputs else []
+        return output_grid(outputs, row.shard, place) or self.grids.get(row.consumer)
 
 
 def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
@@ -133,7 +141,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
     # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in state.shards), default=EPOCH)
     for row in state.rows:
-        status, grid = known.get(row.shard), state.grids.get(row.consumer)
+        status = known.get(row.shard)
         high_water = status.high_water if status is not None else sealed
         if row.ulid.ms > to_milliseconds(high_water):
             until = from_milliseconds(row.ulid.ms + 1)
@@ -147,6 +155,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 f"{RESTORED_PAGE}",
             )
         elif status is not None and row.is_lost(status.purged_upto):
+            grid = state.grid(row, status.purged_upto)
             whole = None if grid is None else grid.first_whole(status.purged_upto)
             yield Fault(
                 FaultKind.CONSUMER_LOST,
@@ -154,7 +163,7 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 lost_text(row.ulid, status.purged_upto, state.max_hold),
                 lost_remedy(row.consumer, row.feed, row.shard, whole),
             )
-        elif grid is not None and not grid.is_begin(row.ulid):
+        elif (grid := state.grid(row, row.ulid)) and not grid.is_begin(row.ulid):
             yield _in_window(row, grid, status)
     begun = {(row.consumer, row.shard) for row in state.rows}
     for consumer, info in state.consumers.items():

@@ -8,8 +8,9 @@ as a fault, never skipped silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,11 +20,11 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked, shell
 from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark, counted
 from airflow_changefeed.cursors.beginnings import EventsBefore, events_before
-from airflow_changefeed.cursors.window_grid import WindowGrid, export_grids
+from airflow_changefeed.cursors.window_grid import export_grids
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
 from airflow_changefeed.doctor.dags import last_dag
 from airflow_changefeed.doctor.failures import dead_letter_faults, failing_faults
-from airflow_changefeed.doctor.files import output_check
+from airflow_changefeed.doctor.files import exporters, output_check
 from airflow_changefeed.doctor.frontiers import whole_overview
 from airflow_changefeed.doctor.leases import lease_faults
 from airflow_changefeed.doctor.output import output_faults, seal_faults
@@ -84,7 +85,7 @@ def examine(
     chosen = [name for name in feeds if feed in (None, name) and name not in inspection.closed_feeds]
     seen: list[str] = []
     for name in chosen:
-        state = _read_state(source, infos[name], consumer, faults)
+        state = _read_state(source, infos[name], consumer, faults, open_store)
         faults += state_faults(source, variables, state, consumer, limits, open_store)
         seen += [*(row.consumer for row in state.rows), *state.consumers]
     if consumer is not None and chosen and not seen:
@@ -135,7 +136,13 @@ def _scope(
     return checked, left_out
 
 
-def _read_state(source: FeedSource, info: FeedInfo, consumer: str | None, faults: list[Fault]) -> FeedState:
+def _read_state(
+    source: FeedSource,
+    info: FeedInfo,
+    consumer: str | None,
+    faults: list[Fault],
+    open_store: Callable[[str], ExportStore] | None,
+) -> FeedState:
     feed = info.name
     statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
@@ -145,19 +152,31 @@ def _read_state(source: FeedSource, info: FeedInfo, consumer: str | None, faults
     )
     exports = sorted({row.consumer for row in rows} - set(events))
     grids = _try(faults, f"windows of feed {feed}", lambda: export_grids(source, feed, exports)) or {}
-    left_out = (
-        _try(faults, f"beginnings of feed {feed}", partial(_left_out, source, feed, exports, grids)) or []
-    )
-    return FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids, left_out)
+    state = FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids)
+    if open_store is not None:
+        state = replace(state, outputs=_outputs(open_store, feed, exports))
+    left_out = _try(faults, f"beginnings of feed {feed}", partial(_left_out, source, state, exports))
+    return replace(state, left_out=left_out or [])
 
 
-def _left_out(
-    source: FeedSource, feed: str, exports: Sequence[str], grids: Mapping[str, WindowGrid]
-) -> list[EventsBefore]:
+def _outputs(
+    open_store: Callable[[str], ExportStore], feed: str, exports: Sequence[str]
+) -> dict[str, ExportStore]:
+    """Return the output of each export that has written to it; what is wrong with it is found elsewhere."""
+    with suppress(ChangefeedError):
+        store = open_store(feed)
+        units = {shard: store.newest(shard) for shard in store.shards()}
+        return dict.fromkeys(exporters(store, units).intersection(exports), store)
+    return {}
+
+
+def _left_out(source: FeedSource, state: FeedState, exports: Sequence[str]) -> list[EventsBefore]:
     if not exports:
         return []
-    overview = whole_overview(source, feed)
-    lengths = {name: grid.window_length for name, grid in grids.items()}
+    overview = whole_overview(source, state.feed)
+    lengths = {name: grid.window_length for name, grid in state.grids.items()}
+    for name, output in state.outputs.items():
+        lengths[name] = output.window_length() or lengths.get(name)
     found = (events_before(overview, name, lengths.get(name)) for name in exports)
     return [one for one in found if one is not None]
 

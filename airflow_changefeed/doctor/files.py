@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -158,7 +158,7 @@ def _begins_later(store: ExportStore, consumer: str, start: Ulid, end: Ulid) -> 
     )
 
 
-def exporters(store: ExportStore, units: Units) -> set[str]:
+def exporters(store: ExportStore, units: Mapping[Shard, Collection[ExportUnit]]) -> set[str]:
     """Return the consumers that have written the newest unit of each shard; opens these manifests."""
     newest = [max(own, key=lambda unit: unit.range) for own in units.values() if own]
     found = set()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.cursors.cursors import VariableStore
     from airflow_changefeed.cursors.moves import PlannedMove
     from airflow_changefeed.cursors.variable_state import VariableState
+    from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
 
 
@@ -98,7 +99,8 @@ def set_cursors(args: Namespace) -> None:
     from airflow_changefeed.cursors.moves import plan_moves
 
     with open_feeds(args.conn_id) as source:
-        _move(source, args, plan_moves(source, args.name, args.feed, args.to, args.shard), "set")
+        moves = plan_moves(source, args.name, args.feed, args.to, args.shard, _outputs(args))
+        _move(source, args, moves, "set")
 
 
 @command
@@ -246,7 +248,8 @@ def adopt(args: Namespace) -> None:
         _check_of_export(source, args)
         variables = _variables(args)
         before = source.cursors(args.feed, args.name)
-        wanted = recovery.adopted(source, variables, args.name, args.feed)
+        outputs = _outputs(args)
+        wanted = recovery.adopted(source, variables, args.name, args.feed, outputs)
         moves = plan_adoption(source, args.name, args.feed, wanted)
         versions = {move.shard: move.row.resource_version for move in moves}
         if args.resource_version:
@@ -254,7 +257,9 @@ def adopt(args: Namespace) -> None:
         elif not args.yes:
             show([move_row(move) for move in moves], "table", short_move, on_error=True)
             ask(_question(args, moves), "Nothing was moved")
-        rows = recovery.adopt(source, variables, args.name, args.feed, by=getuser(), versions=versions)
+        rows = recovery.adopt(
+            source, variables, args.name, args.feed, by=getuser(), versions=versions, outputs=outputs
+        )
         _show_rows(args, before, rows)
         echo("Moved the cursors to the ULIDs of the Variable")
 
@@ -275,16 +280,24 @@ def publish(args: Namespace) -> None:
 def rebuild(args: Namespace) -> None:
     """Restore lost cursors from the manifests."""
     from airflow_changefeed.cursors import recovery
-    from airflow_changefeed.hooks.changefeed_output import storage_options
-    from airflow_changefeed.output.store import ExportStore
 
     with open_feeds(args.conn_id) as source:
         _check_of_export(source, args)
-        store = ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
+        (store,) = _outputs(args)
         before = source.cursors(args.feed, args.name)
         rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
         _show_rows(args, before, rows)
         echo("Restored the lost cursors and published them to the Variable")
+
+
+def _outputs(args: Namespace) -> list[ExportStore]:
+    """Return the output that was named, if one was."""
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.store import ExportStore
+
+    if args.path is None:
+        return []
+    return [ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))]
 
 
 def _check_of_export(source: FeedSource, args: Namespace) -> None:

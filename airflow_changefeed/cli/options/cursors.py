@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
+from airflow_changefeed.cli.options.shared import action, conn_id, option, path, shown
 from airflow_changefeed.cli.options.values import count, note, position, row_version, shard
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def _set() -> ActionCommand:
             required=True,
         ),
         _shards("Shard whose cursor moves"),
+        *_windows(),
         *_decision(),
         *shown(),
     )
@@ -124,6 +125,7 @@ def _adopt() -> ActionCommand:
         "Shows the moves and asks for confirmation. Refuses a ULID that the feed has not reached, or that "
         "is purged.",
         *_consumer(),
+        *_windows(),
         *_versions(),
         *shown(),
     )
@@ -147,8 +149,7 @@ def _rebuild() -> ActionCommand:
         "Restore lost cursors from the manifests of the consumer's export, and publish them",
         "Cursors that exist and have moved are kept.",
         *_consumer(),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        *path(),
         *shown(),
     )
 
@@ -164,6 +165,12 @@ def _consumer() -> tuple[Arg, ...]:
 def _shards(what: str) -> Arg:
     help_ = f"{what}; may be given more than once (default: all shards of the consumer)"
     return option("--shard", help=help_, type=shard, action="append")
+
+
+def _windows() -> tuple[Arg, Arg]:
+    return path(
+        "Root of the export, which says where windows begin (default: its moves so far)", required=False
+    )
 
 
 def _decision() -> tuple[Arg, ...]:

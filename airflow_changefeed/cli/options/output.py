@@ -16,6 +16,7 @@ from airflow_changefeed.cli.options.shared import (
     action,
     conn_id,
     option,
+    path,
 )
 from airflow_changefeed.cli.options.values import (
     hours,
@@ -98,8 +99,7 @@ def _of_table() -> tuple[Arg, ...]:
     """Return the options that name an export and its table."""
     return (
         option("--feed", help=FEED_HELP, required=True),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        *path(),
         option("--catalog-conn-id", help=_CATALOG_HELP),
     )
 
@@ -115,7 +115,6 @@ def job_connection_command() -> ActionCommand:
         "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
         "write it into the cluster's secret store, not to a terminal that is recorded.",
         *conn_id(),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        *path(),
         ARG_VERBOSE,
     )

@@ -66,6 +66,18 @@ def shown() -> tuple[Arg, Arg]:
     return ARG_OUTPUT, ARG_VERBOSE
 
 
+def path(of: str = "Root of the export", *, required: bool = True) -> tuple[Arg, Arg]:
+    """
+    Return the options that name an output.
+
+    :param of: what is there, and what for.
+    """
+    return (
+        option("--path", help=f"{of}, a local path or an fsspec URL", required=required),
+        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+    )
+
+
 def storage(of: str) -> tuple[Arg, Arg]:
     """
     Return the options that say how SQL Server stores the tables that it creates.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.shared import PATH_CONN_ID_HELP, action, conn_id, option, shown
+from airflow_changefeed.cli.options.shared import action, conn_id, option, path, shown
 from airflow_changefeed.cli.options.values import count
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def _take() -> ActionCommand:
         "ChangefeedSnapshotOperator to read with Spark.",
         *_capture(),
         *conn_id(),
-        option(
-            "--path", help="Root of the states and snapshots, a local path or an fsspec URL", required=True
-        ),
+        *path("Root of the states and snapshots"),
         *_reading(),
         *shown(),
     )
@@ -54,7 +52,6 @@ def _take() -> ActionCommand:
 
 def _reading() -> tuple[Arg, ...]:
     return (
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
         option(
             "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
         ),
@@ -79,7 +76,7 @@ def reconcile_command() -> ActionCommand:
         "differ, 2 if they cannot be compared.",
         *_capture(),
         *conn_id(),
-        option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+        *path(),
         option("--output-path", help="Root of the states, snapshots and reports", required=True),
         option(
             "--base",

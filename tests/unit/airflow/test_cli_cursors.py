@@ -20,6 +20,7 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import AirflowUnavailableError
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
@@ -290,6 +291,20 @@ def test_places_that_a_cursor_cannot_go_to(
     exported.purge(FEED, START + 2 * HOUR)
     assert message in commands.fails("cursor set", *OF, "--to", to)
     assert at(exported) == [end_of(2)] * 2
+
+
+def test_the_output_that_is_named_says_where_windows_begin(
+    commands: Commands, exported: SqliteFeedSource, tmp_path: Path
+) -> None:
+    """Where the moves so far do not, or show shorter ones: of two hours a cursor goes to the begin."""
+    ExportStore(str(tmp_path), FEED).claim(exported.identity().id, unit=2 * HOUR)
+    named = ("--path", str(tmp_path), "--yes")
+    edit("0", ulid=end_of(0))
+    assert "--to 2013-01-01T00:00:00Z" in commands.fails("cursor adopt", *OF, *named)
+    commands.rows("cursor publish", *OF)
+    commands.rows("cursor set", *OF, "--to", end_of(0), *named)
+    assert at(exported) == [str(window(0).range.after)] * 2
+    assert "exports windows, so the cursor goes where one begins" in commands.err
 
 
 def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFeedSource) -> None:

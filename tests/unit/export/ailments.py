@@ -186,9 +186,9 @@ def _purged(patient: Patient) -> None:
     )
 
 
-def _stop_inside(patient: Patient) -> None:
+def stop_inside(patient: Patient, place: Ulid | None = None) -> None:
     """As an earlier version adopted the Variable of somebody who had written an event into it."""
-    place = Ulid.floor(START + timedelta(minutes=90))
+    place = place or Ulid.floor(START + timedelta(minutes=90))
     with leased(patient.source, CONSUMER, FEED, [1], "anna") as leases:
         rows = patient.source.cursors(FEED, CONSUMER)
         cursors.move(
@@ -361,7 +361,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
         "up to 2013-01-01T01:59:59.999Z, so that no run can export all of it any more",
     ),
     FaultKind.CURSOR_IN_WINDOW: (
-        _stop_inside,
+        stop_inside,
         {},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: it exports windows, but its cursor",
     ),

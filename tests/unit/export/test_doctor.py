@@ -17,10 +17,10 @@ import pytest
 from airflow_changefeed.cli.console import parser
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument, CursorRow, variable_key
-from airflow_changefeed.core.fault import Examination, FaultKind, Limits, Severity
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults
@@ -52,6 +52,7 @@ from tests.unit.export.ailments import (
     leave_idle,
     make_read_only,
     rest_undrained,
+    stop_inside,
 )
 from tests.unit.export.consumers import Variables
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
@@ -347,6 +348,28 @@ def test_a_variable_within_a_window_is_not_adopted(patient: Patient) -> None:
     ):
         recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me")
     assert patient.source.cursors(FEED) == before
+
+
+def in_window(found: Examination) -> list[Fault]:
+    """Return the faults of cursors within windows."""
+    return [fault for fault in found.faults if fault.kind is FaultKind.CURSOR_IN_WINDOW]
+
+
+def test_the_windows_of_the_output_say_where_one_begins(patient: Patient) -> None:
+    """The moves of three hours do not; the place could be where another export's windows begin."""
+    inside = Ulid.floor(START + timedelta(minutes=90)).previous()
+    patient.edit(1, ulid=inside)
+    with pytest.raises(InvalidArgumentError, match=r"cursor set .* --to 2013-01-01T01:00:00Z .*publish"):
+        recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me", outputs=[patient.store])
+    stop_inside(patient, inside)
+    assert not in_window(patient.examine(open_store=None))
+    (fault,) = in_window(patient.examine())
+    assert "--to 2013-01-01T01:00:00Z" in fault.remedy
+    (row, _) = patient.source.cursors(FEED, CONSUMER)
+    patient.source.begin_consumer("lake", FEED, {1: row.frontier.start}, by="test")
+    stopped = {1: [UlidRange(row.frontier.start, inside)]}
+    cursors.advance(patient.source, patient.variables, "lake", FEED, stopped, by="test")
+    assert in_window(patient.examine()) == [fault]
 
 
 def test_a_variable_in_the_future_was_edited(patient: Patient) -> None:
