@@ -285,11 +285,12 @@ def conclude(
     done: dict[Shard, list[UlidRange]] = {}
     for planned in plan.units:
         done.setdefault(planned.unit.shard, []).append(planned.unit.range)
-    rows = cursors.advance(source, variables, plan.consumer, plan.feed, done, by=plan.run, leases=leases)
-    forget(store, {plan.attempt, *attempts_of(result)})
+    with source.connected():
+        rows = cursors.advance(source, variables, plan.consumer, plan.feed, done, by=plan.run, leases=leases)
+        forget(store, {plan.attempt, *attempts_of(result)})
+        until, faults = _complete_until(source, store, plan, rows)
     for line in waiting(rows):
         task.log.warning(line)
-    until, faults = _complete_until(source, store, plan, rows)
     for fault in faults:
         task.log.warning(with_conn_id(str(fault), conn_id))
     completed = completed_export(plan, store, result, earlier)

@@ -32,6 +32,7 @@ from airflow_changefeed.spark import job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
+from tests.unit.export.test_planning_cost import Work
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 HOUR = timedelta(hours=1)
@@ -90,6 +91,12 @@ def test_the_data_interval_is_exported_by_units(database: str, path: str) -> Non
     assert all(Path(manifest).exists() for manifest in result["manifests"])
     assert result["cursors"] == {"0": str(places(database)[0]), "1": str(places(database)[1])}
     json.dumps(result)
+
+
+def test_a_task_opens_few_connections(path: str, database: str) -> None:
+    """One to plan and one behind the commit; the others write. Each reads the schema of all feeds."""
+    task = operator(path, local_below=100)
+    assert Work().of(lambda: task.execute(context(START, START + HOUR))).connections <= 7
 
 
 def test_airflows_own_times_are_understood(database: str, path: str) -> None:
