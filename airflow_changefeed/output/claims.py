@@ -103,7 +103,7 @@ def check(
         if claimed.table and not files.names(layout.data):
             # It has snapshots only, which lie elsewhere.
             claimed = replace(claimed, table_format=wanted.table_format, catalog_table=wanted.catalog_table)
-        _check_claim(claimed, layout, wanted, windows)
+        check_claim(claimed, layout, wanted, windows)
     elif names := files.names(layout.data):
         found = format_of(names)
         # What the table is called in a catalog only the claim has said.
@@ -116,7 +116,7 @@ def check(
                 path=layout.path,
             )
         for feed, database, table, mode in owners:
-            _check_claim(Claim(feed, database, table, found, catalog_table, mode), layout, wanted)
+            check_claim(Claim(feed, database, table, found, catalog_table, mode), layout, wanted)
 
 
 def _mode(document: Owned) -> str:
@@ -131,7 +131,8 @@ def format_of(names: Collection[str]) -> str:
     return DELTA if DELTA_LOG in names else ICEBERG if ICEBERG_FILES in names else PARQUET
 
 
-def _check_claim(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[Window] = ()) -> None:
+def check_claim(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[Window] = ()) -> None:
+    """Check that a claim is one's own, and fits windows that are to be exported; raises as :func:`check`."""
     if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
         raise ForeignOutputError(
             f"{layout.data} holds {_what(claimed)} feed {claimed.feed!r}, not {_what(wanted)} "
@@ -267,4 +268,4 @@ def write(files: Files, layout: Layout, wanted: Claim) -> None:
         files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its
         # commit if it reads too early.
-        _check_claim(read(files, layout) or wanted, layout, wanted)
+        check_claim(read(files, layout) or wanted, layout, wanted)

@@ -22,7 +22,6 @@ from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError, SupersededError
 from airflow_changefeed.output.attempts import end, withdraw_overlapping
-from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 
@@ -84,7 +83,8 @@ class Commit:
         :raises IncompleteReadError: a unit's files hold another number of rows than was planned; none of
             this task's units was committed.
         :raises SchemaChangedError: two tasks saw different columns.
-        :raises ForeignOutputError: another database claimed the output since the plan was made.
+        :raises OutputError: another first export claimed the output since the plan was made: of another
+            database, in another format, or cut in another way.
         """
         if self._schema is None:
             self._schema = written.schema
@@ -160,7 +160,9 @@ class Commit:
             return
         store, plan = self._store, self._plan
         began = time.monotonic()
-        check_same(store.layout.data, store.database(), plan.database, plan.feed)
+        store.check_claimed(
+            plan, [unit.window for number in numbers if (unit := plan.units[number].unit).window]
+        )
         others = _Others(store, [plan.units[number].unit for number in numbers])
         first = time.monotonic()
         found = store.each(lambda number: self._commit_unit(number, others), numbers)

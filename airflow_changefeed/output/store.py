@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions
+from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions, Plan
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -126,6 +126,22 @@ class ExportStore(ManifestStore):
         claims.write(self.files, self.layout, self._claim(database, options, windows, unit))
         for known in ("is_table", "unit"):
             self.__dict__.pop(known, None)
+
+    def check_claimed(self, plan: Plan, windows: Sequence[Window]) -> None:
+        """
+        Check that nobody else has claimed the output since a plan was made.
+
+        Two first exports may find it free at the same moment; the last one to write the claim owns it.
+
+        :param windows: of the units that are about to be committed; none of a batch.
+        :raises OutputError: somebody has, as :meth:`check` says.
+        """
+        claim = claims.read(self.files, self.layout)
+        if claim is None:
+            claims.check_same(self.layout.data, self.database(), plan.database, plan.feed)
+        else:
+            wanted = self._claim(plan.database, plan.options, windows or None, None)
+            claims.check_claim(claim, self.layout, wanted, windows)
 
     def _documents(self) -> Iterator[Manifest]:
         """Yield a manifest of each date that says whose the output is, where the claim is lost."""

@@ -163,6 +163,19 @@ EMBEDDED = (
         ("tests/unit/export/test_planner.py::test_an_output_keeps_the_unit_of_its_first_export",),
     ),
     Break(
+        "a_commit_does_not_ask_whose_the_output_is",
+        "Export unit",
+        "output/store.py",
+        "ExportStore.check_claimed",
+        {"if claim is None:": "if claim is None or claim.database == plan.database:"},
+        (
+            (
+                "tests/unit/export/test_identity.py"
+                "::test_a_commit_into_an_output_that_another_claimed_meanwhile_leaves_nothing"
+            ),
+        ),
+    ),
+    Break(
         "units_of_two_cuts_are_committed",
         "Export unit",
         "output/commit.py",

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -197,11 +199,25 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("commits_at_once")
-def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_nothing(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"database": OTHER}, f"{OTHER}, and this is .* {DATABASE}"),
+        ({"mode": "batch"}, "by batches, and windows were asked for"),
+        ({"unit": timedelta(hours=2)}, "in windows of 2:00:00, and window .* was asked for"),
+        ({"table_format": "delta"}, "as delta, and it was asked for as parquet"),
+    ],
+    ids=["database", "mode", "unit", "format"],
+)
+def test_a_commit_into_an_output_that_another_claimed_meanwhile_leaves_nothing(
+    tmp_path: Path, claim: dict[str, Any], message: str
 ) -> None:
-    """It was planned and written while the claim was still its own."""
-    eu, us = Flights.create(tmp_path / "eu.db"), other_flights(tmp_path)
+    """
+    It was planned and written while the claim was still its own.
+
+    Two first exports may find the path free at the same moment, and the last to write the claim owns it.
+    """
+    eu = Flights.create(tmp_path / "eu.db")
     eu.add(30, 0, length=3)
     store = ExportStore(str(tmp_path / "out"), FEED)
     plan = eu.plan(store, hours(0, 3))
@@ -209,13 +225,14 @@ def test_a_commit_into_an_output_that_another_database_claimed_meanwhile_leaves_
     written = list(eu.write(store, plan))
     commit = Commit(store, plan)
     store.files.remove_file(store.layout.claim)
-    claims.write(store.files, store.layout, claims.Claim(FEED, database=OTHER))
-    with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
+    other = claims.Claim(FEED, **{"database": DATABASE, "mode": "window", **claim})
+    claims.write(store.files, store.layout, other)
+    with pytest.raises(OutputError, match=message):
         commit.add(written[0])
     attempts.end(store, plan, committed=False)
     assert store.list() == []
     assert plain_rows(store.files, FEED) == []
-    assert store.database() == us.source.identity().id
+    assert claims.read(store.files, store.layout) == other
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"{", b'{"kind": "changefeed output"}'])

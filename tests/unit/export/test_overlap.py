@@ -139,16 +139,19 @@ def test_a_batch_that_outlived_its_task_is_not_added_to_a_longer_one(
 def test_a_far_batch_is_seen(tmp_path: Path, flights: Flights) -> None:
     """
     A batch is filed under its last day: one of months is found from a window of its first hour. Both found
-    the output unclaimed.
+    the output unclaimed, and the claim is lost.
     """
     flights.add(1, 24 * 90)
     files = local_files(tmp_path / "out")
     batch = Attempt(flights, files, None)
-    files.remove_file(ExportStore(files.root, FEED, files=files).layout.claim)
+    claim = ExportStore(files.root, FEED, files=files).layout.claim
+    files.remove_file(claim)
     window = Attempt(flights, files, hours(0, 1))
+    files.remove_file(claim)
     assert batch.commit()
     assert not window.commit()
-    assert verify(ExportStore(files.root, FEED, files=files)) == []
+    (fault,) = verify(ExportStore(files.root, FEED, files=files))
+    assert fault.kind is FaultKind.CLAIM_MISSING
 
 
 def test_batches_one_after_another_do_not_disturb_each_other(tmp_path: Path, flights: Flights) -> None:
