@@ -35,9 +35,12 @@ from airflow_changefeed.version_compat import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from airflow.sdk import Context
 
-    from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
     from airflow_changefeed.transfers.changefeed_export import ExportRun
@@ -244,16 +247,30 @@ def _by_spark(arguments: Mapping[str, Any]) -> Callable[[ExportJob], object]:
 
 def changefeed_export_group(
     *,
+    feed: str | None = None,
+    feeds: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    path: str | None = None,
+    consumer: str | None = None,
     submit: Callable[[ExportJob], object] | None = None,
     group_id: str = "export",
     changefeed_conn_id: str = ChangefeedHook.default_conn_name,
     path_conn_id: str | None = None,
-    catalog_conn_id: str | None = None,
+    shards: Sequence[Shard | str] | None = None,
+    unit: timedelta | str | None = None,
+    window_start: datetime | str | None = None,
+    window_end: datetime | str | None = None,
+    wait_timeout: timedelta | float | None = None,
+    options: ExportOptions | Mapping[str, Any] | None = None,
     lock_timeout: float | None = None,
+    shape: str | None = None,
+    table_format: str | None = None,
+    catalog_table: str | None = None,
+    catalog_conn_id: str | None = None,
     program_path: str | None = None,
     program_conn_id: str | None = None,
     spark: Mapping[str, Any] | None = None,
-    **export: Any,
+    **kwargs: Any,
 ) -> TaskGroup:
     """
     Export the windows of a feed, or of many by one job, which any operator starts: on Kubernetes, Databricks,
@@ -271,6 +288,15 @@ def changefeed_export_group(
     variable ``CHANGEFEED_CONNECTION``, or from the file that ``CHANGEFEED_CONNECTION_FILE`` names: what
     ``airflow-changefeed job-connection`` prints, kept as a secret of the cluster.
 
+    Other arguments are those of :class:`~airflow_changefeed.ChangefeedToParquetOperator`.
+    One that is None is taken from the DAG's ``default_args``, or is the operator's default.
+
+    :param feed: name of the feed.
+    :param feeds: instead of ``feed``: names of feeds, or patterns as ``myservice.*``. They share the path and
+        the consumer's name.
+    :param exclude: names or patterns of feeds to leave out of ``feeds``.
+    :param path: root of the output.
+    :param consumer: whose cursors move.
     :param submit: called once, inside the group, with an :class:`ExportJob`; makes one or more tasks. None
         makes one that runs the job by a Spark connection.
     :param group_id: of the task group.
@@ -284,16 +310,14 @@ def changefeed_export_group(
         mode cluster. (templated)
     :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :param spark: arguments of a ``SparkSubmitOperator`` for that one, as ``conn_id`` and ``conf``.
-    :param export: the other arguments of an export, as ``feed``, ``path``, ``consumer`` and ``unit``; and of
-        tasks, for ``plan``. Instead of ``feed``: ``feeds``, names of feeds or patterns as ``myservice.*``,
-        and ``exclude``, those to leave out. They share the path and the consumer's name.
+    :param kwargs: those of a task, for ``plan``.
     :return: the group.
     :raises InvalidArgumentError: an argument is wrong or missing; ``submit`` made no task; or a batch was
         asked for.
     """
     if submit is not None and spark is not None:
         raise InvalidArgumentError("spark is for the task that is made without submit: give one of both")
-    if "mode" in export:
+    if "mode" in kwargs:
         raise InvalidArgumentError(
             "changefeed_export_group exports windows only: the leases of a batch cannot span tasks. Use a "
             "ChangefeedToParquetOperator with mode='batch'"
@@ -308,9 +332,26 @@ def changefeed_export_group(
     if submit is not None:
         need_program_path(program_path)
         # Another one looks before it starts the job.
-        export |= program
+        kwargs |= program
+    export = {
+        "feed": feed,
+        "feeds": feeds,
+        "exclude": exclude,
+        "path": path,
+        "consumer": consumer,
+        "shards": shards,
+        "unit": unit,
+        "window_start": window_start,
+        "window_end": window_end,
+        "wait_timeout": wait_timeout,
+        "options": options,
+        "shape": shape,
+        "table_format": table_format,
+        "catalog_table": catalog_table,
+    }
+    kwargs |= {name: value for name, value in export.items() if value is not None}
     with TaskGroup(group_id) as group:
-        plan = ChangefeedPlanOperator(task_id="plan", **shared, **export)
+        plan = ChangefeedPlanOperator(task_id="plan", **shared, **kwargs)
         output: Any = plan.output
         if submit is None:
             connections = {"changefeed_conn_id": changefeed_conn_id, "path_conn_id": path_conn_id}

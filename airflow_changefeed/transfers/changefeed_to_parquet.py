@@ -20,6 +20,7 @@ from airflow_changefeed.hooks.changefeed_submit import (
     job_folder,
     take_own,
 )
+from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
@@ -31,9 +32,13 @@ from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_a
 from airflow_changefeed.version_compat import AirflowSkipException
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
     from airflow.sdk import Context
 
-    from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.core.feed import Shard
+    from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
@@ -141,14 +146,48 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
     def __init__(
         self,
         *,
+        feed: str,
+        path: str,
+        consumer: str,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        path_conn_id: str | None = None,
+        shards: Sequence[Shard | str] | None = None,
         mode: str = "window",
+        unit: timedelta | str | None = None,
+        window_start: datetime | str | None = None,
+        window_end: datetime | str | None = None,
+        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        options: ExportOptions | Mapping[str, Any] | None = None,
+        lock_timeout: float | None = None,
         local_below: int = 0,
+        shape: str | None = None,
+        table_format: str | None = None,
+        catalog_table: str | None = None,
+        catalog_conn_id: str | None = None,
         program_path: str | None = None,
         program_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         own = take_own(kwargs, JOB_NAME)
-        super().__init__(**kwargs)
+        super().__init__(
+            feed=feed,
+            path=path,
+            consumer=consumer,
+            changefeed_conn_id=changefeed_conn_id,
+            path_conn_id=path_conn_id,
+            shards=shards,
+            unit=unit,
+            window_start=window_start,
+            window_end=window_end,
+            wait_timeout=wait_timeout,
+            options=options,
+            lock_timeout=lock_timeout,
+            shape=shape,
+            table_format=table_format,
+            catalog_table=catalog_table,
+            catalog_conn_id=catalog_conn_id,
+            **kwargs,
+        )
         add_alias(self)
         self.mode = mode
         self.local_below = local_below

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sqlite3
@@ -17,6 +18,7 @@ import pytest
 from airflow.models import Variable
 from airflow.sdk import DAG, task
 
+import airflow_changefeed
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -40,6 +42,22 @@ from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 
 HOUR = timedelta(hours=1)
+
+
+def test_signatures_are_whole() -> None:
+    """Editors see each argument that a docstring describes; a group takes those of an export of windows."""
+    shown = [
+        getattr(airflow_changefeed, name) for name in airflow_changefeed.__all__ if name != "__version__"
+    ]
+    for thing in shown:
+        described = re.findall(r"^ *:param ([a-z_, ]+):", inspect.getdoc(thing) or "", re.MULTILINE)
+        names = {name for several in described for name in several.split(", ")}
+        assert names - {"kwargs"} <= set(inspect.signature(thing).parameters), thing
+    export, group = (
+        set(inspect.signature(one).parameters)
+        for one in (ChangefeedToParquetOperator, airflow_changefeed.changefeed_export_group)
+    )
+    assert export - group == {"mode", "local_below"}
 
 
 def test_all_wrong_arguments_are_named_at_once() -> None:
