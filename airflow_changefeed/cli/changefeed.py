@@ -20,11 +20,11 @@ from airflow_changefeed.cli.options.cursors import cursor_commands
 from airflow_changefeed.cli.options.output import job_connection_command, output_commands, verify_command
 from airflow_changefeed.cli.options.shared import (
     FEED_HELP,
-    PATH_CONN_ID_HELP,
     TIME_HELP,
     action,
     conn_id,
     option,
+    path,
     seen,
     shown,
     storage,
@@ -276,16 +276,10 @@ def _doctor() -> ActionCommand:
         "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
         "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
         "errors or warnings, 2 if the checks cannot run.",
-        option(
-            "--conn-id",
-            "--changefeed-conn-id",
-            help="Airflow connection of the feeds' database (default: changefeed_default)",
-            default="changefeed_default",
-        ),
+        *conn_id(),
         option("--feed", help=f"{FEED_HELP} (default: all)"),
         option("--consumer", help="Name of the consumer (default: all)"),
-        option("--path", help="Root of the export; with it, missing and stale windows are reported too"),
-        option("--path-conn-id", help=PATH_CONN_ID_HELP),
+        *path("Root of the export, to report missing and stale windows too", required=False),
         option(
             "--role",
             help="Role that the connection should have (default: operators, because exports seal)",

@@ -51,9 +51,7 @@ def command(run: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
         # A file's name may be no text, and a terminal may lack a character: neither hides the other results.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        # Of verify, --conn-id is that of the output.
-        given = vars(args)
-        _conn_id.set(given.get("changefeed_conn_id", given.get("conn_id")))
+        _conn_id.set(vars(args).get("conn_id"))
         try:
             run(args)
         except Exception as problem:

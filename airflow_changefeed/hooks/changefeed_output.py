@@ -11,6 +11,7 @@ from airflow_changefeed.hooks.changefeed_connection import find_connection
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.hooks.storage import aws, azure, google
 from airflow_changefeed.hooks.storage.extra import read_options, unusable
+from airflow_changefeed.sources import SOURCES
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -75,6 +76,8 @@ def publish_program(program_path: str, conn_id: str | None) -> tuple[str, str]:
 
 def _translated(connection: Connection, path: str) -> dict[str, Any]:
     scheme = path.partition("://")[0] if "://" in path else "file"
+    if connection.conn_type in SOURCES:
+        raise unusable(connection, "it is a feeds' database: give it as --conn-id or changefeed_conn_id")
     if connection.conn_type not in STORES:
         return read_options(connection, _FIELDS.get(scheme, {}))
     schemes, read = STORES[connection.conn_type]

@@ -45,10 +45,10 @@ def _report(args: Namespace) -> Report:
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.verify.verify import verify_export
 
-    if args.conn_id or args.changefeed_conn_id or args.catalog_conn_id:
+    if args.conn_id or args.path_conn_id or args.catalog_conn_id:
         use_stored_connections()
-    source = ChangefeedHook(args.changefeed_conn_id).source() if args.changefeed_conn_id else None
-    options = storage_options(args.path, args.conn_id)
+    source = ChangefeedHook(args.conn_id).source() if args.conn_id else None
+    options = storage_options(args.path, args.path_conn_id)
     table = table_to_verify(args.path, args.feed, options, args.catalog_conn_id)
     return verify_export(
         args.path, args.feed, args.start, args.end, args.shard, options, source=source, table=table

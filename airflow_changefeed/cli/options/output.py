@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.options.shared import (
     FEED_HELP,
-    PATH_CONN_ID_HELP,
     TIME_HELP,
     action,
     conn_id,
@@ -44,17 +43,13 @@ def verify_command() -> ActionCommand:
         ),
         func=lazy_load_command("airflow_changefeed.cli.commands.output.verify"),
         args=(
-            option("--path", help="Root of the export, a local path or an fsspec URL", required=True),
+            *path(),
             option("--feed", help=FEED_HELP, required=True),
             option("--start", help=f"Start, inclusive: {TIME_HELP}", type=time),
             option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
             option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
-            option("--conn-id", "--path-conn-id", help=PATH_CONN_ID_HELP),
             option("--catalog-conn-id", help=_CATALOG_HELP),
-            option(
-                "--changefeed-conn-id",
-                help="Airflow connection of the feed's database; with it, stale units are reported too",
-            ),
+            option("--conn-id", help="Airflow connection of the feeds' database, to report stale units too"),
             ARG_OUTPUT,
             ARG_VERBOSE,
         ),

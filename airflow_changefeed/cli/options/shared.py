@@ -39,14 +39,9 @@ def action(name: str, function: str, help_: str, more: str, *args: Arg) -> Actio
 
 def conn_id() -> tuple[Arg]:
     """Return the option that nearly all commands need."""
-    return (
-        option(
-            "--conn-id",
-            "--changefeed-conn-id",
-            help="Airflow connection of the feeds' database",
-            required=True,
-        ),
-    )
+    default = "changefeed_default"
+    help_ = f"Airflow connection of the feeds' database (default: {default})"
+    return (option("--conn-id", help=help_, default=default),)
 
 
 def seen() -> tuple[Arg, Arg]:

@@ -65,7 +65,7 @@ def test_the_commands_are_found(program: tuple[str, ...]) -> None:
         check=True,
         timeout=200,
     )
-    assert "--changefeed-conn-id" in done.stdout
+    assert "--path-conn-id" in done.stdout
     assert "airflow_changefeed" not in done.stderr
 
 
@@ -222,9 +222,11 @@ def test_connections_give_storage_options_and_staleness(
     """Both are Airflow's; one that is not there is named."""
     extra = json.dumps({"conn_type": "generic", "extra": {"auto_mkdir": True}})
     monkeypatch.setenv("AIRFLOW_CONN_DISK", extra)
-    assert verify(store, "--conn-id", "disk", "--changefeed-conn-id", "changefeed_default") == 0
+    assert verify(store, "--path-conn-id", "disk", "--conn-id", "changefeed_default") == 0
     assert verify(store, "--path-conn-id", "nowhere") == 2
     assert "no connection 'nowhere'" in capsys.readouterr().err
+    assert verify(store, "--path-conn-id", "changefeed_default") == 2
+    assert "is a feeds' database: give it as --conn-id" in capsys.readouterr().err
 
 
 def test_what_cannot_be_verified_ends_with_status_2(
