@@ -9,27 +9,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.capture import capture_commands
+from airflow_changefeed.cli.options.capture import CAPTURE
 from airflow_changefeed.cli.options.consumers import (
-    consume_command,
-    consumer_commands,
-    dead_letter_commands,
-    leases_command,
+    CONSUME,
+    CONSUMER,
+    DEAD_LETTERS,
+    LEASES,
 )
-from airflow_changefeed.cli.options.cursors import cursor_commands
-from airflow_changefeed.cli.options.output import job_connection_command, output_commands, verify_command
+from airflow_changefeed.cli.options.cursors import CURSOR
+from airflow_changefeed.cli.options.output import JOB_CONNECTION, OUTPUT, VERIFY
 from airflow_changefeed.cli.options.shared import (
+    COMMANDS,
+    CONN_ID,
     FEED_HELP,
+    SEEN,
+    SHOWN,
     TIME_HELP,
+    VERBOSE,
+    YES,
+    Command,
+    Group,
+    Option,
     action,
-    conn_id,
     option,
     path,
-    seen,
-    shown,
     storage,
 )
-from airflow_changefeed.cli.options.snapshots import reconcile_command, snapshot_commands
+from airflow_changefeed.cli.options.snapshots import RECONCILE, SNAPSHOT
 from airflow_changefeed.cli.options.values import (
     after,
     clock,
@@ -43,7 +49,7 @@ from airflow_changefeed.cli.options.values import (
 )
 
 if TYPE_CHECKING:
-    from airflow.cli.cli_config import ActionCommand, Arg, CLICommand
+    from airflow.cli.cli_config import CLICommand
 
 _CACHE_HELP = (
     "Cache size of each new sequence (default: 1000). Use 1 on servers that keep a cache for each session"
@@ -51,253 +57,234 @@ _CACHE_HELP = (
 _KIND_HELP = "How writers fill the table (default: outbox)"
 
 
-def get_cli_commands() -> list[CLICommand]:
-    """Return the commands, for Airflow's parser; the provider info names this function."""
-    from airflow.cli.cli_config import GroupCommand
-
-    return [
-        GroupCommand(
-            name="changefeed",
-            help="Work with change feeds and their exports",
-            subcommands=(
-                _sql(),
-                _agent_jobs(),
-                _install(),
-                _renew_identity(),
-                _setup_feed(),
-                _status(),
-                _seal(),
-                _read(),
-                _purge(),
-                verify_command(),
-                _doctor(),
-                output_commands(),
-                job_connection_command(),
-                cursor_commands(),
-                capture_commands(),
-                snapshot_commands(),
-                reconcile_command(),
-                consumer_commands(),
-                consume_command(),
-                leases_command(),
-                dead_letter_commands(),
-            ),
-        )
-    ]
-
-
-def _sql() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_VERBOSE
-
-    return action(
-        "sql",
-        "install.sql",
-        "Print the script that installs or upgrades changefeed in a SQL Server database",
-        "Run it with sqlcmd, SSMS, Flyway or DbUp; it is safe to run again. Needs no connection and no "
-        "Airflow metadata database.",
-        option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
-        option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
-        option("--output-file", help="Write to this file instead of standard output"),
-        ARG_VERBOSE,
-    )
-
-
-def _agent_jobs() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_VERBOSE
-
-    return action(
-        "agent-jobs",
-        "install.agent_jobs",
-        "Print the script that lets SQL Server Agent drain and purge the feeds of a database",
-        "For databases whose feeds Airflow does not maintain. Run it with sqlcmd or SSMS as sysadmin, and "
-        "again after feeds were set up; it is safe to run again. Needs no connection and no metadata "
-        "database.",
-        option("--database", help="Name of the database", required=True),
-        option("--owner", help="Login that owns the jobs, and as which they run", required=True),
-        option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
-        option(
-            "--drain-every", help="How often to drain: 10s to 12h (default: 1m)", type=duration, default="1m"
-        ),
-        option(
-            "--keep", help="How long events stay in the feeds (default: 30d)", type=duration, default="30d"
-        ),
-        option(
-            "--purge-at",
-            help="When to purge each day, HH:MM by the server's clock (default: 02:00)",
-            type=clock,
-            default="02:00",
-        ),
-        option("--output-file", help="Write to this file instead of standard output"),
-        ARG_VERBOSE,
-    )
-
-
-def _install() -> ActionCommand:
-    return action(
-        "install",
-        "install.install",
-        "Install changefeed in a database, or upgrade it and all its feeds",
-        "Runs the script that the sql command prints. Requires membership in db_owner. The embedded source "
-        "needs no installation.",
-        *conn_id(),
-        option("--sequence-cache", help=_CACHE_HELP, type=count),
-        option("--force", help="Allow a downgrade", action="store_true"),
-        *shown(),
-    )
-
-
-def _renew_identity() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
-    return action(
-        "renew-identity",
-        "install.renew_identity",
-        "Give a copy of a database its own identity",
-        "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
-        "confirmation. Requires membership in db_owner. Never run it on the original: its Variables and "
-        "outputs carry the old identity.",
-        *conn_id(),
-        ARG_YES,
-        *shown(),
-    )
-
-
-def _setup_feed() -> ActionCommand:
-    return action(
-        "setup-feed",
-        "install.setup_feed",
-        "Create a feed on a table, or upgrade an existing one",
-        "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
-        "for confirmation before it changes the settings of an existing feed. Also changes those of a "
-        "capture's feed.",
-        option("table", help="Event table, for example myservice.MyEvent, or name of a capture"),
-        *conn_id(),
-        option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
-        option(
-            "--shard-key-type",
-            help="int (default), bigint, smallint, tinyint or uniqueidentifier",
-            choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
-        ),
-        option(
-            "--time-tolerance",
-            help="Seconds. A time hint further in the future than this is replaced by the current time "
-            "(default: 3600; an existing feed keeps its setting)",
-            type=seconds,
-        ),
-        option(
-            "--max-hold",
-            help="How long a purge keeps events for consumers and snapshots: 12h, 30d, or forever (default: "
-            "forever; an existing feed keeps its setting)",
-            type=max_hold,
-        ),
-        *storage("of the feed's log (default: page)"),
-        *seen(),
-        *shown(),
-    )
-
-
-def _status() -> ActionCommand:
-    return action(
-        "status",
-        "status.status",
-        "Show the shards of feeds and the cursors of their consumers",
-        "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor. With "
-        "--max-age it shows how old each consumer's frontier is and why, and exits with status 1 if one is "
-        "older, 2 if it cannot tell.",
-        *conn_id(),
-        option("--feed", help="Name of one feed; with --max-age also a pattern (default: all)"),
-        option("--max-age", help="How old a consumer's frontier may be: 90s, 15m, 2h, 1d", type=duration),
-        option("--consumer", help="With --max-age: name of the consumer (default: all)"),
-        *shown(),
-    )
-
-
-def _seal() -> ActionCommand:
-    return action(
-        "seal",
-        "status.seal",
-        "Order the waiting events and seal the feed: no event will be added before a given time",
-        "Waits for locks up to the connection's lock_timeout.",
-        *conn_id(),
-        option("--feed", help=FEED_HELP, required=True),
-        option("--until", help=f"{TIME_HELP}, exclusive (default: the database's current time)", type=time),
-        *shown(),
-    )
-
-
-def _read() -> ActionCommand:
-    return action(
-        "read",
-        "read.read",
-        "Show the events of a shard, with ULID, time and key",
-        "Shows ordered events and changes nothing, unless --drain is given.",
-        *conn_id(),
-        option("--feed", help=FEED_HELP, required=True),
-        option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
-        option(
-            "--after",
-            help="Where to begin: after a ULID, or at a time (default: the start of the feed)",
-            type=after,
-        ),
-        option("--limit", help="Number of events to show (default: 100)", type=count, default=100),
-        option(
-            "--drain",
-            help="Order the events waiting in the outbox once all ordered events are shown",
-            action="store_true",
-        ),
-        *shown(),
-    )
-
-
-def _purge() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
-    return action(
-        "purge",
-        "purge.purge",
-        "Remove old events from a feed; the event table is not changed",
-        "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
-        "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
-        "which consumers it makes lost. Exits with status 1 if you decline.",
-        *conn_id(),
-        option("--feed", help=FEED_HELP, required=True),
-        option("--before", help=f"{TIME_HELP}, exclusive", type=time, required=True),
-        option("-n", "--dry-run", help="Only show what would be removed", action="store_true"),
-        ARG_YES,
-        *shown(),
-    )
-
-
-def _doctor() -> ActionCommand:
-    return action(
-        "doctor",
-        "doctor.doctor",
-        "Check feeds, their consumers and exports, and show how to fix each problem",
-        "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
-        "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
-        "errors or warnings, 2 if the checks cannot run.",
-        *conn_id(),
-        option("--feed", help=f"{FEED_HELP} (default: all)"),
-        option("--consumer", help="Name of the consumer (default: all)"),
-        *path("Root of the export, to report missing and stale windows too", required=False),
-        option(
-            "--role",
-            help="Role that the connection should have (default: operators, because exports seal)",
-            choices=("readers", "operators"),
-            default="operators",
-        ),
-        _limit(
-            "--high-water-ahead",
-            10,
-            "minutes that a shard's high-water time may be ahead of the database's clock",
-        ),
-        _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
-        _limit("--open-transaction", 60, "minutes that a transaction may stay open"),
-        _limit("--idle-consumer", 168, "hours that a consumer may hold back a purge without moving"),
-        *shown(),
-    )
-
-
-def _limit(flag: str, default: float, what: str) -> Arg:
+def _limit(flag: str, default: float, what: str) -> Option:
     text = f"Limit in {what} (default: {default:g})"
     return option(flag, help=text, type=length, default=default)
+
+
+_SQL = action(
+    "sql",
+    "install.sql",
+    "Print the script that installs or upgrades changefeed in a SQL Server database",
+    "Run it with sqlcmd, SSMS, Flyway or DbUp; it is safe to run again. Needs no connection and no "
+    "Airflow metadata database.",
+    option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
+    option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
+    option("--output-file", help="Write to this file instead of standard output"),
+    VERBOSE,
+)
+
+_AGENT_JOBS = action(
+    "agent-jobs",
+    "install.agent_jobs",
+    "Print the script that lets SQL Server Agent drain and purge the feeds of a database",
+    "For databases whose feeds Airflow does not maintain. Run it with sqlcmd or SSMS as sysadmin, and "
+    "again after feeds were set up; it is safe to run again. Needs no connection and no metadata "
+    "database.",
+    option("--database", help="Name of the database", required=True),
+    option("--owner", help="Login that owns the jobs, and as which they run", required=True),
+    option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
+    option("--drain-every", help="How often to drain: 10s to 12h (default: 1m)", type=duration, default="1m"),
+    option("--keep", help="How long events stay in the feeds (default: 30d)", type=duration, default="30d"),
+    option(
+        "--purge-at",
+        help="When to purge each day, HH:MM by the server's clock (default: 02:00)",
+        type=clock,
+        default="02:00",
+    ),
+    option("--output-file", help="Write to this file instead of standard output"),
+    VERBOSE,
+)
+
+_INSTALL = action(
+    "install",
+    "install.install",
+    "Install changefeed in a database, or upgrade it and all its feeds",
+    "Runs the script that the sql command prints. Requires membership in db_owner. The embedded source "
+    "needs no installation.",
+    CONN_ID,
+    option("--sequence-cache", help=_CACHE_HELP, type=count),
+    option("--force", help="Allow a downgrade", action="store_true"),
+    *SHOWN,
+)
+
+_RENEW_IDENTITY = action(
+    "renew-identity",
+    "install.renew_identity",
+    "Give a copy of a database its own identity",
+    "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
+    "confirmation. Requires membership in db_owner. Never run it on the original: its Variables and "
+    "outputs carry the old identity.",
+    CONN_ID,
+    YES,
+    *SHOWN,
+)
+
+_SETUP_FEED = action(
+    "setup-feed",
+    "install.setup_feed",
+    "Create a feed on a table, or upgrade an existing one",
+    "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
+    "for confirmation before it changes the settings of an existing feed. Also changes those of a "
+    "capture's feed.",
+    option("table", help="Event table, for example myservice.MyEvent, or name of a capture"),
+    CONN_ID,
+    option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
+    option(
+        "--shard-key-type",
+        help="int (default), bigint, smallint, tinyint or uniqueidentifier",
+        choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
+    ),
+    option(
+        "--time-tolerance",
+        help="Seconds. A time hint further in the future than this is replaced by the current time "
+        "(default: 3600; an existing feed keeps its setting)",
+        type=seconds,
+    ),
+    option(
+        "--max-hold",
+        help="How long a purge keeps events for consumers and snapshots: 12h, 30d, or forever (default: "
+        "forever; an existing feed keeps its setting)",
+        type=max_hold,
+    ),
+    *storage("of the feed's log (default: page)"),
+    *SEEN,
+    *SHOWN,
+)
+
+_STATUS = action(
+    "status",
+    "status.status",
+    "Show the shards of feeds and the cursors of their consumers",
+    "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor. With "
+    "--max-age it shows how old each consumer's frontier is and why, and exits with status 1 if one is "
+    "older, 2 if it cannot tell.",
+    CONN_ID,
+    option("--feed", help="Name of one feed; with --max-age also a pattern (default: all)"),
+    option("--max-age", help="How old a consumer's frontier may be: 90s, 15m, 2h, 1d", type=duration),
+    option("--consumer", help="With --max-age: name of the consumer (default: all)"),
+    *SHOWN,
+)
+
+_SEAL = action(
+    "seal",
+    "status.seal",
+    "Order the waiting events and seal the feed: no event will be added before a given time",
+    "Waits for locks up to the connection's lock_timeout.",
+    CONN_ID,
+    option("--feed", help=FEED_HELP, required=True),
+    option("--until", help=f"{TIME_HELP}, exclusive (default: the database's current time)", type=time),
+    *SHOWN,
+)
+
+_READ = action(
+    "read",
+    "read.read",
+    "Show the events of a shard, with ULID, time and key",
+    "Shows ordered events and changes nothing, unless --drain is given.",
+    CONN_ID,
+    option("--feed", help=FEED_HELP, required=True),
+    option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
+    option(
+        "--after",
+        help="Where to begin: after a ULID, or at a time (default: the start of the feed)",
+        type=after,
+    ),
+    option("--limit", help="Number of events to show (default: 100)", type=count, default=100),
+    option(
+        "--drain",
+        help="Order the events waiting in the outbox once all ordered events are SHOWN",
+        action="store_true",
+    ),
+    *SHOWN,
+)
+
+_PURGE = action(
+    "purge",
+    "purge.purge",
+    "Remove old events from a feed; the event table is not changed",
+    "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
+    "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
+    "which consumers it makes lost. Exits with status 1 if you decline.",
+    CONN_ID,
+    option("--feed", help=FEED_HELP, required=True),
+    option("--before", help=f"{TIME_HELP}, exclusive", type=time, required=True),
+    option("-n", "--dry-run", help="Only show what would be removed", action="store_true"),
+    YES,
+    *SHOWN,
+)
+
+_DOCTOR = action(
+    "doctor",
+    "doctor.doctor",
+    "Check feeds, their consumers and exports, and show how to fix each problem",
+    "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
+    "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
+    "errors or warnings, 2 if the checks cannot run.",
+    CONN_ID,
+    option("--feed", help=f"{FEED_HELP} (default: all)"),
+    option("--consumer", help="Name of the consumer (default: all)"),
+    *path("Root of the export, to report missing and stale windows too", required=False),
+    option(
+        "--role",
+        help="Role that the connection should have (default: operators, because exports seal)",
+        choices=("readers", "operators"),
+        default="operators",
+    ),
+    _limit(
+        "--high-water-ahead",
+        10,
+        "minutes that a shard's high-water time may be ahead of the database's clock",
+    ),
+    _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
+    _limit("--open-transaction", 60, "minutes that a transaction may stay open"),
+    _limit("--idle-consumer", 168, "hours that a consumer may hold back a purge without moving"),
+    *SHOWN,
+)
+
+CHANGEFEED = Group(
+    name="changefeed",
+    help="Work with change feeds and their exports",
+    commands=(
+        _SQL,
+        _AGENT_JOBS,
+        _INSTALL,
+        _RENEW_IDENTITY,
+        _SETUP_FEED,
+        _STATUS,
+        _SEAL,
+        _READ,
+        _PURGE,
+        VERIFY,
+        _DOCTOR,
+        OUTPUT,
+        JOB_CONNECTION,
+        CURSOR,
+        CAPTURE,
+        SNAPSHOT,
+        RECONCILE,
+        CONSUMER,
+        CONSUME,
+        LEASES,
+        DEAD_LETTERS,
+    ),
+)
+
+
+def get_cli_commands() -> list[CLICommand]:
+    """Return the commands, for Airflow's parser; the provider info names this function."""
+    return [_as_airflows(CHANGEFEED)]
+
+
+def _as_airflows(entry: Command | Group) -> CLICommand:
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+
+    if isinstance(entry, Group):
+        return GroupCommand(entry.name, entry.help, tuple(map(_as_airflows, entry.commands)))
+    return ActionCommand(
+        entry.name,
+        entry.help,
+        lazy_load_command(f"{COMMANDS}.{entry.function}"),
+        [Arg(each.flags, **each.settings) for each in entry.options],  # type: ignore[no-untyped-call]
+        entry.description,
+    )

@@ -11,11 +11,11 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from importlib import import_module
 
-if TYPE_CHECKING:
-    from airflow.cli.cli_config import CLICommand
+from airflow_changefeed.cli.changefeed import CHANGEFEED
+from airflow_changefeed.cli.options.shared import COMMANDS, Group
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,10 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     :param arguments: None for those of the process.
     """
+    # Before Airflow, whose import takes longer than help should.
+    parsed = parser().parse_args(arguments)
     # First: if Airflow's settings are imported before its configuration, the two import each other.
     from airflow import configuration
 
-    parsed = parser().parse_args(arguments)
     if configuration.conf.get("core", "security", fallback="") == "kerberos":
         os.environ["KRB5CCNAME"] = configuration.conf.get("kerberos", "ccache")
         os.environ["KRB5_KTNAME"] = configuration.conf.get("kerberos", "keytab")
@@ -41,29 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             root.removeHandler(handler)
             root.addHandler(other)
     configuration.write_default_airflow_configuration_if_needed()
-    parsed.func(parsed)
+    module, _, name = parsed.function.rpartition(".")
+    getattr(import_module(f"{COMMANDS}.{module}"), name)(parsed)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    from airflow.cli.cli_config import GroupCommand
 
-    from airflow_changefeed.cli.changefeed import get_cli_commands
-
-    def add(parent: argparse.ArgumentParser, commands: Iterable[CLICommand]) -> None:
+    def add(parent: argparse.ArgumentParser, group: Group) -> None:
         choices = parent.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
-        for command in commands:
-            child = choices.add_parser(
-                command.name, help=command.help, description=command.description or command.help
-            )
-            if isinstance(command, GroupCommand):
-                add(child, command.subcommands)
-            else:
-                for argument in command.args:
-                    argument.add_to_parser(child)
-                child.set_defaults(func=command.func)
+        for entry in group.commands:
+            if isinstance(entry, Group):
+                add(choices.add_parser(entry.name, help=entry.help, description=entry.help), entry)
+                continue
+            child = choices.add_parser(entry.name, help=entry.help, description=entry.description)
+            for each in entry.options:
+                child.add_argument(*each.flags, **each.settings)
+            child.set_defaults(function=entry.function)
 
-    (group,) = get_cli_commands()
-    whole = argparse.ArgumentParser(prog="airflow-changefeed", description=group.help)
-    add(whole, group.subcommands)  # type: ignore[union-attr] # the only one is a group
+    whole = argparse.ArgumentParser(prog="airflow-changefeed", description=CHANGEFEED.help)
+    add(whole, CHANGEFEED)
     return whole

@@ -7,9 +7,20 @@ Every ``airflow`` command imports this file; the module of a command is imported
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from argparse import BooleanOptionalAction
 
-from airflow_changefeed.cli.options.shared import FEED_HELP, action, conn_id, option, seen, shown
+from airflow_changefeed.cli.options.shared import (
+    CONN_ID,
+    FEED_HELP,
+    SEEN,
+    SHOWN,
+    VERBOSE,
+    YES,
+    Group,
+    Option,
+    action,
+    option,
+)
 from airflow_changefeed.cli.options.values import (
     attempts,
     count,
@@ -21,9 +32,6 @@ from airflow_changefeed.cli.options.values import (
     version,
 )
 
-if TYPE_CHECKING:
-    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
-
 _HANDLER_HELP = (
     "Handler to run for each event, in the transaction that consumes it: package.module:function, or "
     "procedure:schema.name on SQL Server (default: print the events)"
@@ -34,96 +42,10 @@ _JSON_HELP = (
 )
 
 
-def consumer_commands() -> GroupCommand:
-    """Return the commands on consumers."""
-    from airflow.cli.cli_config import GroupCommand
-
-    return GroupCommand(
-        name="consumer",
-        help="Create, change, list and drop consumers, and show their attempts",
-        subcommands=(_create(), _alter(), _list(), _drop(), _revoke(), _log()),
-    )
-
-
-def dead_letter_commands() -> GroupCommand:
-    """Return the commands on dead letters."""
-    from airflow.cli.cli_config import GroupCommand
-
-    return GroupCommand(
-        name="dead-letters",
-        help="Show, retry or drop events that failed too often",
-        subcommands=(_list_dead_letters(), _retry(), _drop_dead_letter()),
-    )
-
-
-def leases_command() -> ActionCommand:
-    """Return the command that shows leases."""
-    return action(
-        "leases",
-        "consumers.leases",
-        "Show which process holds each shard of a consumer, since when, and who waits for it",
-        "Changes nothing. The holder keeps an expired lease until somebody else asks for it.",
-        *conn_id(),
-        _feed(),
-        option("--consumer", help="Name of one consumer (default: all)"),
-        *shown(),
-    )
-
-
-def consume_command() -> ActionCommand:
-    """Return the command that consumes events."""
-    from airflow.cli.cli_config import ARG_VERBOSE
-
-    return action(
-        "consume",
-        "consume.consume",
-        "Consume events: print them, or run a handler for each, until stopped",
-        "Waits while another process consumes. A printed event counts as consumed when the next one is "
-        "requested, so the last one is repeated after a crash. Stops cleanly on SIGINT and SIGTERM.",
-        option("name", help="Name of the consumer"),
-        *conn_id(),
-        _feed(),
-        option("--json", help=_JSON_HELP, dest="options"),
-        option("--format", help="json (one line each, the default) or table", choices=("json", "table")),
-        option("--handler", help=_HANDLER_HELP),
-        option("--handler-timeout", help="Seconds that a handler may take (default: no limit)", type=length),
-        option(
-            "--on-poison",
-            help="What this run does with an event that fails too often (default: the consumer's setting)",
-            choices=("stop", "park"),
-        ),
-        option("--max-events", help="Stop after this many events", type=count),
-        option("--at-head", help="Stop when all events have been consumed", action="store_true"),
-        ARG_VERBOSE,
-    )
-
-
-def _create() -> ActionCommand:
-    return action(
-        "create",
-        "consumers.create",
-        "Create a consumer of a feed",
-        "Safe to run again with the same settings: its cursors do not move. Purges keep all events that it "
-        "has not acknowledged, so drop it when it is no longer needed.",
-        _name(),
-        *conn_id(),
-        _feed(required=True),
-        option(
-            "--start",
-            help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
-            type=position,
-        ),
-        *_settings(" (default: 10)", " (default)", " (default: 604800)", "; --no-ddl is the default"),
-        *shown(),
-    )
-
-
 def _settings(
     attempts_: str = "", poison: str = "", log: str = "", ddl: str = ""
-) -> tuple[Arg, Arg, Arg, Arg]:
+) -> tuple[Option, Option, Option, Option]:
     """Return the options of a consumer's settings, with the default of each."""
-    from argparse import BooleanOptionalAction
-
     return (
         option(
             "--max-attempts",
@@ -144,137 +66,182 @@ def _settings(
     )
 
 
-def _alter() -> ActionCommand:
-    return action(
-        "alter",
-        "consumers.alter",
-        "Change the settings of a consumer",
-        "Shows the old and new settings and asks for confirmation; settings that are not given stay. A "
-        "running process keeps its settings until it is restarted. Exits with status 1 if you decline.",
-        _name(),
-        *conn_id(),
-        _feed(required=True),
-        *_settings(),
-        *seen(),
-        *shown(),
-    )
-
-
-def _revoke() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
-    return action(
-        "revoke",
-        "consumers.revoke",
-        "Revoke the lease on a shard of a consumer or export",
-        "Shows the holder and asks for confirmation. The holder can no longer commit under its lease. Exits "
-        "with status 1 if you decline.",
-        _name(),
-        *conn_id(),
-        _feed(required=True),
-        option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
-        option(
-            "--fencing-token",
-            help="Expected fencing token: fails if it has changed since, and skips the confirmation",
-            type=version,
-        ),
-        ARG_YES,
-        *shown(),
-    )
-
-
-def _list() -> ActionCommand:
-    return action(
-        "list",
-        "consumers.list_consumers",
-        "Show consumers and their settings",
-        "Changes nothing. Use status for their cursors and leases for their running processes.",
-        *conn_id(),
-        _feed(),
-        *shown(),
-    )
-
-
-def _drop() -> ActionCommand:
-    return action(
-        "drop",
-        "consumers.drop",
-        "Drop a consumer with its cursors, dead letters and log, or an export's cursors and Variable",
-        "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
-        "runs it can no longer commit. An export's output stays. Exits with status 1 if you decline.",
-        _name(),
-        *conn_id(),
-        _feed(required=True),
-        *seen(),
-        *shown(),
-    )
-
-
-def _log() -> ActionCommand:
-    return action(
-        "log",
-        "consumers.log",
-        "Show a consumer's attempts, newest first: events, process, outcome",
-        "Changes nothing.",
-        _name(),
-        *conn_id(),
-        _feed(required=True),
-        option("--failed", help="Only failed attempts", action="store_true"),
-        option("--limit", help="Number of attempts to show (default: 100)", type=count, default=100),
-        *shown(),
-    )
-
-
-def _list_dead_letters() -> ActionCommand:
-    return action(
-        "list",
-        "dead_letters.list_dead_letters",
-        "Show the events that consumers parked, and why",
-        "Changes nothing.",
-        *conn_id(),
-        _feed(),
-        option("--consumer", help="Name of one consumer (default: all)"),
-        option("--all", help="Include resolved dead letters", action="store_true"),
-        *shown(),
-    )
-
-
-def _retry() -> ActionCommand:
-    return action(
-        "retry",
-        "dead_letters.retry",
-        "Retry parked events",
-        "The consumer retries them on its next run, before new events. Exits with status 2 if one is no "
-        "longer open.",
-        _numbers(),
-        *conn_id(),
-        *shown(),
-    )
-
-
-def _drop_dead_letter() -> ActionCommand:
-    from airflow.cli.cli_config import ARG_YES
-
-    return action(
-        "drop",
-        "dead_letters.drop",
-        "Discard parked events: their windows become complete, and they no longer hold back purges",
-        "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
-        _numbers(),
-        *conn_id(),
-        option("--note", help="Why they are not needed; kept with them", type=note, required=True),
-        ARG_YES,
-        *shown(),
-    )
-
-
-def _name() -> Arg:
+def _name() -> Option:
     return option("name", help="Name of the consumer, 1 to 128 characters without ':'")
 
 
-def _numbers() -> Arg:
-    return option("number", help="Numbers of dead letters, as shown by list", nargs="+", type=count)
+def _numbers() -> Option:
+    return option("number", help="Numbers of dead letters, as SHOWN by list", nargs="+", type=count)
 
 
-def _feed(*, required: bool = False) -> Arg:
+def _feed(*, required: bool = False) -> Option:
     return option("--feed", help=FEED_HELP if required else f"{FEED_HELP} (default: all)", required=required)
+
+
+LEASES = action(
+    "leases",
+    "consumers.leases",
+    "Show which process holds each shard of a consumer, since when, and who waits for it",
+    "Changes nothing. The holder keeps an expired lease until somebody else asks for it.",
+    CONN_ID,
+    _feed(),
+    option("--consumer", help="Name of one consumer (default: all)"),
+    *SHOWN,
+)
+
+CONSUME = action(
+    "consume",
+    "consume.consume",
+    "Consume events: print them, or run a handler for each, until stopped",
+    "Waits while another process consumes. A printed event counts as consumed when the next one is "
+    "requested, so the last one is repeated after a crash. Stops cleanly on SIGINT and SIGTERM.",
+    option("name", help="Name of the consumer"),
+    CONN_ID,
+    _feed(),
+    option("--json", help=_JSON_HELP, dest="options"),
+    option("--format", help="json (one line each, the default) or table", choices=("json", "table")),
+    option("--handler", help=_HANDLER_HELP),
+    option("--handler-timeout", help="Seconds that a handler may take (default: no limit)", type=length),
+    option(
+        "--on-poison",
+        help="What this run does with an event that fails too often (default: the consumer's setting)",
+        choices=("stop", "park"),
+    ),
+    option("--max-events", help="Stop after this many events", type=count),
+    option("--at-head", help="Stop when all events have been consumed", action="store_true"),
+    VERBOSE,
+)
+
+_CREATE = action(
+    "create",
+    "consumers.create",
+    "Create a consumer of a feed",
+    "Safe to run again with the same settings: its cursors do not move. Purges keep all events that it "
+    "has not acknowledged, so drop it when it is no longer needed.",
+    _name(),
+    CONN_ID,
+    _feed(required=True),
+    option(
+        "--start",
+        help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
+        type=position,
+    ),
+    *_settings(" (default: 10)", " (default)", " (default: 604800)", "; --no-ddl is the default"),
+    *SHOWN,
+)
+
+_ALTER = action(
+    "alter",
+    "consumers.alter",
+    "Change the settings of a consumer",
+    "Shows the old and new settings and asks for confirmation; settings that are not given stay. A "
+    "running process keeps its settings until it is restarted. Exits with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    _feed(required=True),
+    *_settings(),
+    *SEEN,
+    *SHOWN,
+)
+
+_REVOKE = action(
+    "revoke",
+    "consumers.revoke",
+    "Revoke the lease on a shard of a consumer or export",
+    "Shows the holder and asks for confirmation. The holder can no longer commit under its lease. Exits "
+    "with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    _feed(required=True),
+    option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
+    option(
+        "--fencing-token",
+        help="Expected fencing token: fails if it has changed since, and skips the confirmation",
+        type=version,
+    ),
+    YES,
+    *SHOWN,
+)
+
+_LIST = action(
+    "list",
+    "consumers.list_consumers",
+    "Show consumers and their settings",
+    "Changes nothing. Use status for their cursors and leases for their running processes.",
+    CONN_ID,
+    _feed(),
+    *SHOWN,
+)
+
+_DROP = action(
+    "drop",
+    "consumers.drop",
+    "Drop a consumer with its cursors, dead letters and log, or an export's cursors and Variable",
+    "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
+    "runs it can no longer commit. An export's output stays. Exits with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    _feed(required=True),
+    *SEEN,
+    *SHOWN,
+)
+
+_LOG = action(
+    "log",
+    "consumers.log",
+    "Show a consumer's attempts, newest first: events, process, outcome",
+    "Changes nothing.",
+    _name(),
+    CONN_ID,
+    _feed(required=True),
+    option("--failed", help="Only failed attempts", action="store_true"),
+    option("--limit", help="Number of attempts to show (default: 100)", type=count, default=100),
+    *SHOWN,
+)
+
+_LIST_DEAD_LETTERS = action(
+    "list",
+    "dead_letters.list_dead_letters",
+    "Show the events that consumers parked, and why",
+    "Changes nothing.",
+    CONN_ID,
+    _feed(),
+    option("--consumer", help="Name of one consumer (default: all)"),
+    option("--all", help="Include resolved dead letters", action="store_true"),
+    *SHOWN,
+)
+
+_RETRY = action(
+    "retry",
+    "dead_letters.retry",
+    "Retry parked events",
+    "The consumer retries them on its next run, before new events. Exits with status 2 if one is no "
+    "longer open.",
+    _numbers(),
+    CONN_ID,
+    *SHOWN,
+)
+
+_DROP_DEAD_LETTER = action(
+    "drop",
+    "dead_letters.drop",
+    "Discard parked events: their windows become complete, and they no longer hold back purges",
+    "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
+    _numbers(),
+    CONN_ID,
+    option("--note", help="Why they are not needed; kept with them", type=note, required=True),
+    YES,
+    *SHOWN,
+)
+
+CONSUMER = Group(
+    name="consumer",
+    help="Create, change, list and drop consumers, and show their attempts",
+    commands=(_CREATE, _ALTER, _LIST, _DROP, _REVOKE, _LOG),
+)
+
+DEAD_LETTERS = Group(
+    name="dead-letters",
+    help="Show, retry or drop events that failed too often",
+    commands=(_LIST_DEAD_LETTERS, _RETRY, _DROP_DEAD_LETTER),
+)

@@ -129,6 +129,21 @@ def test_the_commands_cost_nothing_until_they_run() -> None:
     assert done.stdout.split() == []
 
 
+def test_help_does_not_wait_for_airflow() -> None:
+    """Whose import takes seconds; nor does a wrong argument."""
+    code = (
+        "import sys; from airflow_changefeed.cli.console import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print(sorted(name for name in sys.modules if name.startswith('airflow.')))"
+    )
+    for words in (["cursor", "set", "--help"], ["cursor", "set"], ["--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert "usage: airflow-changefeed" in done.stdout + done.stderr
+
+
 def test_every_command_says_what_it_does() -> None:
     """So that help is help."""
     (group,) = get_cli_commands()

@@ -215,7 +215,7 @@ def test_what_cannot_be_looked_at_ends_with_status_2(
     assert f"this database has {FEED}" in capsys.readouterr().err
     gone = json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "gone.db")})
     monkeypatch.setenv("AIRFLOW_CONN_GONE", gone)
-    assert run("doctor", "--changefeed-conn-id", "gone") == 2
+    assert run("doctor", "--conn-id", "gone") == 2
     assert "unable to open database file" in capsys.readouterr().err
 
 
