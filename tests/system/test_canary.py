@@ -262,9 +262,9 @@ def look_at_commands(run: Places, home: AirflowHome) -> None:
     ours = ("--path", f"webhdfs://127.0.0.1:{run.environment['CANARY_HDFS']}/out", "--feed", FEED)
     whole = ("--path", str(run.out), "--feed", FEED)
     for arguments, words in (
-        ((*whole, "--conn-id", "canary_store", "--changefeed-conn-id", "canary_feed"), "damaged: 0"),
-        ((*ours, "--conn-id", "canary_hdfs"), "OutputNotWritableError"),
-        ((*whole, "--changefeed-conn-id", "canary_sql"), "SourceUnavailableError"),
+        ((*whole, "--path-conn-id", "canary_store", "--conn-id", "canary_feed"), "damaged: 0"),
+        ((*ours, "--path-conn-id", "canary_hdfs"), "OutputNotWritableError"),
+        ((*whole, "--conn-id", "canary_sql"), "SourceUnavailableError"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "airflow_changefeed", "verify", *arguments],
