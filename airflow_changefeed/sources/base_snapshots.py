@@ -130,7 +130,7 @@ class SnapshotClaim:
     @property
     def give_up(self) -> str:
         """The command that gives it up."""
-        return shell("snapshot give-up", self.feed, "--table", self.table)
+        return shell("snapshot give-up", "--feed", self.feed, "--table", self.table)
 
     @property
     def go_on(self) -> str:

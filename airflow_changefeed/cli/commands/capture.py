@@ -114,7 +114,7 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
         if why:
             remedy = "enable a capture with these options under another --name"
             if info is not None and why == [_ROWS_MISSING]:
-                take = shell("snapshot take", info.name, "--table", table.table, "--path", "...")
+                take = shell("snapshot take", "--feed", info.name, "--table", table.table, "--path", "...")
                 remedy = f"read these rows:\n  {take}\nOr {remedy}"
             echo(_NO_FOLD.format(table=table.table, why="; ".join(why), remedy=remedy))
 

@@ -13,7 +13,7 @@ from airflow_changefeed.cli.options.values import count
 
 def _capture() -> tuple[Option, Option]:
     return (
-        option("feed", help="Name of the capture, for example sales.Order_changes"),
+        option("--feed", help="Name of the capture, for example sales.Order_changes", required=True),
         option("--table", help="Table of the capture, as schema.table (default: its only one)"),
     )
 

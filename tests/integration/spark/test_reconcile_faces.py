@@ -167,7 +167,16 @@ def test_the_documented_task_is_one() -> None:
 def test_the_command_compares_here(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """Its status says whether they are equal; before the next export it says what to do."""
     commands = Commands(capsys)
-    arguments = (CAPTURE, "--path", shop.stock.export, "--output-path", shop.stock.lake, "--output", "json")
+    arguments = (
+        "--feed",
+        CAPTURE,
+        "--path",
+        shop.stock.export,
+        "--output-path",
+        shop.stock.lake,
+        "--output",
+        "json",
+    )
     shop.behind("update stock set name = 'x' where id = 10")
     assert commands.run("reconcile", *arguments) == 2
     assert "Export these windows; a retry within a day" in commands.err

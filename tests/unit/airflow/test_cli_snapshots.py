@@ -44,7 +44,7 @@ def begun(stock: Stock, seconds: float = 60.0) -> None:
 def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
     """It says what it reads, and from when on folds can start from it."""
     arguments = ("--path", stock.lake, "--range-rows", "40", "--output", "json")
-    assert commands.run("snapshot take", CAPTURE, *arguments) == 0, commands.err
+    assert commands.run("snapshot take", "--feed", CAPTURE, *arguments) == 0, commands.err
     (row,) = json.loads(commands.out)
     assert (row["feed"], row["table"], row["rows"]) == (CAPTURE, TABLE, 100)
     assert f"{TABLE} of feed {CAPTURE} since {row['begin']}: 3 of 3 ranges to read" in commands.err
@@ -55,10 +55,12 @@ def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
 def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
     """The result says which; what is no part of the key is refused."""
     arguments = ("--path", stock.lake, "--output", "json", "--where")
-    assert commands.run("snapshot take", CAPTURE, *arguments, "id > 90 and id <= 95") == 0, commands.err
+    assert commands.run("snapshot take", "--feed", CAPTURE, *arguments, "id > 90 and id <= 95") == 0, (
+        commands.err
+    )
     (row,) = json.loads(commands.out)
     assert (row["rows"], row["where"]) == (5, "id > 90 and id <= 95")
-    assert commands.run("snapshot take", CAPTURE, *arguments, "name = 1") != 0
+    assert commands.run("snapshot take", "--feed", CAPTURE, *arguments, "name = 1") != 0
     assert "'name' is not a key column; the key columns are 'id'" in commands.err
 
 
@@ -78,16 +80,16 @@ def test_one_is_given_up_after_a_question(
 ) -> None:
     """Who answers no has changed nothing; who gives up frees the table for another output."""
     begun(stock)
-    assert commands.run("snapshot take", CAPTURE, "--path", stock.lake) == 2
+    assert commands.run("snapshot take", "--feed", CAPTURE, "--path", stock.lake) == 2
     assert "SnapshotError" in commands.err
-    assert f"snapshot give-up {CAPTURE} --table {TABLE} --conn-id changefeed_default" in commands.err
+    assert f"snapshot give-up --feed {CAPTURE} --table {TABLE} --conn-id changefeed_default" in commands.err
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert commands.run("snapshot give-up", CAPTURE) == 1
+    assert commands.run("snapshot give-up", "--feed", CAPTURE) == 1
     assert len(stock.source.snapshots()) == 1
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert commands.run("snapshot give-up", CAPTURE, "--table", TABLE) == 0
+    assert commands.run("snapshot give-up", "--feed", CAPTURE, "--table", TABLE) == 0
     assert stock.source.snapshots() == []
-    assert commands.run("snapshot give-up", CAPTURE, "--yes") == 2
+    assert commands.run("snapshot give-up", "--feed", CAPTURE, "--yes") == 2
     assert "nothing to give up" in commands.err
 
 
