@@ -43,6 +43,7 @@ class FaultKind(Enum):
     TABLE_MISSING = ("table-missing", _ERROR)
     EVENT_TABLE_MISSING = ("event-table-missing", _ERROR)
     PERMISSION_MISSING = ("permission-missing", _ERROR)
+    SCHEMA_OWNER = ("schema-owner", _WARNING)
     VERSION_DIFFERS = ("version-differs", _WARNING)
     FEED_VERSION_DIFFERS = ("feed-version-differs", _WARNING)
     MODULE_SETTINGS = ("module-settings", _ERROR)

@@ -114,6 +114,13 @@ FORMS = (
     ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
     Form(
+        "what dbo makes belongs to db_owner, and is one chain",
+        "mssql/install/check_captured",
+        "if @other <> @owner",
+        "if isnull(nullif(user_name(@other), N'db_owner'), N'dbo') "
+        "<> isnull(nullif(user_name(@owner), N'db_owner'), N'dbo')",
+    ),
+    Form(
         "datalength counts the bytes of UTF-8",
         "mssql/install/check_captured",
         "datalength(u.name) / 2",

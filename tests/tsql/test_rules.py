@@ -70,6 +70,8 @@ CONSUMERS = Text(
         ("executed_literal", "exec sys.sp_executesql N'select top @n id';", "Incorrect syntax"),
         ("function", "select greatest(1, @n);", "`greatest` is not on the list of built-in functions"),
         ("function", "select sysutcdattime();", "`sysutcdattime` is not on the list"),
+        # Of 'insert' it is no INSERT where the database is Turkish.
+        ("function", "select upper('insert');", "`upper` is not on the list"),
         (
             "insert_columns",
             "insert into dbo.event (id, data) select id from dbo.event;",
@@ -160,7 +162,7 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
         declare @message nvarchar(2048) = concat(N'changefeed 77101: ', @n), @c int;
         begin try
             insert into dbo.event (id, data)
-            select id + 1, upper(data) from dbo.event with (readpast, rowlock);
+            select id + 1, lower(data) from dbo.event with (readpast, rowlock);
             exec dbo.called @a = 1, @c = @c output;
             update dbo.consumers set ulid = 0x00 where feed_id = @n;
             select @n = c.feed_id from dbo.consumers as c with (forceseek ([by name] (consumer)))

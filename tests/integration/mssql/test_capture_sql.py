@@ -98,6 +98,24 @@ def test_what_writers_would_fail_at_is_refused(client: Client, settings: str, wo
     assert client.rows("select name from changefeed.captures where name like N'%refused%'") == []
 
 
+@pytest.mark.parametrize("owner", ["strangers", "db_owner"])
+def test_tables_and_captures_of_other_owners_are_refused(client: Client, owner: str) -> None:
+    """Their writers would need rights on our tables; dbo and the role db_owner are two owners."""
+    if owner == "db_owner" and client.is_babelfish:
+        pytest.skip("there what dbo makes belongs to db_owner")
+    if owner == "strangers":
+        client.results("create role strangers")
+    client.results(f"create schema of_{owner} authorization {owner}")
+    client.results(f"create table of_{owner}.theirs (id int not null primary key)")
+    client.results(f"create table myservice.ours_{owner} (id int not null primary key)")
+    call = f"exec changefeed.enable_capture N'of_{owner}.theirs', {QUIETLY}"
+    client.fails(77140, call, f"it is owned by {owner} and changefeed by dbo", "alter authorization")
+    call = (
+        f"exec changefeed.enable_capture N'myservice.ours_{owner}', @capture = N'of_{owner}.ours', {QUIETLY}"
+    )
+    client.fails(77140, call, f"and the schema of the capture by {owner}", "@capture")
+
+
 def test_rows_too_wide_to_be_paired_are_refused_for_delete_insert(client: Client) -> None:
     """Old and new must fit into one row of the server's own, unless they are sorted before."""
     client.results("create table myservice.broad (id int not null primary key, a char(4000) null)")

@@ -11,7 +11,7 @@ from __future__ import annotations
 _TEXT = """
     ascii char charindex concat concat_ws difference format formatmessage len lower ltrim nchar patindex
     quotename replace replicate reverse rtrim soundex space str string_agg string_escape stuff substring
-    translate trim unicode upper datalength
+    translate trim unicode datalength
 """
 _TIME = """
     dateadd datediff datediff_big datefromparts datename datepart datetime2fromparts datetimefromparts

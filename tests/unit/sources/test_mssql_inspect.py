@@ -150,6 +150,11 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
         lambda: list(told.durability_faults("shop", 2)),
         "database shop: it forces delayed durability",
     ),
+    "owner of the schema": (
+        FaultKind.SCHEMA_OWNER,
+        lambda: told.owner_faults("changefeed", "anna"),
+        "alter authorization on schema::[changefeed] to dbo; then the install script again",
+    ),
     "open transaction": (
         FaultKind.OPEN_TRANSACTION,
         lambda: told.open_transaction_faults([session()]),
@@ -205,6 +210,7 @@ def test_a_healthy_catalog_has_no_fault() -> None:
     assert sequences(sequence()) == []
     assert list(told.durability_faults("shop", 0)) == []
     assert told.open_transaction_faults([]) == []
+    assert [told.owner_faults("changefeed", owner) for owner in ("dbo", None)] == [[], []]
 
 
 def test_a_feed_that_could_not_be_upgraded_is_told_with_the_reason() -> None:

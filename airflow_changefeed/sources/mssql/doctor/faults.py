@@ -155,6 +155,25 @@ def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
             )
 
 
+def owner_faults(schema: str, owner: str | None) -> list[Fault]:
+    """
+    Find a schema that is not dbo's.
+
+    :param owner: None where this login does not see it.
+    """
+    if owner in (None, "dbo"):
+        return []
+    return [
+        Fault(
+            FaultKind.SCHEMA_OWNER,
+            f"schema {schema}",
+            f"it is owned by {owner} and not by dbo, so that tables of dbo cannot be captured",
+            f"Run: alter authorization on schema::{quote(schema)} to dbo; then the install script again, as "
+            "that removes rights that were granted on the schema",
+        )
+    ]
+
+
 def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]:
     """
     Yield the fault that commits may be lost.

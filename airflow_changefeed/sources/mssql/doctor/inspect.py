@@ -144,6 +144,7 @@ class _Inspection:
             self._look("captures", lambda session: self._captures(session, feeds))
         database, durability = self.server["database_name"], self.server["delayed_durability"]
         self.faults += faults.durability_faults(database, durability or 0)
+        self.faults += faults.owner_faults(self.schema, self.server["schema_owner"])
 
     def _closed(self, feeds: list[MssqlFeed]) -> list[str]:
         """Return the feeds that this login may not read, if there are others: it need not read all."""

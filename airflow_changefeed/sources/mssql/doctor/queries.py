@@ -14,6 +14,8 @@ select
     user_name() as user_name,
     convert(int, d.is_read_committed_snapshot_on) as is_read_committed_snapshot_on,
     convert(int, d.delayed_durability) as delayed_durability,
+    (select user_name(s.principal_id) from sys.schemas as s where quotename(s.name) = @schema)
+        as schema_owner,
     case
         when has_perms_by_name(@schema, N'SCHEMA', N'VIEW DEFINITION') = 1
             or has_perms_by_name(db_name(), N'DATABASE', N'CONTROL') = 1 then 1

@@ -16,7 +16,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @table nvarchar(300) = concat(object_schema_name(@object_id), N'.', object_name(@object_id));
-    declare @problems nvarchar(max) = N'', @found nvarchar(max), @message nvarchar(2048), @sql nvarchar(max), @keys nvarchar(max);
+    declare @problems nvarchar(max) = N'', @found nvarchar(max), @message nvarchar(2048), @sql nvarchar(max), @keys nvarchar(max), @owner int, @other int;
     declare @asked table (operation varchar(10) not null, name nvarchar(128) not null);
     declare @columns table (name nvarchar(128) not null primary key, problem nvarchar(300) null, is_key bit not null, is_asked bit not null);
 
@@ -114,16 +114,16 @@ begin
         set @problems = concat(@problems, N'; trigger ', @found, N' of another capture already fires first, and other triggers of the table might fire between both; use that capture');
     if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
         set @problems = concat(@problems, N'; the server''s option "nested triggers" is off, so changes by other triggers would not be recorded; turn it on');
-    if user_name(objectproperty(@object_id, 'OwnerId')) <> user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId'))
-        and (user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner')
-            or user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')) not in (N'dbo', N'db_owner'))
-        set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and changefeed by ',
-            user_name(objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')),
+    -- Rights are not checked along a chain of one owner, and dbo and the role db_owner are two.
+    set @owner = objectproperty(@object_id, 'OwnerId');
+    set @other = objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId');
+    if @other <> @owner
+        set @problems = concat(@problems, N'; it is owned by ', user_name(@owner), N' and changefeed by ', user_name(@other),
             N', so its writers lack permission to record changes; give both schemas the same owner with alter authorization');
-    select @found = user_name(s.principal_id) from sys.schemas as s where s.name = left(@name, charindex(N'.', @name) - 1);
-    if @found <> user_name(objectproperty(@object_id, 'OwnerId'))
-        and (@found not in (N'dbo', N'db_owner') or user_name(objectproperty(@object_id, 'OwnerId')) not in (N'dbo', N'db_owner'))
-        set @problems = concat(@problems, N'; it is owned by ', user_name(objectproperty(@object_id, 'OwnerId')), N' and the schema of the capture by ', @found,
+    set @other = null;
+    select @other = s.principal_id from sys.schemas as s where s.name = left(@name, charindex(N'.', @name) - 1);
+    if @other <> @owner
+        set @problems = concat(@problems, N'; it is owned by ', user_name(@owner), N' and the schema of the capture by ', user_name(@other),
             N', so its writers lack permission to record changes; choose another schema with @capture');
     if nullif(ltrim(@shard), N'') is null
         set @problems = concat(@problems, N'; @shard is missing; pass a number, or a T-SQL expression over columns of the primary key');

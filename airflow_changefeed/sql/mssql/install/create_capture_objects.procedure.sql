@@ -199,7 +199,7 @@ begin
                 where capture_id = @capture_id and table_no = @table_no;
             -- Changes by other triggers would be recorded before their cause. Only one trigger can be first; it may be another capture's if
             -- the table has only captures' triggers (check_captured).
-            set @operation = upper(substring(@object, 9, 10));
+            set @operation = case @object when 'capture_insert' then N'INSERT' when 'capture_update' then N'UPDATE' else N'DELETE' end;
             if @type = 'trigger' and not exists (
                 select 1 from sys.trigger_events as e
                 inner join sys.triggers as t on t.object_id = e.object_id
