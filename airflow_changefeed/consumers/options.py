@@ -4,53 +4,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, check_shards
+from airflow_changefeed.core.values import Reader, number, optional, read_each, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
 
-#: Maximum of every time option, in seconds.
-MAX_SECONDS = 86_400.0
+#: Seconds of a day at most.
+_SECONDS = number(above=0, highest=86_400, unit="seconds")
+_OPTIONS: dict[str, Reader] = {
+    "register_timeout": optional(number(0, 86_400, "seconds")),
+    "emit_timeout": _SECONDS,
+    "poll_interval": _SECONDS,
+    "at_most_shards": optional(whole(1)),
+}
 
 
-def check_options(
-    name: str,
-    feed: str,
-    register_timeout: float | None,
-    emit_timeout: float,
-    poll_interval: float,
-    at_most_shards: int | None,
-) -> None:
+def checked_options(name: str, feed: str, **given: Any) -> dict[str, Any]:
     """
-    Check a consumer's own options.
+    Read a consumer's own options.
 
+    :param given: all of ``_OPTIONS``.
     :raises InvalidArgumentError: names every invalid option.
     """
-    problems = []
+    values, problems = read_each(given, _OPTIONS)
     try:
         check_consumer(name)
     except InvalidArgumentError as problem:
-        problems.append(problem.message)
-    if register_timeout is not None and not 0 <= register_timeout <= MAX_SECONDS:
-        problems.append(
-            f"register_timeout must be 0 to {MAX_SECONDS:.0f} seconds, or None, not {register_timeout}"
-        )
-    if not 0 < emit_timeout <= MAX_SECONDS:
-        problems.append(
-            f"emit_timeout must be 0 (exclusive) to {MAX_SECONDS:.0f} seconds, not {emit_timeout}"
-        )
-    if not 0 < poll_interval <= MAX_SECONDS:
-        problems.append(
-            f"poll_interval must be 0 (exclusive) to {MAX_SECONDS:.0f} seconds, not {poll_interval}"
-        )
-    if at_most_shards is not None and at_most_shards < 1:
-        problems.append(f"at_most_shards must be 1 or more, or None, not {at_most_shards}")
+        problems.insert(0, problem.message)
     InvalidArgumentError.collect(f"consumer {name!r} of feed {feed!r}", problems)
+    return values
 
 
 def open_columns(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from airflow_changefeed.core.values import read_values, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE
 
@@ -34,5 +35,5 @@ class Pace:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        if not 1 <= self.page_size <= MAX_PAGE_SIZE:
-            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} events, not {self.page_size}")
+        problems = read_values(self, {"page_size": whole(1, MAX_PAGE_SIZE, "events")})
+        InvalidArgumentError.collect("pace", problems)

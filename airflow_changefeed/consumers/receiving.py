@@ -11,7 +11,7 @@ from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.events.unreadable import UnreadableEvent
 from airflow_changefeed.consumers.holding import Wanted
 from airflow_changefeed.consumers.intake import Intake
-from airflow_changefeed.consumers.options import check_options, open_columns
+from airflow_changefeed.consumers.options import checked_options, open_columns
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.poller import Poller, Watch
 from airflow_changefeed.consumers.work import Work
@@ -49,7 +49,14 @@ class Receiver:
         pace: Pace | None = None,
         by: str = "",
     ) -> None:
-        check_options(name, feed, register_timeout, emit_timeout, poll_interval, at_most_shards)
+        options = checked_options(
+            name,
+            feed,
+            register_timeout=register_timeout,
+            emit_timeout=emit_timeout,
+            poll_interval=poll_interval,
+            at_most_shards=at_most_shards,
+        )
         self.info: ConsumerInfo = source.consumer(name, feed)
         self.columns = open_columns(
             source,
@@ -63,11 +70,11 @@ class Receiver:
         self.pace = pace or Pace()
         self._has_own_pace = pace is not None
         self._watch: Watch | None = None
-        self._register_timeout = register_timeout
-        self._poll_interval = poll_interval
+        self._register_timeout: float | None = options["register_timeout"]
+        self._poll_interval: float = options["poll_interval"]
         self._may_always_drain = source.capabilities.parallel_writers
         chosen = None if shards is None else tuple(shards)
-        wanted = Wanted(name, feed, chosen, at_most_shards, emit_timeout, by)
+        wanted = Wanted(name, feed, chosen, options["at_most_shards"], options["emit_timeout"], by)
         self._intake = Intake(source, wanted, self.columns, self.pace)
         self._work = Work(source, self._intake.holding)
         self._source = source

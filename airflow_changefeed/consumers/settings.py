@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from airflow_changefeed.core.values import (
+    Reader,
+    flag,
+    json_object,
+    number,
+    optional,
+    read_value,
+    read_values,
+)
 from airflow_changefeed.exceptions import InvalidArgumentError
 
-_FLAGS = ("with_epoch", "with_sequence", "with_tid", "batch_consume", "with_txn_sentinel")
-_TIMES = ("register_timeout", "poll_timeout", "emit_timeout")
+_SUBJECT = "options of the default consumer"
 _MAX_MILLISECONDS = 86_400_000
+_WAIT = optional(number(0, _MAX_MILLISECONDS, "milliseconds"))
+_READ: dict[str, Reader] = {
+    **dict.fromkeys(("with_epoch", "with_sequence", "with_tid", "batch_consume", "with_txn_sentinel"), flag),
+    **dict.fromkeys(("register_timeout", "poll_timeout"), _WAIT),
+    "emit_timeout": number(1, _MAX_MILLISECONDS, "milliseconds"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,51 +50,28 @@ class DefaultOptions:
     emit_timeout: float = 10_000
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in (*_FLAGS, *_TIMES)}
-        InvalidArgumentError.collect("options of the default consumer", _problems(given))
+        problems = read_values(self, _READ)
+        if self.with_txn_sentinel is True and self.batch_consume is not True:
+            problems.append("with_txn_sentinel needs batch_consume, which marks where a transaction ends")
+        InvalidArgumentError.collect(_SUBJECT, problems)
 
     @classmethod
     def from_json(cls, text: str) -> DefaultOptions:
         """
         Read them.
 
-        :raises InvalidArgumentError: not a JSON object, unknown names or wrong types; names every
-            problem.
+        :raises InvalidArgumentError: not a JSON object, unknown names or values that mean nothing; names
+            every problem.
         """
-        subject = "options of the default consumer"
-        try:
-            given = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidArgumentError(f"{subject}: {error}; pass a JSON object") from None
-        if not isinstance(given, dict):
-            raise InvalidArgumentError(f"{subject}: not a JSON object: {text[:100]}")
-        known = {name: value for name, value in given.items() if name in (*_FLAGS, *_TIMES)}
+        given = read_value(_SUBJECT, text, json_object)
         problems = [
-            f"unknown option {name!r}; known options are {', '.join((*_FLAGS, *_TIMES))}"
+            f"unknown option {name!r}; known options are {', '.join(_READ)}"
             for name in given
-            if name not in known
+            if name not in _READ
         ]
-        InvalidArgumentError.collect(subject, problems + _problems(known))
-        return cls(**known)
-
-
-def _problems(given: Mapping[str, Any]) -> list[str]:
-    problems = [
-        f"{name} must be true or false, not {json.dumps(given[name], default=str)}"
-        for name in _FLAGS
-        if name in given and not isinstance(given[name], bool)
-    ]
-    for name in _TIMES:
-        value: Any = given.get(name)
-        if value is None and (name not in given or name != "emit_timeout"):
-            continue
-        lowest = 1 if name == "emit_timeout" else 0
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not lowest <= value <= _MAX_MILLISECONDS:
-            problems.append(
-                f"{name} must be {lowest} to {_MAX_MILLISECONDS} milliseconds, not "
-                f"{json.dumps(value, default=str)}"
-            )
-    if given.get("with_txn_sentinel") is True and given.get("batch_consume") is not True:
-        problems.append("with_txn_sentinel needs batch_consume, which marks where a transaction ends")
-    return problems
+        try:
+            found = cls(**{name: value for name, value in given.items() if name in _READ})
+        except InvalidArgumentError as error:
+            problems += error.facts["problems"]
+        InvalidArgumentError.collect(_SUBJECT, problems)
+        return found

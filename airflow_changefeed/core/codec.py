@@ -28,12 +28,14 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_changefeed.core.feed import parse_shard, shard_text
 from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import shown
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     InvalidArgumentError,
@@ -43,7 +45,6 @@ from airflow_changefeed.exceptions import (
 
 _T = TypeVar("_T")
 _Document = TypeVar("_Document", bound="Document")
-_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,6 @@ def _at(step: str, form: Form, value: Any) -> Any:
         raise _MisfitError(str(error), step) from None
 
 
-def shown(value: Any) -> str:
-    """Return a value for a message, as Python writes it, and cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
 def _is_not(value: Any, what: str) -> _MisfitError:
     return _MisfitError(f"{shown(value)} is not {what}")
 
@@ -154,8 +149,15 @@ def _read_text(value: Any) -> str:
     return text
 
 
+def _read_number(value: Any) -> Any:
+    # Python's JSON has NaN and Infinity.
+    if not isfinite(_ANY_NUMBER.read(value)):
+        raise _is_not(value, "a number")
+    return value
+
+
+_ANY_NUMBER = _plain((int, float), "a number")
 _TEXT = _plain(str, "a text")
-_NUMBER = _plain((int, float), "a number")
 _OBJECT = _plain(Mapping, "an object")
 _LIST = _plain((list, tuple), "a list")
 _FORMS: dict[Any, Form] = {
@@ -163,10 +165,10 @@ _FORMS: dict[Any, Form] = {
     str: Form(_same, _read_text),
     bool: _plain(bool, "true or false"),
     int: _plain(int, "a whole number"),
-    float: Form(_same, lambda value: float(_NUMBER.read(value))),
+    float: Form(_same, lambda value: float(_read_number(value))),
     Ulid: Form(str, Ulid.parse_text),
     datetime: Form(format_time, parse_time),
-    timedelta: Form(timedelta.total_seconds, lambda value: timedelta(seconds=_NUMBER.read(value))),
+    timedelta: Form(timedelta.total_seconds, lambda value: timedelta(seconds=_read_number(value))),
 }
 _SHARD = Form(shard_text, parse_shard)
 

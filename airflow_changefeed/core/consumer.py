@@ -20,6 +20,7 @@ from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import optional, read_values, whole
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, InvalidUlidError
 
 MAX_ATTEMPTS = 1_000_000
@@ -137,8 +138,7 @@ class ConsumerSpec:
             check_consumer(self.consumer)
         except InvalidArgumentError as problem:
             problems.append(problem.message)
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= MAX_ATTEMPTS:
-            problems.append(f"max_attempts must be 1 to {MAX_ATTEMPTS}, or None, not {self.max_attempts}")
+        problems += read_values(self, {"max_attempts": optional(whole(1, MAX_ATTEMPTS))})
         if self.on_poison is OnPoison.PARK and self.max_attempts is None:
             problems.append("on_poison 'park' needs max_attempts: without it no event ever failed too often")
         if not timedelta(0) <= self.keep_log <= _MAX_KEEP:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from airflow_changefeed.core.codec import Document, Form, shown
+from airflow_changefeed.core.codec import Document, Form
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import shown
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 

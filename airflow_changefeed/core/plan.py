@@ -12,6 +12,7 @@ from typing import ClassVar
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.values import Reader, one_of, optional, read_values, whole
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -41,6 +42,18 @@ class Shape(str, Enum):
 
 
 SHAPES = tuple(shape.value for shape in Shape)
+#: Of Spark, and rows that a task holds at once.
+PARTITIONS, BATCH_ROWS = whole(1, 10_000), whole(1, 1_000_000)
+_OPTIONS: dict[str, Reader] = {
+    "compression": one_of(COMPRESSIONS),
+    "target_file_rows": whole(1, 100_000_000),
+    "target_file_bytes": optional(whole(1 << 20, 1 << 40)),
+    "partitions": optional(PARTITIONS),
+    "batch_rows": BATCH_ROWS,
+    "on_missing": one_of(ON_MISSING),
+    "shape": one_of(SHAPES),
+    "table_format": one_of(TABLE_FORMATS),
+}
 
 
 @dataclass(frozen=True)
@@ -78,19 +91,7 @@ class ExportOptions:
     catalog_table: str = ""
 
     def __post_init__(self) -> None:
-        problems = [
-            *_outside("compression", self.compression, COMPRESSIONS),
-            *_outside("on_missing", self.on_missing, ON_MISSING),
-            *_outside("shape", self.shape, SHAPES),
-            *_outside("table_format", self.table_format, TABLE_FORMATS),
-            *self._wrong_name(),
-            *_beyond("target_file_rows", self.target_file_rows, 1, 100_000_000),
-            *_beyond("batch_rows", self.batch_rows, 1, 1_000_000),
-        ]
-        if self.target_file_bytes is not None:
-            problems += _beyond("target_file_bytes", self.target_file_bytes, 1 << 20, 1 << 40)
-        if self.partitions is not None:
-            problems += _beyond("partitions", self.partitions, 1, 10_000)
+        problems = read_values(self, _OPTIONS) + self._wrong_name()
         InvalidArgumentError.collect("export options", problems)
         object.__setattr__(self, "shape", Shape(self.shape))
 
@@ -105,15 +106,6 @@ class ExportOptions:
             known = " or ".join(map(repr, CATALOG_FORMATS))
             return [f"catalog_table is for table_format={known}; the others have no catalog"]
         return []
-
-
-def _outside(name: str, value: object, allowed: tuple[str, ...]) -> list[str]:
-    return [] if value in allowed else [f"{name} must be one of {', '.join(allowed)}, not {value!r}"]
-
-
-def _beyond(name: str, value: object, low: int, high: int) -> list[str]:
-    fits = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    return [] if fits else [f"{name} must be a whole number from {low} to {high}, not {value!r}"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Readers of flags, numbers and words that may come as JSON values or as text, such as from a URI's query.
+The kit of readers: flags, numbers, words, texts and lengths of time, wherever a value comes from.
 
-A reader raises ValueError with what the value must be: ``a whole number, 1 or more``.
+The same text means the same in an argument, an option, a connection and a JSON object.
+
+A reader takes a typed value or its text, and raises ValueError with what the value must be: ``a whole number,
+1 or more``. Times, shards, positions and names have their readers beside them (``core.times``, ``core.feed``,
+``core.consumer``, ``core.cursor``), which raise :class:`InvalidArgumentError` instead.
+
+No reader takes an empty text. In a connection a blank field is not given (:func:`read_fields`), since
+Airflow's forms leave them.
 """
 
 from __future__ import annotations
@@ -10,7 +17,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from sys import float_info
 from typing import Any, TypeAlias
+
+from airflow_changefeed.exceptions import InvalidArgumentError
 
 Reader: TypeAlias = Callable[[Any], Any]
 #: Reader of each known field. None leaves the value as it is; a mapping is for a JSON object, or the text of
@@ -21,11 +32,29 @@ _FLAGS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
-_WHOLE = re.compile("[+-]?[0-9]{1,18}")
+_WHOLE = re.compile("[+-]?[0-9]{1,19}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+#: SQL's largest number.
+_MOST = 2**63 - 1
+#: How a text says a length of time: 1h30m, PT1H (where an M before the T would be months), 1 day, 01:00:00.
+_LENGTHS = [
+    re.compile(form.replace("#", r"\d+(?:[.,]\d+)?"), re.ASCII)
+    for form in (
+        r"(?=.)(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)?",
+        r"P(?=.)(?:(?P<weeks>#)W)?(?:(?P<days>#)D)?"
+        r"(?:T(?=.)(?:(?P<hours>#)H)?(?:(?P<minutes>#)M)?(?:(?P<seconds>#)S)?)?",
+        r"(?:(?P<days>\d+) days?,? )?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>#)",
+    )
+]
+_SHOWN = 100
 #: Where a field is, in messages about a connection.
 IN_EXTRA = " in its extra"
-#: Seconds, of every source.
-MAX_LOCK_TIMEOUT = 86_400
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, as Python writes it, and cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def flag(value: Any) -> bool:
@@ -54,47 +83,101 @@ def flag_or(what: str) -> Callable[[Any], bool | str]:
     return read
 
 
-def _fits(found: float, lowest: int | None, highest: int | None) -> bool:
-    return (lowest is None or lowest <= found) and (highest is None or found <= highest)
+def optional(reader: Reader) -> Reader:
+    """Return a reader that takes None, too."""
 
-
-def _described(what: str, unit: str, lowest: int | None, highest: int | None) -> str:
-    limits = f", {lowest} or more" if highest is None else f", {lowest} to {highest}"
-    return f"{what}{f' of {unit}' if unit else ''}{'' if lowest is None else limits}"
-
-
-def whole(lowest: int, highest: int | None = None, unit: str = "") -> Callable[[Any], int]:
-    """Return a reader of whole numbers; both limits are inclusive."""
-    what = _described("a whole number", unit, lowest, highest)
-
-    def read(value: Any) -> int:
-        text = "" if isinstance(value, bool) else str(value).strip()
-        if not _WHOLE.fullmatch(text) or not _fits(int(text), lowest, highest):
-            raise ValueError(what)
-        return int(text)
+    def read(value: Any) -> Any:
+        try:
+            return None if value is None else reader(value)
+        except InvalidArgumentError:
+            raise
+        except ValueError as problem:
+            raise ValueError(f"{problem}, or None") from None
 
     return read
 
 
-def number(lowest: int | None = None, highest: int | None = None, unit: str = "") -> Callable[[Any], float]:
-    """Return a reader of finite numbers; both limits are inclusive."""
-    what = _described("a number", unit, lowest, highest)
+def _reader(
+    what: str,
+    form: re.Pattern[str],
+    lowest: float | None,
+    highest: float | None,
+    above: float | None,
+    unit: str,
+) -> Callable[[Any], Any]:
+    low = f", {lowest} or more" if lowest is not None else "" if above is None else f" above {above}"
+    limits = low if highest is None else f", {lowest} to {highest}"
+    if above is not None and highest is not None:
+        limits = f"{low} and up to {highest}"
+    what = f"{what}{f' of {unit}' if unit else ''}{limits}"
 
-    def read(value: Any) -> float:
+    def read(value: Any) -> Any:
+        # Python counts True as 1.
         text = "" if isinstance(value, bool) else str(value).strip()
-        try:
-            found = int(text) if _WHOLE.fullmatch(text) else float(text)
-        except ValueError:
-            raise ValueError(what) from None
-        # NaN is not less than infinity.
-        if not abs(found) < float("inf") or not _fits(found, lowest, highest):
+        if not form.fullmatch(text):
+            raise ValueError(what)
+        found = int(text) if _WHOLE.fullmatch(text) else float(text)
+        most = highest if highest is not None else _MOST if form is _WHOLE else float_info.max
+        least = lowest if lowest is not None else -most
+        if not least <= found <= most or (above is not None and found <= above):
             raise ValueError(what)
         return found
 
     return read
 
 
-LOCK_TIMEOUT = number(0, MAX_LOCK_TIMEOUT, "seconds")
+def whole(lowest: int, highest: int | None = None, unit: str = "") -> Callable[[Any], int]:
+    """Return a reader of whole numbers; both limits are inclusive."""
+    return _reader("a whole number", _WHOLE, lowest, highest, None, unit)
+
+
+def number(
+    lowest: float | None = None, highest: float | None = None, unit: str = "", *, above: float | None = None
+) -> Callable[[Any], float]:
+    """
+    Return a reader of finite numbers; both limits are inclusive.
+
+    :param above: an exclusive lower limit, in place of ``lowest``.
+    """
+    return _reader("a number", _NUMBER, lowest, highest, above, unit)
+
+
+MAX_LOCK_TIMEOUT = 86_400
+#: Seconds, of every source.
+LOCK_TIMEOUT = number(0, 86_400, "seconds")
+
+
+def duration(
+    *, is_zero_valid: bool = False, needs_unit: bool = False, longest: timedelta = timedelta.max
+) -> Callable[[Any], timedelta]:
+    """
+    Return a reader of lengths of time.
+
+    :param needs_unit: whether a number is refused, which else is seconds.
+    """
+    limits = ", 0 or more" if is_zero_valid else " above 0"
+    limits += "" if longest == timedelta.max else f" and up to {longest.days} days"
+    seconds = "" if needs_unit else "a timedelta, seconds, or "
+    what = f"a length of time{limits} ({seconds}a text such as 90s, 15m, 2h, 1d or PT1H)"
+
+    def read(value: Any) -> timedelta:
+        text = "" if isinstance(value, bool) else str(value).strip()
+        try:
+            if isinstance(value, timedelta):
+                found = value
+            elif _NUMBER.fullmatch(text) and not needs_unit:
+                found = timedelta(seconds=float(text))
+            else:
+                (match,) = filter(None, (form.fullmatch(text) for form in _LENGTHS))
+                parts = {name: float(part.replace(",", ".")) for name, part in match.groupdict("0").items()}
+                found = timedelta(**parts)
+        except (ValueError, OverflowError):
+            raise ValueError(what) from None
+        if not timedelta(0) <= found <= longest or (not found and not is_zero_valid):
+            raise ValueError(what)
+        return found
+
+    return read
 
 
 def one_of(words: Sequence[str]) -> Callable[[Any], str]:
@@ -102,7 +185,7 @@ def one_of(words: Sequence[str]) -> Callable[[Any], str]:
     known = {word.lower(): word for word in words}
 
     def read(value: Any) -> str:
-        text = str(value).strip().lower()
+        text = value.strip().lower() if isinstance(value, str) else ""
         if text not in known:
             raise ValueError(f"one of {', '.join(words)}")
         return known[text]
@@ -130,11 +213,52 @@ def json_object(value: Any) -> dict[str, Any]:
     return value
 
 
+def read_value(name: str, value: Any, reader: Reader) -> Any:
+    """
+    Read one value.
+
+    :raises InvalidArgumentError: names it, and says what it must be.
+    """
+    try:
+        return reader(value)
+    except InvalidArgumentError as problem:
+        raise type(problem)(f"{name}: {problem.message}", **problem.facts) from None
+    except ValueError as problem:
+        raise InvalidArgumentError(f"{name} must be {problem}, not {shown(value)}") from None
+
+
+def read_each(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
+    """
+    Read values, each of which has a reader.
+
+    :return: by name those that could be read, and a sentence for each one that could not.
+    """
+    values, problems = {}, []
+    for name, value in given.items():
+        try:
+            values[name] = read_value(name, value, readers[name])
+        except InvalidArgumentError as problem:
+            problems.append(problem.message)
+    return values, problems
+
+
+def read_values(thing: object, readers: Mapping[str, Reader]) -> list[str]:
+    """
+    Read attributes in place, also of a frozen dataclass.
+
+    :return: a sentence for each one that could not be read, which stays as it was.
+    """
+    values, problems = read_each({name: getattr(thing, name) for name in readers}, readers)
+    for name, value in values.items():
+        object.__setattr__(thing, name, value)
+    return problems
+
+
 def read_fields(
     given: Mapping[str, Any], fields: Fields, among: str = "", within: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
     """
-    Read the fields that are known, and keep all others as they are.
+    Read the fields of a connection that are known, and keep all others as they are.
 
     :param given: by name; a known field that is None or an empty text counts as not given.
     :param among: where they are, for the problems: ``" in its extra"``.
@@ -158,7 +282,7 @@ def read_fields(
                 problems.append(f"{within}{name}{among} must be {problem}")
         else:
             try:
-                values[name] = reader(value)
-            except ValueError as problem:
-                problems.append(f"{within}{name}{among} must be {problem}, not {value!r}")
+                values[name] = read_value(f"{within}{name}{among}", value, reader)
+            except InvalidArgumentError as wrong_value:
+                problems.append(wrong_value.message)
     return values, problems

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import CATALOG_FORMATS
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import number, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
 from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
@@ -19,6 +20,9 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import PlainFile
 from airflow_changefeed.tables.clean import KEPT_HOURS
 from airflow_changefeed.tables.open import CURRENT_FORMATS, FORMATS
+
+#: Files of merges that run now are younger than an hour.
+KEPT = number(1, 1_000_000, "hours")
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class MergeRequest:
         object.__setattr__(self, "base", parse_base(self.base))
         check_format(self.table_format, self.catalog_table)
         check_deleted(self.deleted, self.history)
-        check_kept_hours(self.kept_hours)
+        InvalidArgumentError.collect("merge", read_values(self, {"kept_hours": KEPT}))
 
 
 def check_format(table_format: object, catalog_table: object) -> None:
@@ -102,13 +106,6 @@ def check_deleted(deleted: object, history: object) -> None:
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
-
-
-def check_kept_hours(kept_hours: object) -> None:
-    """Refuse what is not a number of hours; files of merges that run now are younger than one."""
-    is_number = isinstance(kept_hours, (int, float)) and not isinstance(kept_hours, bool)
-    if not is_number or not 1 <= kept_hours <= 1_000_000:  # type: ignore[operator]
-        raise InvalidArgumentError(f"kept_hours must be 1 to 1,000,000 hours, not {kept_hours!r}")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.feed import counted
+from airflow_changefeed.core.values import read_value
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
@@ -124,10 +125,10 @@ class ChangefeedHook(BaseHook):
         :param max_age: a ``timedelta``, or seconds.
         """
         from airflow_changefeed.doctor.freshness import check_freshness
-        from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
+        from airflow_changefeed.hooks.changefeed_arguments import MAX_AGE
         from airflow_changefeed.hooks.metadata.dags import find_dag
 
-        age = parse_max_age(max_age)
+        age = read_value("max_age", max_age, MAX_AGE)
         with closing(self.source()) as source:
             found = check_freshness(source, self.variables(), find_dag, age, feed=feed, consumer=consumer)
         return found.with_conn_id(self.changefeed_conn_id)

@@ -10,33 +10,39 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.plan import BATCH, MODES, ExportOptions
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.core.values import Fields, read_fields, whole
+from airflow_changefeed.core.values import Reader, duration, optional, read_value, read_values, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
 
-#: Numbers among the options of an export.
-_NUMBERS: Fields = dict.fromkeys(
-    ("batch_rows", "partitions", "target_file_bytes", "target_file_rows"), whole(1)
-)
-_SECONDS = re.compile(r"\d+(\.\d+)?")
+#: Rows below which a task works without Spark.
+LOCAL_BELOW = whole(0, unit="rows")
+#: How old a frontier or snapshot may be.
+MAX_AGE = duration()
+_UNIT = optional(duration())
 
 
-def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str] = ()) -> None:
+def check_arguments(
+    task: Any,
+    *checks: tuple[Any, ...],
+    values: Mapping[str, Reader] = MappingProxyType({}),
+    problems: Sequence[str] = (),
+) -> None:
     """
     Refuse a task whose arguments are wrong; template fields that are not rendered yet are passed over.
 
     :param checks: a function that raises InvalidArgumentError, and the values that it is called with.
+    :param values: arguments that are no templates, and are put in place as they are read.
     :param problems: what else is wrong.
     :raises InvalidArgumentError: names all of them.
     :raises AirflowFailException: the same for a mapped task, which Airflow makes only when it runs, and would
@@ -45,13 +51,14 @@ def check_arguments(task: Any, *checks: tuple[Any, ...], problems: Sequence[str]
     found = list(problems)
     # Airflow does not render these: a template there is as wrong as any other text.
     rendered = [getattr(task, name, None) for name in task.template_fields]
-    for check, *values in checks:
-        if any(is_template(value) and any(value is one for one in rendered) for value in values):
+    for check, *given in checks:
+        if any(is_template(value) and any(value is one for one in rendered) for value in given):
             continue
         try:
-            check(*values)
+            check(*given)
         except InvalidArgumentError as problem:
             found += problem.facts.get("problems", [problem.message])
+    found += read_values(task, values)
     is_mapped = getattr(task, "_BaseOperator__from_mapped", False)
     with airflow_errors() if is_mapped else nullcontext():
         InvalidArgumentError.collect(f"{type(task).__name__} {task.task_id!r}", found)
@@ -153,25 +160,14 @@ def parse_shards(shards: Any) -> list[Shard] | None:
 
 def parse_unit(unit: object) -> timedelta | None:
     """
-    Read the length of an export unit: a ``timedelta``, or the text or number that a template gives.
+    Read the length of an export unit.
 
     :return: None for none, and for a template that has nothing to say.
-    :raises InvalidArgumentError: it is none, or not positive, or finer than a millisecond.
+    :raises InvalidArgumentError: not a length of time, or finer than a millisecond.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    if unit in NOTHING:
-        return None
-    try:
-        text = float(unit) if isinstance(unit, str) and _SECONDS.fullmatch(unit.strip()) else unit
-        length = TypeAdapter(timedelta).validate_python(text) if not isinstance(text, bool) else None
-    except ValidationError:
-        length = None
-    if length is None or length <= timedelta(0) or length % timedelta(milliseconds=1) != timedelta(0):
-        raise InvalidArgumentError(
-            f"unit must be positive and in whole milliseconds, not {unit!r}: give a timedelta, or None for "
-            "the whole window; a template gives ISO 8601 such as PT1H, or 01:00:00, or seconds"
-        )
+    length: timedelta | None = read_value("unit", None if unit in NOTHING else unit, _UNIT)
+    if length is not None and length % timedelta(milliseconds=1):
+        raise InvalidArgumentError(f"unit must be in whole milliseconds, not {unit!r}")
     return length
 
 
@@ -242,60 +238,6 @@ def parse_options(options: object) -> ExportOptions:
     try:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"give an ExportOptions or a dict, not {options!r}")
-        given = dict(options or {})
-        # What a template gives.
-        texts = {name: value for name, value in given.items() if isinstance(value, str)}
-        numbers, problems = read_fields(texts, _NUMBERS)
-        problems += [f"{name} is empty" for name in texts if name not in numbers and not texts[name]]
-        InvalidArgumentError.collect("options", problems)
-        return ExportOptions(**{**given, **numbers})
+        return ExportOptions(**(options or {}))
     except TypeError as problem:
         raise InvalidArgumentError(f"options: {problem}") from problem
-
-
-def parse_wait_timeout(wait_timeout: object) -> timedelta:
-    """
-    Read how long a task may wait: a ``timedelta``, or seconds.
-
-    :raises InvalidArgumentError: neither, or negative.
-    """
-    try:
-        if isinstance(wait_timeout, (int, float)) and not isinstance(wait_timeout, bool):
-            wait_timeout = timedelta(seconds=wait_timeout)
-        if isinstance(wait_timeout, timedelta) and wait_timeout >= timedelta(0):
-            return wait_timeout
-    except (ValueError, OverflowError):
-        pass  # not a number, or more seconds than a timedelta holds
-    raise InvalidArgumentError(
-        f"wait_timeout must be a timedelta, or seconds, 0 or more, not {wait_timeout!r}"
-    )
-
-
-def parse_max_age(max_age: object) -> timedelta:
-    """
-    Read how old a frontier may be: a ``timedelta``, or seconds.
-
-    :raises InvalidArgumentError: neither, or not positive.
-    """
-    age = max_age
-    try:
-        if isinstance(age, (int, float)) and not isinstance(age, bool):
-            age = timedelta(seconds=age)
-        if isinstance(age, timedelta) and age > timedelta(0):
-            return age
-    except (ValueError, OverflowError):
-        pass  # not a number, or more seconds than a timedelta holds
-    raise InvalidArgumentError(f"max_age must be a timedelta, or seconds, above 0, not {max_age!r}")
-
-
-def check_rows(name: str, value: object) -> None:
-    """Refuse what is not a number of rows."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidArgumentError(f"{name} must be a whole number of rows, 0 or more, not {value!r}")
-
-
-def check_lock_timeout(lock_timeout: object) -> None:
-    """Refuse what is not a lock timeout in seconds; None takes the connection's."""
-    fits = isinstance(lock_timeout, (int, float)) and 0 <= lock_timeout <= 86_400
-    if lock_timeout is not None and (not fits or isinstance(lock_timeout, bool)):
-        raise InvalidArgumentError(f"lock_timeout must be 0 to 86400 seconds, not {lock_timeout!r}")

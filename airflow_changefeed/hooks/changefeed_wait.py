@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
+from airflow_changefeed.core.values import duration
 from airflow_changefeed.exceptions import FutureTimeError, NotYetError, StoppedError
-from airflow_changefeed.hooks.changefeed_arguments import parse_wait_timeout
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -23,6 +23,8 @@ else:
 
 #: The default of ``wait_timeout``.
 WAIT_TIMEOUT = timedelta(hours=1)
+#: Reads it.
+WAIT_LENGTH = duration(is_zero_valid=True)
 #: Longest wait in the task itself: deferring takes a start of the task more.
 SLEEP = timedelta(minutes=1)
 #: Shortest pause, so that a clock that stands still is not asked in a busy loop.
@@ -78,7 +80,7 @@ class WaitsForWindow(_Base):
                 present = floor_to_millisecond(datetime.fromtimestamp(time.time(), timezone.utc))
                 since = self._waits_since or present
                 waited = max(present - since, timedelta(0))
-                limit = parse_wait_timeout(self.wait_timeout)
+                limit = WAIT_LENGTH(self.wait_timeout)
                 ends += f" (this machine's: {format_time(present)})"
                 if ahead > limit - waited:
                     already = f", and has waited {_text(waited)}" if waited else ""

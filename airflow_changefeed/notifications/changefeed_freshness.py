@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
+from airflow_changefeed.core.values import read_values
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import parse_max_age
+from airflow_changefeed.hooks.changefeed_arguments import MAX_AGE
 from airflow_changefeed.hooks.changefeed_fields import KeepsNames
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
@@ -55,10 +56,7 @@ class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
         self.changefeed_conn_id = changefeed_conn_id
         given: object = notifier
         problems = [] if callable(given) else [f"notifier must be a notifier or a function, not {given!r}"]
-        try:
-            parse_max_age(max_age)
-        except InvalidArgumentError as problem:
-            problems.append(problem.message)
+        problems += read_values(self, {"max_age": MAX_AGE})
         InvalidArgumentError.collect(type(self).__name__, problems)
 
     def notify(self, context: Context) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_changefeed.exceptions import InvalidArgumentError, visible
+from airflow_changefeed.core.values import number, optional, whole
+from airflow_changefeed.exceptions import visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
-#: Hundred years.
-MOST_HOURS = 876_600
+#: A century.
+KEPT_HOURS = number(0, 876_600, "hours")
 
 
 class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
@@ -98,7 +99,10 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             (check_name, "path", self.path),
             (parse_shards, self.shards),
             (check_window, self.window_start, self.window_end),
-            (_check_sample, self.sample_days, self.window_start),
+            values={"sample_days": optional(whole(1, unit="days"))},
+            problems=["sample_days draws from the whole export: leave it out, or the window"]
+            if self.sample_days is not None and self.window_start is not None
+            else [],
         )
 
     @reports_errors
@@ -180,7 +184,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
             self,
             (check_name, "feed", self.feed),
             (check_name, "path", self.path),
-            (_check_hours, self.kept_hours),
+            values={"kept_hours": KEPT_HOURS},
         )
 
     @reports_errors
@@ -199,22 +203,3 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
             self.log.info("Removed %s", visible(path))
         self.log.info("Feed %s: files removed: %d", self.feed, len(removed))
         return {"feed": self.feed, "path": without_secrets(self.path), "removed": len(removed)}
-
-
-def _check_hours(kept_hours: object) -> None:
-    """Refuse what is not a number of hours."""
-    is_number = isinstance(kept_hours, (int, float)) and not isinstance(kept_hours, bool)
-    if not is_number or not 0 <= kept_hours <= MOST_HOURS:  # type: ignore[operator]
-        raise InvalidArgumentError(f"kept_hours must be 0 to {MOST_HOURS:,} hours, not {kept_hours!r}")
-
-
-def _check_sample(sample_days: object, window_start: object) -> None:
-    """Refuse what is not a number of days, or would be one beside a window."""
-    if sample_days is None:
-        return
-    if not isinstance(sample_days, int) or isinstance(sample_days, bool) or sample_days < 1:
-        raise InvalidArgumentError(
-            f"sample_days must be a whole number of days, 1 or more, not {sample_days!r}"
-        )
-    if window_start is not None:
-        raise InvalidArgumentError("sample_days draws from the whole export: leave it out, or the window")

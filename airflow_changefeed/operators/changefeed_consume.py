@@ -14,17 +14,17 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import one_of, whole
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_name,
     parse_shards,
-    parse_wait_timeout,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
-from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.hooks.changefeed_wait import WAIT_LENGTH, WAIT_TIMEOUT, WaitsForWindow
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, connection_dataset
 
@@ -113,12 +113,6 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
 
     def _check(self) -> None:
         problems = []
-        if self.until not in UNTIL:
-            problems.append(f"until must be one of {', '.join(UNTIL)}, not {self.until!r}")
-        if self.batch != "transaction" and (
-            not isinstance(self.batch, int) or isinstance(self.batch, bool) or self.batch < 1
-        ):
-            problems.append(f"batch must be a number of events, or 'transaction', not {self.batch!r}")
         handler: object = self.handler
         if not callable(handler) and not isinstance(handler, str):
             problems.append(f"handler must be a callable or its name, not {handler!r}")
@@ -127,7 +121,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             (check_name, "feed", self.feed),
             (check_name, "consumer", self.consumer),
             (parse_shards, self.shards),
-            (parse_wait_timeout, self.wait_timeout),
+            values={"until": one_of(UNTIL), "wait_timeout": WAIT_LENGTH, "batch": _batch},
             problems=problems,
         )
 
@@ -178,7 +172,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             metrics.SEAL_DURATION if end else metrics.DRAIN_DURATION, self.feed, self.consumer
         ):
             below = _below(source, self.feed, end)
-        batch = Batch(transaction=True) if self.batch == "transaction" else Batch(events=int(self.batch))
+        batch = Batch(transaction=True) if self.batch == "transaction" else Batch(events=whole(1)(self.batch))
         wait = math.inf if self.register_timeout is None else self.register_timeout
         events, parked, deadline = 0, 0, time.monotonic() + wait
         while True:
@@ -283,6 +277,13 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         self.log.info("Waiting for what other processes hold: %s", held)
         shortest, longest = _LOOK_SECONDS
         self._pause(min(left, longest, max(shortest, min(expire, default=0.0))))
+
+
+def _batch(value: Any) -> Any:
+    try:
+        return value if value == "transaction" else whole(1)(value)
+    except ValueError:
+        raise ValueError("a number of events, or 'transaction'") from None
 
 
 def _below(source: FeedSource, feed: str, end: datetime | None) -> Ulid:

@@ -12,10 +12,10 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export.feeds import parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
+    MAX_AGE,
     check_arguments,
     check_consumer_name,
     check_name,
-    parse_max_age,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
@@ -79,10 +79,10 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
         consumer = [] if self.consumer is None else [(check_consumer_name, self.consumer)]
         check_arguments(
             self,
-            (parse_max_age, self.max_age),
             (_check_feeds, self.feed),
             *consumer,
             (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+            values={"max_age": MAX_AGE},
         )
 
     def _freshness(self, context: Context, key: str) -> Freshness:

@@ -125,7 +125,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         self._check(wrong)
 
     def _check(self, wrong: Sequence[str] = ()) -> None:
-        from airflow_changefeed.folding.merge_task import check_deleted, check_format, check_kept_hours
+        from airflow_changefeed.folding.merge_task import KEPT, check_deleted, check_format
 
         names = ["feed", "path", "output_path"]
         names += [name for name in ("table", "states_path") if getattr(self, name) is not None]
@@ -136,7 +136,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             (parse_at, self.at),
             (parse_base, self.base),
             (check_deleted, self.deleted, self.history),
-            (check_kept_hours, self.kept_hours),
+            values={"kept_hours": KEPT},
             problems=wrong,
         )
 

@@ -9,18 +9,18 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import one_of
 from airflow_changefeed.exceptions import NotExportedError, own_error
 from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_name,
-    parse_wait_timeout,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
+from airflow_changefeed.hooks.changefeed_wait import WAIT_LENGTH, WAIT_TIMEOUT
 from airflow_changefeed.observability.lineage import (
     Lineage,
     connection_dataset,
@@ -135,17 +135,11 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
 
     def _check(self, wrong: Sequence[str] = ()) -> None:
         super()._check(wrong)
-        problems = []
-        if self.on_difference not in ON_DIFFERENCE:
-            problems.append(
-                f"on_difference must be one of {', '.join(ON_DIFFERENCE)}, not {self.on_difference!r}"
-            )
         check_arguments(
             self,
             (check_name, "path", self.path),
-            (parse_wait_timeout, self.wait_timeout),
             (self._reconcile_request, "", self.base),
-            problems=problems,
+            values={"wait_timeout": WAIT_LENGTH, "on_difference": one_of(ON_DIFFERENCE)},
         )
 
     def _reconcile_request(self, run: str, base: datetime | str) -> ReconcileRequest:
@@ -208,7 +202,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     def _wait(self, error: NotExportedError, source: FeedSource) -> None:
         """Defer, if the time to compare is not too long ago."""
         at = error.facts.get("at")
-        if at is None or source.now() - at + _PAUSE > parse_wait_timeout(self.wait_timeout):
+        if at is None or source.now() - at + _PAUSE > WAIT_LENGTH(self.wait_timeout):
             return
         from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 

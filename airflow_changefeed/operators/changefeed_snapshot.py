@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import LOCK_TIMEOUT, optional
 from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
+    LOCAL_BELOW,
     check_arguments,
-    check_lock_timeout,
     check_name,
-    check_rows,
-    parse_max_age,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -128,9 +127,11 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         check_arguments(
             self,
             *((check_name, name, getattr(self, name)) for name in names),
-            (check_rows, "local_below", self.local_below),
-            (check_lock_timeout, self.lock_timeout),
             (self._request, "", self.where),
+            values={
+                "local_below": LOCAL_BELOW,
+                "lock_timeout": optional(LOCK_TIMEOUT),
+            },
             problems=wrong,
         )
 
@@ -147,7 +148,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
             self.rows_per_second,
             self.only_if_missing,
             where or "",
-            max_age=None if self.max_age is None else parse_max_age(self.max_age),
+            max_age=self.max_age,  # type: ignore[arg-type] # it is read there
         )
 
     @reports_errors

@@ -11,12 +11,12 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import LOCK_TIMEOUT, optional
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_consumer_name,
-    check_lock_timeout,
     check_name,
     check_window,
     parse_shards,
@@ -103,7 +103,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
             (check_name, "changefeed_conn_id", self.changefeed_conn_id),
             (parse_shards, self.shards),
             (check_window, self.window_start, self.window_end),
-            (check_lock_timeout, self.lock_timeout),
+            values={"lock_timeout": optional(LOCK_TIMEOUT)},
         )
 
     def poke(self, context: Context) -> PokeReturnValue:

@@ -16,6 +16,7 @@ from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import Reader, duration, optional, read_values, whole
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     SnapshotError,
@@ -51,6 +52,15 @@ _LEAST_ROWS = 1_000
 _MOST_ROUNDS = 20
 
 
+_ROWS = optional(whole(1))
+_READ: dict[str, Reader] = {
+    "range_rows": _ROWS,
+    "tasks": whole(1),
+    "rows_per_second": _ROWS,
+    "max_age": optional(duration()),
+}
+
+
 @dataclass(frozen=True)
 class SnapshotRequest:
     """
@@ -83,16 +93,7 @@ class SnapshotRequest:
     max_age: timedelta | None = None
 
     def __post_init__(self) -> None:
-        given: dict[str, object] = {
-            "range_rows": self.range_rows,
-            "tasks": self.tasks,
-            "rows_per_second": self.rows_per_second,
-        }
-        problems = [
-            f"{name} must be a whole number of at least 1, not {value!r}"
-            for name, value in given.items()
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1)
-        ]
+        problems = read_values(self, _READ)
         try:
             object.__setattr__(self, "where", normal_where(self.where))
         except InvalidArgumentError as problem:

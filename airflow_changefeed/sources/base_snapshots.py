@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_changefeed.core.capture import CaptureShape
-from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import shown
 from airflow_changefeed.exceptions import InvalidArgumentError, SnapshotError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_changefeed.core.codec import shown
+from airflow_changefeed.core.values import shown
 from airflow_changefeed.exceptions import OutputError, SparkEnvironmentError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import unfinished

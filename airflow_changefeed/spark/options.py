@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.core.plan import ON_MISSING, SHAPES, Shape
+from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import LOCK_TIMEOUT, flag, one_of, printable, whole
@@ -126,8 +126,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         upto=upto,
         unsealed=reader.take("unsealed", one_of(UNSEALED), "fail"),
         seal=reader.take("seal", flag, False),
-        partitions=reader.take("partitions", whole(1, 10_000), None),
-        batch_rows=reader.take("batch_rows", whole(1, 1_000_000), 65_536),
+        partitions=reader.take("partitions", PARTITIONS, None),
+        batch_rows=reader.take("batch_rows", BATCH_ROWS, 65_536),
         on_missing=reader.take("on_missing", one_of(ON_MISSING), "fail"),
         shape=Shape(reader.take("shape", one_of(SHAPES), Shape.TYPED)),
     )

@@ -12,26 +12,25 @@ from airflow.sdk import BaseOperator
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import BATCH
+from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, optional
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_consumer_name,
-    check_lock_timeout,
     check_mode,
     check_name,
     check_window,
     parse_options,
     parse_shards,
     parse_unit,
-    parse_wait_timeout,
     with_options,
 )
 from airflow_changefeed.hooks.changefeed_context import check_no_window_asked, run_name, run_window
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
-from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT, WaitsForWindow
+from airflow_changefeed.hooks.changefeed_wait import WAIT_LENGTH, WAIT_TIMEOUT, WaitsForWindow
 from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
@@ -139,11 +138,11 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             self.options = options
             self._wrong.append(problem.message)
 
-    def _check(self, *more: tuple[Any, ...]) -> None:
+    def _check(self, *more: tuple[Any, ...], **values: Reader) -> None:
         """
         Check all arguments.
 
-        :param more: what checks those of a subclass, and what it is given.
+        :param more, values: those of a subclass, as of :func:`check_arguments`.
         :raises InvalidArgumentError: names everything that is wrong.
         """
         of_windows = ("unit", "window_start", "window_end")
@@ -157,11 +156,10 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             (parse_shards, self.shards),
             (parse_unit, self.unit),
             (check_window, self.window_start, self.window_end),
-            (parse_wait_timeout, self.wait_timeout),
             (check_mode, self.mode, [name for name in of_windows if getattr(self, name) is not None]),
             (parse_options, self.options),
-            (check_lock_timeout, self.lock_timeout),
             *more,
+            values={"wait_timeout": WAIT_LENGTH, "lock_timeout": optional(LOCK_TIMEOUT), **values},
             problems=wrong,
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import check_program_path, check_rows, need_program_path
+from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path, need_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import publish_program, storage_options
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.plan import ExportOptions, Plan
+    from airflow_changefeed.core.values import Reader
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
@@ -194,13 +195,11 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         self.program_path = program_path
         self.program_conn_id = program_conn_id
         self._wrong += [f"{name} cannot be given: an export runs a job of its own" for name in own]
-        self._check(*self._own_checks())
+        self._check()
 
-    def _own_checks(self) -> list[tuple[Any, ...]]:
-        return [
-            (check_rows, "local_below", self.local_below),
-            (check_program_path, self.program_path, self.path),
-        ]
+    def _check(self, *more: tuple[Any, ...], **values: Reader) -> None:
+        program = (check_program_path, self.program_path, self.path)
+        super()._check(program, *more, local_below=LOCAL_BELOW, **values)
 
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
@@ -208,7 +207,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.planner import make_plan
 
-        self._check(*self._own_checks())
+        self._check()
         run = self._open(context)
         store, request = self._request(context, run, self.feed)
         leases, earlier = None, []

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_changefeed.core import values
 from airflow_changefeed.core.values import number, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 
@@ -24,34 +25,42 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 
-def _parsed(parse: Callable[[str], _Value], text: str) -> _Value:
-    try:
-        return parse(text)
-    except InvalidArgumentError as problem:
-        raise ArgumentTypeError(problem.message) from None
-    except ValueError as problem:
-        raise ArgumentTypeError(f"{text!r} is not {problem}") from None
+def typed(reader: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Return a reader as what ``add_argument`` takes as a type."""
+
+    def parse(text: str) -> _Value:
+        try:
+            return reader(text)
+        except InvalidArgumentError as problem:
+            raise ArgumentTypeError(problem.message) from None
+        except ValueError as problem:
+            raise ArgumentTypeError(f"{text!r} is not {problem}") from None
+
+    return parse
 
 
+@typed
 def time(text: str) -> datetime:
     """Parse a time."""
     from airflow_changefeed.core.times import parse_time
 
-    return _parsed(parse_time, text)
+    return parse_time(text)
 
 
+@typed
 def shard(text: str) -> Shard:
     """Parse a shard."""
     from airflow_changefeed.core.feed import parse_shard
 
-    return _parsed(parse_shard, text)
+    return parse_shard(text)
 
 
+@typed
 def position(text: str) -> Position:
     """Parse a position: a ULID, a time, ``earliest`` or ``latest``."""
     from airflow_changefeed.core.consumer import parse_position
 
-    return _parsed(parse_position, text)
+    return parse_position(text)
 
 
 def after(text: str) -> Ulid:
@@ -72,76 +81,40 @@ def note(text: str) -> str:
     raise ArgumentTypeError(f"{text!r} says nothing; write what was found and done, it is kept")
 
 
-def count(text: str) -> int:
-    """Parse a count, at least 1."""
-    return _parsed(whole(1), text)
-
-
-def seconds(text: str) -> float:
-    """Parse a number of seconds, 0 or more."""
-    return _parsed(number(0, unit="seconds"), text)
-
-
-def hours(text: str) -> float:
-    """Parse a number of hours, 0 or more."""
-    # A century.
-    return _parsed(number(0, 876_600, "hours"), text)
-
-
-def duration(text: str) -> timedelta:
-    """Parse a duration with its unit: ``90s``, ``15m``, ``2h``, ``1d``."""
-    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-    number, unit = text[:-1], units.get(text[-1:])
-    # A century in days, so that no unit is beyond what a timedelta holds.
-    if unit is None or not (number.isascii() and number.isdecimal()) or not 0 < int(number[:12]) <= 36_525:
-        raise ArgumentTypeError(
-            f"{text!r} is not a duration; expected 1 to 36525 with a unit, such as 90s, 15m, 2h or 1d"
-        )
-    return timedelta(**{unit: int(number)})
+#: Numbers: of things, of seconds or hours from 0 on, and lengths in any unit; a century of hours at most.
+count = typed(whole(1))
+seconds = typed(number(0, unit="seconds"))
+hours = typed(number(0, 876_600, "hours"))
+length = typed(number(above=0, highest=876_600))
+#: A resource version, as commands show it.
+version = count
+# A century, so that times can be counted back from now.
+_duration = values.duration(needs_unit=True, longest=timedelta(days=36_525))
+#: A length of time with its unit: ``90s``, ``15m``, ``2h``, ``1d``.
+duration = typed(_duration)
 
 
 def clock(text: str) -> time_of_day:
     """Parse a time of day: ``HH:MM``."""
     try:
-        return datetime.strptime(text, "%H:%M").time()
+        # It would read the digits of all scripts.
+        return datetime.strptime(text.encode("ascii").decode(), "%H:%M").time()
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a time of day; expected HH:MM, such as 02:00") from None
 
 
+@typed
 def max_hold(text: str) -> timedelta:
     """Parse a feed's ``max_hold``: a duration, or ``forever``."""
-    if text == "forever":
-        return timedelta.max
     try:
-        return duration(text)
-    except ArgumentTypeError as problem:
-        raise ArgumentTypeError(f"{problem}; or forever") from None
-
-
-def length(text: str) -> float:
-    """Parse a length of time, in any unit."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    # A century in hours. NaN fails this comparison too.
-    if not 0 < value <= 876_600:
-        raise ArgumentTypeError(
-            f"{text!r} is not a length of time; expected a number above 0, at most 876600"
-        )
-    return value
+        return timedelta.max if text == "forever" else _duration(text)
+    except ValueError as problem:
+        raise ValueError(f"{problem}, or forever") from None
 
 
 def attempts(text: str) -> int | str:
     """Parse the maximum number of attempts; ``none`` for no limit."""
     return text if text == "none" else count(text)
-
-
-def version(text: str) -> int:
-    """Parse a resource version."""
-    if text.isdecimal() and 0 < int(text) < 2**63:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a resource version; expected a whole number, as shown")
 
 
 def row_version(text: str) -> tuple[Shard | None, int]:

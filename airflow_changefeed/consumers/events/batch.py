@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_changefeed.core.values import number, read_values, whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Maximum events in a batch by number or seconds: they are held in memory and consumed in one transaction.
 MAX_BATCH = 100_000
-_MAX_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,7 @@ class Batch:
     transaction: bool = False
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 1 <= self.events <= MAX_BATCH:
-            problems.append(f"events must be 1 to {MAX_BATCH}, not {self.events}")
-        if not 0 <= self.seconds <= _MAX_SECONDS:
-            problems.append(f"seconds must be 0 to {_MAX_SECONDS:.0f}, not {self.seconds}")
+        problems = read_values(self, {"events": whole(1, MAX_BATCH), "seconds": number(0, 86_400)})
         if self.transaction and (self.events != MAX_BATCH or self.seconds):
             problems.append(
                 "a batch by transaction takes no events or seconds; it holds the whole transaction"

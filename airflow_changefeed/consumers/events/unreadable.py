@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.consumers.events.event import FeedEvent, pages
-from airflow_changefeed.core.codec import shown
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import shown
 from airflow_changefeed.exceptions import ChangefeedError, ColumnTypeError, MissingEventError
 
 if TYPE_CHECKING:

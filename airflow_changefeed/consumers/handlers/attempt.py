@@ -19,6 +19,7 @@ from airflow_changefeed.consumers.handlers.functions import Handler, limited
 from airflow_changefeed.core.consumer import Attempt, OnPoison, Outcome
 from airflow_changefeed.core.fault import park_command, shell
 from airflow_changefeed.core.feed import counted, shard_text
+from airflow_changefeed.core.values import number, read_values, whole
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerUseError,
@@ -80,10 +81,9 @@ class Backoff:
     jitter: Callable[[], float] = field(default=random.random)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.longest:
-            raise InvalidArgumentError(
-                f"backoff: first must be 0 to longest ({self.longest}) seconds, not {self.first}"
-            )
+        problems = read_values(self, {"longest": number(0), "outages": whole(0)})
+        problems += read_values(self, {"first": number(0, self.longest, "seconds")} if not problems else {})
+        InvalidArgumentError.collect("backoff", problems)
 
     def seconds(self, failures: int) -> float:
         """Return how long to wait after a number of consecutive failures."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.values import number, read_value
 from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Handler = Callable[[Any, Any], object]
 #: Seconds after which a handler is interrupted again.
 _AGAIN = 1.0
+#: Seconds that a handler may take: a century of hours is no limit that anybody means.
+HANDLER_TIMEOUT = number(above=0, highest=876_600, unit="seconds")
 #: Prefix of a procedure's name.
 PROCEDURE = "procedure:"
 
@@ -89,9 +92,9 @@ def _check_signature(name: str, function: Handler, is_batch: bool) -> None:
         ) from None
 
 
-def check_timeout(seconds: float | None) -> None:
+def checked_timeout(timeout: object) -> float | None:
     """
-    Check that a handler timeout can be enforced here.
+    Read a handler timeout, in seconds, and check that it can be enforced here.
 
     :raises InvalidArgumentError: not a valid time, or not in the main thread, the only one where Python
         can interrupt a function.
@@ -99,11 +102,10 @@ def check_timeout(seconds: float | None) -> None:
     import signal
     import threading
 
-    if seconds is None:
-        return
+    if timeout is None:
+        return None
+    seconds: float = read_value("handler_timeout", timeout, HANDLER_TIMEOUT)
     problems = []
-    if not seconds > 0:
-        problems.append(f"handler_timeout must be more than 0 seconds, or None, not {seconds}")
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         problems.append(
             "handler_timeout needs the main thread of a POSIX process, where a function can be interrupted; "
@@ -111,6 +113,7 @@ def check_timeout(seconds: float | None) -> None:
             "process"
         )
     InvalidArgumentError.collect("run_consumer", problems)
+    return seconds
 
 
 @contextmanager

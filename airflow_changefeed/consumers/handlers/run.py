@@ -19,11 +19,12 @@ from airflow_changefeed.consumers.events.batch import ONE, Batch
 from airflow_changefeed.consumers.events.event import FeedEvent
 from airflow_changefeed.consumers.handlers.attempt import Backoff, HandlerAttempt, Run
 from airflow_changefeed.consumers.handlers.failures import Attempts
-from airflow_changefeed.consumers.handlers.functions import Handler, check_timeout, load_handler
+from airflow_changefeed.consumers.handlers.functions import Handler, checked_timeout, load_handler
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.core.consumer import OnPoison
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, TransientError
+from airflow_changefeed.core.values import optional, read_value, whole
+from airflow_changefeed.exceptions import LeaseHeldError, TransientError
 from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)
@@ -85,9 +86,8 @@ def run_consumer(
     :raises LeaseHeldError: other consumers held all shards for ``register_timeout``.
     """
     batch = batch or ONE
-    if max_events is not None and max_events < 1:
-        raise InvalidArgumentError(f"max_events must be 1 or more, or None, not {max_events}")
-    check_timeout(handler_timeout)
+    max_events = read_value("max_events", max_events, optional(whole(1)))
+    handler_timeout = checked_timeout(handler_timeout)
     function = load_handler(handler, source, is_batch=batch is not ONE)
     should_stop = stop.is_set if isinstance(stop, threading.Event) else stop or (lambda: False)
     if isinstance(stop, threading.Event):

@@ -157,7 +157,7 @@ def test_a_stale_version_changes_nothing(
     assert "900" in message
     assert "another database" in message
     assert "nothing was changed" in message
-    assert "is not a resource version" in commands.refuses(*command, "--resource-version", "x")
+    assert "is not a whole number, 1 or more" in commands.refuses(*command, "--resource-version", "x")
     assert (source.consumers(), source.captures(), source.feed(FEED)) == before
 
 

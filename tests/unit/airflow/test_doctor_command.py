@@ -222,10 +222,10 @@ def test_what_cannot_be_looked_at_ends_with_status_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--high-water-ahead", "0"), "'0' is not a length of time"),
-        (("--outbox-age", "nan"), "'nan' is not a length of time"),
-        (("--open-transaction", "soon"), "'soon' is not a length of time"),
-        (("--idle-consumer", "1e9"), "'1e9' is not a length of time"),
+        (("--high-water-ahead", "0"), "'0' is not a number above 0 and up to 876600"),
+        (("--outbox-age", "nan"), "'nan' is not a number above 0 and up to 876600"),
+        (("--open-transaction", "soon"), "'soon' is not a number above 0 and up to 876600"),
+        (("--idle-consumer", "1e9"), "'1e9' is not a number above 0 and up to 876600"),
         (("--role", "owner"), "invalid choice: 'owner'"),
     ],
     ids=lambda value: str(value)[:30],

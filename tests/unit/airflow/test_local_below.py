@@ -142,7 +142,7 @@ def test_errors_are_the_same_either_way(database: str, path: str, monkeypatch: p
     assert_complete(database, path, 1)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "1000", True, None], ids=repr)
+@pytest.mark.parametrize("value", [-1, 1.5, "many", True, None], ids=repr)
 def test_what_is_no_number_of_rows_is_refused(path: str, value: Any) -> None:
     """With the other wrong arguments, when the DAG is parsed."""
     with pytest.raises(

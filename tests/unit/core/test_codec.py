@@ -165,6 +165,8 @@ def test_what_is_missing_takes_its_default() -> None:
         ({"at": 3}, "outer: at: 3 "),
         ({"at": "2013-01-01T00:00:00"}, "outer: at: time 2013-01-01T00:00:00 has no time zone"),
         ({"length": "1 h"}, "outer: length: '1 h' is not a number"),
+        ({"length": float("nan")}, "outer: length: nan is not a number"),
+        ({"ratio": float("inf")}, "outer: ratio: inf is not a number"),
         ({"length": 1e300}, "outer: length: "),
         ({"colour": "green"}, "outer: colour: 'green' is not one of red, blue"),
         ({"inners": {}}, "outer: inners: {} is not a list"),

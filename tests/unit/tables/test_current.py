@@ -203,7 +203,7 @@ def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(current:
         ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),
         ({"deleted": "keep", "history": True}, "cannot be combined .* Give only one of the two"),
         ({"deleted": "mark", "history": 1}, "deleted must be .*; history must be True or False, not 1"),
-        ({"kept_hours": 0}, "kept_hours must be 1 to"),
+        ({"kept_hours": 0}, "kept_hours must be a number of hours, 1 to"),
         ({"base": "oldest"}, "base must be"),
     ],
 )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A value means the same in every face that takes one: an option, an argument, a command, a connection."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import pytest
+
+from airflow_changefeed.cli.options import values as command
+from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.settings import DefaultOptions
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.folding.merge_task import MergeRequest
+from airflow_changefeed.hooks.changefeed_arguments import parse_unit
+from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
+from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.sensors.changefeed import ChangefeedSensor
+from airflow_changefeed.snapshots.take import SnapshotRequest
+from airflow_changefeed.sources.mssql.connection.options import read_options
+from airflow_changefeed.spark.options import parse_options
+from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from tests.unit.airflow.conftest import START
+
+#: Takes a value, returns what it was read as, and raises where it means nothing.
+Face: TypeAlias = Callable[[Any], Any]
+REFUSED = "refused"
+
+
+def read(face: Face, value: Any) -> Any:
+    """What a face makes of a value."""
+    try:
+        return face(value)
+    except (ChangefeedError, ArgumentTypeError):
+        return REFUSED
+
+
+def spark(name: str) -> Face:
+    """An option of the data source."""
+
+    def face(value: Any) -> Any:
+        given = {"type": "sqlite", "path": "/data/feeds.db", "feed": "shop.order", name: value}
+        found = parse_options(given)
+        return found.connection[name] if name in found.connection else getattr(found, name)
+
+    return face
+
+
+def driver(name: str) -> Face:
+    """A field of the extra of a connection to SQL Server."""
+
+    def face(value: Any) -> Any:
+        options, problems = read_options({name: value}, among=" in its extra")
+        if problems:
+            raise ChangefeedError(problems[0])
+        return getattr(options, name)
+
+    return face
+
+
+def made(kind: Callable[..., Any], name: str, **others: Any) -> Face:
+    """An attribute of a dataclass."""
+    return lambda value: getattr(kind(**others, **{name: value}), name)
+
+
+def task(kind: Callable[..., Any], name: str, **others: Any) -> Face:
+    """An argument of an operator."""
+    return made(kind, name, task_id="task", feed="shop.order", **others)
+
+
+EXPORT = {"path": "/out", "consumer": "lake"}
+WHOLE: dict[str, Face] = {
+    "Spark option": spark("partitions"),
+    "connection": driver("connect_retry_interval"),
+    "export options": made(ExportOptions, "batch_rows"),
+    "settings of a consumer": made(ConsumerSpec, "max_attempts", consumer="lake", feed="shop.order"),
+    "batch": made(Batch, "events"),
+    "pace": made(Pace, "page_size"),
+    "snapshot": made(SnapshotRequest, "tasks", feed="f", table=None, path="/out", run="me"),
+    "verify": task(ChangefeedVerifyOperator, "sample_days", path="/out"),
+    "local_below": task(ChangefeedToParquetOperator, "local_below", **EXPORT),
+    "command": command.count,
+    "resource version": command.version,
+    "consume": task(ChangefeedConsumeOperator, "batch", consumer="lake", handler=print),
+}
+NUMBER: dict[str, Face] = {
+    "Spark option": spark("lock_timeout"),
+    "command": command.length,
+    "batch": made(Batch, "seconds"),
+    "backoff": made(Backoff, "longest"),
+    "default consumer": made(DefaultOptions, "emit_timeout"),
+    "clean": task(ChangefeedCleanOperator, "kept_hours", path="/out"),
+    "merge": made(MergeRequest, "kept_hours", feed="f", path="/x", output="/y", at=START, run="me"),
+    "sensor": task(ChangefeedSensor, "lock_timeout", consumer="lake"),
+    "export": task(ChangefeedToParquetOperator, "lock_timeout", **EXPORT),
+}
+FLAG: dict[str, Face] = {
+    "Spark option": spark("seal"),
+    "connection": driver("trusted_connection"),
+    "default consumer": made(DefaultOptions, "with_tid"),
+}
+DURATION: dict[str, Face] = {
+    "unit": parse_unit,
+    "wait_timeout": task(ChangefeedToParquetOperator, "wait_timeout", **EXPORT),
+    "freshness": task(ChangefeedFreshnessOperator, "max_age"),
+    "snapshot": made(SnapshotRequest, "max_age", feed="f", table=None, path="/out", run="me"),
+}
+HOUR = timedelta(hours=1)
+KINDS: dict[str, tuple[Mapping[str, Face], dict[str, Any]]] = {
+    "whole": (
+        WHOLE,
+        {" 1": 1, "+7": 7, "1e1": REFUSED, "1.0": REFUSED, "1_0": REFUSED, "yes": REFUSED, "٣": REFUSED},
+    ),
+    "number": (
+        NUMBER,
+        {" 1": 1, "1e1": 10.0, "2.5": 2.5, "yes": REFUSED, "1_0": REFUSED, "٣": REFUSED, "-1": REFUSED},
+    ),
+    "flag": (
+        FLAG,
+        {"yes": True, "TRUE ": True, " 1": True, "Off": False, "0": False, "1e0": REFUSED, "-0": REFUSED},
+    ),
+    "duration": (
+        DURATION,
+        {
+            "1h": HOUR,
+            " PT1H": HOUR,
+            "01:00:00": HOUR,
+            "3600": HOUR,
+            "36e2": HOUR,
+            "P1M": REFUSED,
+            "٣s": REFUSED,
+        },
+    ),
+}
+#: What means nothing anywhere.
+NOTHING: dict[str, Any] = {
+    "inf": "inf",
+    "nan": "nan",
+    "infinite": float("inf"),
+    "control": "1\0",
+    "list": "[1]",
+    "most": "9" * 400,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_face_reads_the_same(kind: str) -> None:
+    """The table has the value of each text; what differs is named with its face."""
+    faces, table = KINDS[kind]
+    for text, expected in [*table.items(), *((value, REFUSED) for value in NOTHING.values())]:
+        found = {name: read(face, text) for name, face in faces.items()}
+        assert found == dict.fromkeys(faces, expected), text
+
+
+def test_a_command_asks_for_the_unit_of_a_length() -> None:
+    """Who means 30 days and writes 30 must not have all but 30 seconds purged; else it is as elsewhere."""
+    _, table = KINDS["duration"]
+    plain = ("3600", "36e2")
+    found = {text: read(command.duration, text) for text in table}
+    assert found == {**table, **dict.fromkeys(plain, REFUSED)}
+    assert command.max_hold("forever") == timedelta.max
+
+
+@pytest.mark.parametrize("kind", ["whole", "number", "duration"])
+def test_a_flag_is_no_number(kind: str) -> None:
+    """Python counts True as 1. Spark's options are texts: there it is a word."""
+    faces, _ = KINDS[kind]
+    assert {name: read(face, True) for name, face in faces.items()} == dict.fromkeys(faces, REFUSED)
