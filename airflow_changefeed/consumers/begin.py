@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from airflow_changefeed.core.consumer import Beginning, ConsumerInfo, ConsumerSpec, Position, parse_position
+from airflow_changefeed.core.consumer import (
+    Beginning,
+    ConsumerInfo,
+    ConsumerSpec,
+    Position,
+    parse_position,
+    place_before,
+)
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
-from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorBeyondFeedError,
-    FutureTimeError,
     PurgedError,
 )
 from airflow_changefeed.sources.base import FeedSource
@@ -38,7 +41,7 @@ def create_consumer(
     :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard.
     :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid.
     """
-    position = parse_position(start) if isinstance(start, str) and not isinstance(start, Beginning) else start
+    position = parse_position(start)
     try:
         known = source.consumer(spec.consumer, spec.feed)
     except ConsumerNotFoundError:
@@ -60,29 +63,14 @@ def resolve(source: FeedSource, feed: str, start: Position) -> tuple[Ulid, dict[
         # Rows waiting in the outbox were committed before now, so they are not new.
         source.drain(feed)
         return Ulid.MIN, {status.shard: status.head or status.purged_upto for status in source.shards(feed)}
-    after = _after(source, feed, start)
+    before = place_before(start.time if isinstance(start, Ulid) else start, feed, source.now())
+    after = start if isinstance(start, Ulid) else before
     statuses = source.shards(feed)
     _check_purged(feed, statuses, after)
     if isinstance(start, Ulid):
         _check_beyond(feed, statuses, after)
     # A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
     return after, {status.shard: min(after, status.highest_cursor) for status in statuses}
-
-
-def _after(source: FeedSource, feed: str, start: datetime | Ulid | Beginning) -> Ulid:
-    now = source.now()
-    time = start.time if isinstance(start, Ulid) else start
-    if not isinstance(time, datetime) or time.tzinfo is None:
-        raise TypeError(
-            f"a consumer begins at a Beginning, a time with a time zone, or a Ulid, not {start!r}"
-        )
-    if time > now:
-        raise FutureTimeError(
-            f"feed {feed!r}: a consumer cannot begin at {start}, which is in the future; the database's "
-            f"clock is at {now.isoformat()}. Begin at latest",
-            feed=feed,
-        )
-    return start if isinstance(start, Ulid) else Ulid.floor(floor_to_millisecond(time)).previous()
 
 
 def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:

@@ -9,6 +9,7 @@ success are those of Comdb2's Lua consumers; the log of invocations is that of H
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -18,10 +19,16 @@ from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.codec import decode, decode_text, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
-from airflow_changefeed.core.times import parse_time
+from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import optional, read_values, whole
-from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, InvalidUlidError
+from airflow_changefeed.core.values import one_of, optional, read_values, whole
+from airflow_changefeed.exceptions import (
+    ChangefeedError,
+    FutureTimeError,
+    InvalidArgumentError,
+    InvalidUlidError,
+    InvalidWindowError,
+)
 
 MAX_ATTEMPTS = 1_000_000
 #: UTF-16 code units of a reason or note that are kept, and of who did something; the rest is cut.
@@ -41,6 +48,7 @@ class Beginning(str, Enum):
     LATEST = "latest"
 
 
+_BEGINNING = one_of([one.value for one in Beginning])
 #: Where a consumer begins, or a cursor is set to.
 Position = Ulid | datetime | Beginning
 
@@ -84,20 +92,24 @@ class Outcome(str, Enum):
     LOST = "lost"
 
 
-def parse_position(text: str) -> Position:
+def parse_position(value: object) -> Position:
     """
-    Read a position: ``earliest``, ``latest``, a time with its zone, or a ULID.
+    Read a position, typed or as text: ``earliest``, ``latest``, a time with its zone, or a ULID.
 
     :raises InvalidArgumentError: none of these; the message says why.
     """
-    if text in {one.value for one in Beginning}:
-        return Beginning(text)
+    if isinstance(value, Ulid):
+        return value
+    with suppress(ValueError):
+        return Beginning(_BEGINNING(value))
     try:
-        return parse_time(text)
-    except InvalidArgumentError as no_time:
+        # A clock's microseconds: whoever begins at a time gets all of its millisecond.
+        return parse_time(floor_to_millisecond(value) if isinstance(value, datetime) else value)
+    except InvalidWindowError as no_time:
+        text = value.strip() if isinstance(value, str) else ""
         # A text with other characters than letters and digits is meant as a time.
         if not text.isalnum():
-            raise InvalidArgumentError(no_time.message, value=text) from None
+            raise InvalidArgumentError(no_time.message, value=value) from None
     try:
         return Ulid.parse_text(text)
     except InvalidUlidError as no_ulid:
@@ -106,6 +118,22 @@ def parse_position(text: str) -> Position:
             "earliest or latest",
             value=text,
         ) from None
+
+
+def place_before(time: datetime, feed: str, now: datetime) -> Ulid:
+    """
+    Return the ULID before the first event of a time.
+
+    :param now: by the database's clock.
+    :raises FutureTimeError: the time is in the future.
+    """
+    if time > now:
+        raise FutureTimeError(
+            f"feed {feed!r}: {format_time(time)} is in the future; the database's clock is at "
+            f"{format_time(now)}. For the current time use latest",
+            feed=feed,
+        )
+    return Ulid.floor(time).previous()
 
 
 @dataclass(frozen=True)

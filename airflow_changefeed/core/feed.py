@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Any
 
 from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import whole
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 #: An independent partition of a feed: a whole number, or a UUID where the feed says so.
@@ -237,6 +239,10 @@ def shard_text(shard: Shard) -> str:
     return str(shard)
 
 
+#: As far as SQL's numbers reach.
+_NUMBER = whole(-(1 << 63), (1 << 63) - 1)
+
+
 def parse_shard(text: str | int | uuid.UUID) -> Shard:
     """
     Read what :func:`shard_text` wrote.
@@ -245,12 +251,42 @@ def parse_shard(text: str | int | uuid.UUID) -> Shard:
     """
     if isinstance(text, uuid.UUID) or (isinstance(text, int) and not isinstance(text, bool)):
         return text
-    try:
-        return int(text) if str(text).lstrip("-").isdigit() else uuid.UUID(str(text))
-    except ValueError:
-        raise InvalidArgumentError(
-            f"{text!r} is not a shard; expected a whole number or a UUID", value=text
-        ) from None
+    with suppress(ValueError):
+        return _NUMBER(text)
+    with suppress(ValueError):
+        found = uuid.UUID(str(text).strip())
+        # Python passes over what int() does: 1_0, and digits of other scripts.
+        if found.hex == str(text).strip().strip("{}").replace("-", "").lower():
+            return found
+    raise InvalidArgumentError(f"{text!r} is not a shard; expected a whole number or a UUID", value=text)
+
+
+def parse_shards(shards: object) -> tuple[Shard, ...] | None:
+    """
+    Read shards: a list, or a text with commas between them; None for all.
+
+    :raises InvalidArgumentError: names all that are wrong.
+    """
+    if shards is None:
+        return None
+    given = [part for part in shards.split(",") if part.strip()] if isinstance(shards, str) else shards
+    found: list[Shard] = []
+    problems = []
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
+        problems.append(f"shards must be a list of shards, or None for all, not {shards!r}")
+        given = ()
+    for shard in given:
+        try:
+            found.append(parse_shard(shard))
+        except InvalidArgumentError as problem:
+            problems.append(f"shards: {problem.message}")
+    if not found and not problems:
+        problems.append("shards is empty: name some, or leave it out for all")
+    if len(set(found)) < len(found):
+        problems.append("shards: a shard is named twice")
+    if problems:
+        raise InvalidArgumentError("; ".join(problems), problems=problems)
+    return tuple(found)
 
 
 def check_shard(shard: Shard, shard_key_type: str) -> None:

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from datetime import time as clock
 
 from airflow_changefeed.exceptions import InvalidWindowError
 
+_ISO_8601 = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,6})0*)?)?)? ?(Z|[+-]\d\d(?::?\d\d)?)?",
+    re.ASCII | re.IGNORECASE,
+)
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 _LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc) - EPOCH) // _MILLISECOND + 999
@@ -52,19 +58,26 @@ def from_milliseconds(milliseconds: int) -> datetime:
     return EPOCH + timedelta(milliseconds=min(milliseconds, _LAST_MS))
 
 
-def parse_time(text: str) -> datetime:
+def parse_time(value: object) -> datetime:
     """
-    Read an ISO 8601 time that names its zone.
+    Read a time that names its zone: a datetime, or ISO 8601.
 
+    :return: in UTC and whole milliseconds.
     :raises InvalidWindowError: not such a time.
     """
-    try:
-        # Python 3.10's fromisoformat does not know the "Z" that everybody writes.
-        time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
-    except (ValueError, AttributeError):
+    time = value
+    if isinstance(value, str) and (match := _ISO_8601.fullmatch(value.strip())):
+        day, minute, second, fraction, zone = match.groups(default="")
+        offset = f"{zone[:3]}:{zone[3:][-2:] or '00'}" if zone[1:] else "+00:00" if zone else ""
+        # In the one form that all minors of Python read alike.
+        text = f"{day}T{minute or '00:00'}:{second or '00'}.{fraction.ljust(6, '0')}{offset}"
+        with suppress(ValueError):
+            time = datetime.fromisoformat(text)
+    if not isinstance(time, datetime):
         raise InvalidWindowError(
-            f"{text!r} is not a time; expected ISO 8601 with a zone, such as 2013-01-01T00:00:00Z", value=text
-        ) from None
+            f"{value!r} is not a time; expected ISO 8601 with a zone, such as 2013-01-01T00:00:00Z",
+            value=value,
+        )
     return from_milliseconds(to_milliseconds(time))
 
 

@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import Beginning, Position
+from airflow_changefeed.core.consumer import Beginning, Position, parse_position, place_before
 from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
 from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import floor_to_millisecond, format_time
+from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import rebuild_command, some
 from airflow_changefeed.cursors.window_grid import export_grids, output_grid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorBeyondFeedError,
-    FutureTimeError,
     InvalidArgumentError,
     PurgedError,
     ShardNotFoundError,
@@ -102,15 +101,8 @@ def plan_moves(
     states = _shard_states(source, consumer, feed, shards)
     of_events = any(info.spec.consumer == consumer for info in source.consumers(feed))
     by_moves = None if of_events else export_grids(source, feed, [consumer]).get(consumer)
-    position = to
-    if isinstance(to, datetime):
-        if to.tzinfo is not None and to > (now := source.now()):
-            raise FutureTimeError(
-                f"feed {feed!r}: {to.isoformat()} is in the future; the database's time is "
-                f"{format_time(now)}. For the current time use latest",
-                feed=feed,
-            )
-        position = Ulid.floor(floor_to_millisecond(to)).previous()
+    to = parse_position(to)
+    position = place_before(to, feed, source.now()) if isinstance(to, datetime) else to
 
     def asked(row: CursorRow, status: ShardStatus | None) -> Ulid:
         if position is Beginning.EARLIEST:

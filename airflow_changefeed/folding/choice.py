@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.times import format_time, parse_time
+from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: The newest state before the time to fold, or snapshot that is exact by then; else the beginning.
@@ -55,7 +55,7 @@ def parse_base(base: object, *words: str) -> datetime | str:
     if base in (NEWEST, BEGINNING, *words):
         return str(base)
     try:
-        return parse_time(format_time(base) if isinstance(base, datetime) else str(base))
+        return parse_time(base)
     except InvalidArgumentError as problem:
         named = ", ".join(map(repr, (NEWEST, BEGINNING, *words)))
         raise InvalidArgumentError(

@@ -18,10 +18,11 @@ from airflow_changefeed.core.capture import (
     Operation,
 )
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.times import EPOCH, format_known, format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.times import EPOCH, format_known, format_time, from_milliseconds, parse_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import optional, read_value
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.exceptions import FoldError, InvalidArgumentError
+from airflow_changefeed.exceptions import FoldError
 from airflow_changefeed.folding.bases import Base, find_bases
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.columns import FoldedFiles, column_kinds, group_files, table_columns
@@ -148,7 +149,7 @@ def find_fold(
     :raises ManifestError: nothing was exported there, a manifest, file or state is damaged, or units overlap.
     :raises InvalidArgumentError: ``at`` is not a time with a zone.
     """
-    given = _parse_time(at)
+    given = read_value("at", at, optional(parse_time))
     export_there(store)
     end = given if given is not None else end_of_export(store)
     problems: list[str] = []
@@ -265,14 +266,6 @@ def _misfit(source: FoldSource, base: Base) -> str:
     # Without the state an earlier event has it: of a column that was not captured for a while.
     lost = [name for name in lost if source.columns[name] in base.facts.known_fields]
     return f"it does not have {', '.join(map(repr, lost))}" if lost else ""
-
-
-def _parse_time(at: object) -> datetime | None:
-    if at is None:
-        return None
-    if not isinstance(at, datetime):
-        raise InvalidArgumentError(f"at must be a datetime with a time zone, or None, not {at!r}")
-    return from_milliseconds(to_milliseconds(at))
 
 
 def _age(file: UnitFile) -> tuple[datetime, int, Ulid]:

@@ -18,12 +18,11 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.plan import BATCH, MODES, ExportOptions
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.values import Reader, duration, optional, read_value, read_values, whole
-from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
-from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, parse_moment, run_window
+from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.hooks.changefeed_context import NOTHING, airflow_errors, run_window
 
 #: Rows below which a task works without Spark.
 LOCAL_BELOW = whole(0, unit="rows")
@@ -134,30 +133,6 @@ def check_window(window_start: object, window_end: object) -> None:
     run_window({}, window_start, window_end)
 
 
-def parse_shards(shards: Any) -> list[Shard] | None:
-    """
-    Read shards; None for all.
-
-    :raises InvalidArgumentError: names all that are wrong.
-    """
-    if shards is None:
-        return None
-    if isinstance(shards, (str, bytes)) or not hasattr(shards, "__iter__"):
-        raise InvalidArgumentError(f"shards must be a list of shards, or None for all, not {shards!r}")
-    found: list[Shard] = []
-    problems = []
-    for shard in shards:
-        try:
-            found.append(parse_shard(shard))
-        except InvalidArgumentError as problem:
-            problems.append(f"shards: {problem.message}")
-    if not found and not problems:
-        problems.append("shards is empty: name some, or None for all")
-    if problems:
-        raise InvalidArgumentError("; ".join(problems), problems=problems)
-    return found
-
-
 def parse_unit(unit: object) -> timedelta | None:
     """
     Read the length of an export unit.
@@ -177,12 +152,8 @@ def parse_at(value: object) -> datetime | None:
 
     :raises InvalidWindowError: no time, or without a zone, or finer than a millisecond.
     """
-    if value in NOTHING:
-        return None
-    try:
-        return from_milliseconds(to_milliseconds(parse_moment(value)))
-    except InvalidWindowError as problem:
-        raise InvalidWindowError(f"at: {problem.message}") from problem
+    at: datetime | None = read_value("at", None if value in NOTHING else value, optional(parse_time))
+    return at
 
 
 def check_mode(mode: object, of_windows: Sequence[str]) -> None:

@@ -85,23 +85,10 @@ def run_window(context: Mapping[str, Any], window_start: object, window_end: obj
             raise InvalidWindowError(f"{origin}: give both or none, not {start!r} and {end!r}")
         if origin == _INTERVAL and start == end and context.get("partition_date") is not None:
             continue  # a person triggered a partition: its run has a point of time as well
-        return Window(parse_moment(start), parse_moment(end))
+        # A window says more of what is wrong with a datetime.
+        times = [value if isinstance(value, datetime) else parse_time(value) for value in (start, end)]
+        return Window(*times)
     return partition_window(context)
-
-
-def parse_moment(value: object) -> datetime:
-    """
-    Read a time as a task's argument or a run's params give it.
-
-    :raises InvalidWindowError: no time, or without a zone.
-    """
-    if isinstance(value, datetime):
-        return value
-    if isinstance(value, str):
-        return parse_time(value)
-    raise InvalidWindowError(
-        f"{value!r} is not a time; write ISO 8601 with a zone, for example 2013-01-01T00:00:00Z"
-    )
 
 
 def window_params() -> dict[str, Param]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.values import number, optional, whole
 from airflow_changefeed.exceptions import visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -15,7 +16,6 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_name,
     check_window,
-    parse_shards,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import Shard, counted, shard_text
+from airflow_changefeed.core.feed import Shard, counted, parse_shards, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import one_of, whole
@@ -20,7 +20,6 @@ from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
     check_name,
-    parse_shards,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections

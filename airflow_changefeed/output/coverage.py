@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.completeness import Evidence, MissingRange, ShardProgress, judge
-from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.feed import Shard, parse_shards
+from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import optional, read_each
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.store import ExportStore
+
+_TIME = optional(parse_time)
 
 
 @dataclass(frozen=True)
@@ -44,44 +48,19 @@ class Interval:
         :raises InvalidArgumentError: a time without a zone, a reversed or empty interval, something that is
             no shard; all are named.
         """
-        problems = [
-            f"{name} must be a datetime with a time zone, or None, not {value!r}"
-            for name, value in (("start", start), ("end", end))
-            if value is not None and not isinstance(value, datetime)
-        ]
-        times = [value for value in (start, end) if isinstance(value, datetime)]
+        times, problems = read_each({"start": start, "end": end}, dict.fromkeys(("start", "end"), _TIME))
+        if None not in times.values() and not problems:
+            try:
+                Window(**times)
+            except InvalidArgumentError as problem:
+                problems.append(problem.message)
+        named = None
         try:
-            _check_times(times)
+            named = parse_shards(shards)
         except InvalidArgumentError as problem:
-            problems.append(problem.message)
-        named, wrong = _shards(shards)
-        InvalidArgumentError.collect("the interval", problems + wrong)
-        return cls(
-            start if isinstance(start, datetime) else None, end if isinstance(end, datetime) else None, named
-        )
-
-
-def _check_times(times: Sequence[datetime]) -> None:
-    if len(times) == 2:
-        Window(*times)
-    for time in times:
-        Ulid.floor(time)
-
-
-def _shards(shards: object) -> tuple[tuple[Shard, ...] | None, list[str]]:
-    if shards is None:
-        return None, []
-    if isinstance(shards, (str, bytes)) or not isinstance(shards, Iterable):
-        return None, [f"shards must be a list of shards, or None for all, not {shards!r}"]
-    found, problems = [], []
-    for shard in shards:
-        try:
-            found.append(parse_shard(shard))
-        except InvalidArgumentError as problem:
-            problems.append(problem.message)
-    if not found and not problems:
-        problems.append("shards is empty: name some, or None for all")
-    return tuple(dict.fromkeys(found)), problems
+            problems += problem.facts["problems"]
+        InvalidArgumentError.collect("the interval", problems)
+        return cls(**times, shards=named)
 
 
 def find_missing(

@@ -101,7 +101,7 @@ async def planned_move(
 ) -> Row:
     """Return the effect of a move; changes nothing."""
     version = _named(resource_version, "resource_version")
-    destination = parse_position(to.strip())
+    destination = parse_position(to)
 
     def question(source: FeedSource) -> Row:
         outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
@@ -135,7 +135,7 @@ async def move(
 ) -> Row:
     """Move a cursor, if it has not changed since the user saw it."""
     version = _named(resource_version, "resource_version")
-    destination = parse_position(to.strip())
+    destination = parse_position(to)
     hook, by = ChangefeedHook(conn_id), user.get_name()
 
     def question(source: FeedSource) -> Row:
@@ -235,7 +235,7 @@ async def consumer_created(
     on_poison: Annotated[OnPoison, Body()] = ConsumerSpec.on_poison,
 ) -> Row:
     """Create a consumer that does not exist."""
-    by, position = user.get_name(), parse_position(start.strip())
+    by, position = user.get_name(), parse_position(start)
     spec = ConsumerSpec(consumer, feed, max_attempts, on_poison)
 
     def question(source: FeedSource) -> Row:

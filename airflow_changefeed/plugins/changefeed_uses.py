@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,8 +17,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 from sqlalchemy.sql import Select
 
-from airflow_changefeed.core.feed import Shard, parse_shard
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.core.feed import Shard, parse_shards
+from airflow_changefeed.core.values import Reader, duration
 from airflow_changefeed.hooks.changefeed_arguments import is_template
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 
@@ -27,7 +26,6 @@ from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
 _NAMES = ("feed", "consumer", "path", "unit", "shards", "output_path", "states_path", "table")
-_DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,8 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
         consumer=_text(known["consumer"]),
         path=_text(known["path"]),
         path_conn_id=_text(_value(given.get("path_conn_id"))),
-        unit=_duration(known["unit"]),
-        shards=_shards(known["shards"]),
+        unit=_known(duration(), known["unit"]),
+        shards=_known(parse_shards, known["shards"]),
         output_path=_text(known["output_path"]),
         states_path=_text(known["states_path"]),
         table=_text(known["table"]),
@@ -216,19 +214,9 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _duration(value: Any) -> timedelta | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return timedelta(seconds=value) if value > 0 else None
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
-    length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    return length + timedelta(microseconds=int((match[5] or "0").ljust(6, "0")[:6]))
-
-
-def _shards(value: Any) -> tuple[Shard, ...] | None:
+def _known(reader: Reader, value: Any) -> Any:
+    """Read a value; None where it is a template, or means nothing."""
     try:
-        return tuple(parse_shard(shard) for shard in value) if isinstance(value, list) else None
-    except InvalidArgumentError:
+        return reader(value)
+    except ValueError:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.feed import parse_shards, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import LOCK_TIMEOUT, optional
 from airflow_changefeed.exceptions import TransientError
@@ -19,7 +19,6 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_consumer_name,
     check_name,
     check_window,
-    parse_shards,
 )
 from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.feed import Shard, parse_shards
 from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
@@ -95,7 +95,7 @@ class _Reader:
         try:
             return read(self.options[name].strip())
         except InvalidArgumentError as problem:
-            self.problems.append(f"{name}: {problem.message}")
+            self.problems += problem.facts.get("problems", [f"{name}: {problem.message}"])
         except ValueError as problem:
             self.problems.append(f"{name} must be {problem.args[0]}, not {self.options[name]!r}")
         return default
@@ -121,7 +121,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     found = ReadOptions(
         connection=connection,
         feed=feed,
-        shards=reader.take("shards", _shards, None),
+        shards=reader.take("shards", parse_shards, None),
         after=after,
         upto=upto,
         unsealed=reader.take("unsealed", one_of(UNSEALED), "fail"),
@@ -205,12 +205,3 @@ def _range(reader: _Reader) -> tuple[Ulid, Ulid | None]:
         elif upto < after:
             reader.problems.append(f"the range ({after}, {upto}] is reversed: it ends before it begins")
     return after, upto
-
-
-def _shards(text: str) -> tuple[Shard, ...]:
-    shards = tuple(parse_shard(part.strip()) for part in text.split(",") if part.strip())
-    if not shards:
-        raise ValueError("shards with commas between them, or left out for all")
-    if len(set(shards)) < len(shards):
-        raise ValueError("shards that are named once each")
-    return shards

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
-from airflow_changefeed.core.feed import counted
+from airflow_changefeed.core.feed import counted, parse_shards
 from airflow_changefeed.core.plan import BATCH
 from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, optional
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
@@ -22,7 +22,6 @@ from airflow_changefeed.hooks.changefeed_arguments import (
     check_name,
     check_window,
     parse_options,
-    parse_shards,
     parse_unit,
     with_options,
 )

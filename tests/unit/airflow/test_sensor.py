@@ -121,6 +121,6 @@ def test_bad_input_fails_at_once(
 def test_all_wrong_arguments_are_named_at_once() -> None:
     """The DAG's author sees everything in one import error."""
     with pytest.raises(InvalidArgumentError) as caught:
-        sensor(feed="", consumer="", shards="0", window_end="2013-01-01T00:00:00Z", lock_timeout="x")
+        sensor(feed="", consumer="", shards="EWR", window_end="2013-01-01T00:00:00Z", lock_timeout="x")
     for name in ("feed", "consumer", "shards", "window_start", "lock_timeout"):
         assert name in str(caught.value)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import uuid
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import pytest
@@ -15,14 +16,18 @@ from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.handlers.attempt import Backoff
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.settings import DefaultOptions
-from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.codec import decode
+from airflow_changefeed.core.consumer import ConsumerSpec, parse_position
+from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.folding.choice import parse_base
 from airflow_changefeed.folding.merge_task import MergeRequest
-from airflow_changefeed.hooks.changefeed_arguments import parse_unit
+from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.output.coverage import Interval
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources.mssql.connection.options import read_options
@@ -33,6 +38,8 @@ from tests.unit.airflow.conftest import START
 #: Takes a value, returns what it was read as, and raises where it means nothing.
 Face: TypeAlias = Callable[[Any], Any]
 REFUSED = "refused"
+SPARK = {"type": "sqlite", "path": "/data/feeds.db", "feed": "shop.order"}
+UUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
 
 def read(face: Face, value: Any) -> Any:
@@ -47,8 +54,7 @@ def spark(name: str) -> Face:
     """An option of the data source."""
 
     def face(value: Any) -> Any:
-        given = {"type": "sqlite", "path": "/data/feeds.db", "feed": "shop.order", name: value}
-        found = parse_options(given)
+        found = parse_options({**SPARK, name: value})
         return found.connection[name] if name in found.connection else getattr(found, name)
 
     return face
@@ -113,6 +119,20 @@ DURATION: dict[str, Face] = {
     "freshness": task(ChangefeedFreshnessOperator, "max_age"),
     "snapshot": made(SnapshotRequest, "max_age", feed="f", table=None, path="/out", run="me"),
 }
+SHARDS: dict[str, Face] = {
+    "Spark option": spark("shards"),
+    "argument": parse_shards,
+    "export": lambda value: Interval.of(None, None, value).shards,
+}
+TIME: dict[str, Face] = {
+    "Spark option": lambda value: parse_options({**SPARK, "start": value}).after.next().time,
+    "argument": parse_at,
+    "command": command.time,
+    "export": lambda value: Interval.of(value, None, None).start,
+    "base of a fold": parse_base,
+    "document": lambda value: decode(datetime, value, where="document"),
+    "beginning": parse_position,
+}
 HOUR = timedelta(hours=1)
 KINDS: dict[str, tuple[Mapping[str, Face], dict[str, Any]]] = {
     "whole": (
@@ -140,6 +160,34 @@ KINDS: dict[str, tuple[Mapping[str, Face], dict[str, Any]]] = {
         },
     ),
 }
+KINDS["shards"] = (
+    SHARDS,
+    {
+        " 1": (1,),
+        "-1, 2,": (-1, 2),
+        "{01234567-89AB-CDEF-0123-456789ABCDEF}": (UUID,),
+        "1,01": REFUSED,
+        "": REFUSED,
+        " , ": REFUSED,
+        "1_0": REFUSED,
+        "0123_4567-89AB-CDEF-0123-456789ABCDE": REFUSED,
+        "٣": REFUSED,
+    },
+)
+KINDS["time"] = (
+    TIME,
+    {
+        "2013-01-01T00:00:00Z": START,
+        " 2013-01-01 01:00:00,000+0100": START,
+        "2013-01-01T00:00:00": REFUSED,
+        "2013-01-01": REFUSED,
+        "2013-01-01T00:00:00.0001Z": REFUSED,
+        "20130101T000000Z": REFUSED,
+        "2013-01-01T00:00:00.0000001Z": REFUSED,
+        "٣013-01-01T00:00:00Z": REFUSED,
+        "-0": REFUSED,
+    },
+)
 #: What means nothing anywhere.
 NOTHING: dict[str, Any] = {
     "inf": "inf",

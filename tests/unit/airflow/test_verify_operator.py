@@ -177,7 +177,12 @@ def test_all_wrong_arguments_are_named_at_once() -> None:
     """The DAG's author sees everything in one import error."""
     with pytest.raises(InvalidArgumentError) as caught:
         ChangefeedVerifyOperator(
-            task_id="verify", feed="", path=" ", shards="0", window_end="2013-01-01T00:00:00Z", sample_days=0
+            task_id="verify",
+            feed="",
+            path=" ",
+            shards="EWR",
+            window_end="2013-01-01T00:00:00Z",
+            sample_days=0,
         )
     for name in ("feed", "path", "shards", "window_start", "sample_days must be a whole number"):
         assert name in str(caught.value)

@@ -89,16 +89,33 @@ def test_times_without_zone_too_fine_or_before_1970_are_refused(time: datetime) 
         (" 2013-01-01T00:00:00z ", "2013-01-01T00:00:00Z"),
         ("2013-01-01T02:00:00+02:00", "2013-01-01T00:00:00Z"),
         ("2013-01-01 00:00:00.250+00:00", "2013-01-01T00:00:00.250Z"),
+        ("2013-01-01T00:00:00,25Z", "2013-01-01T00:00:00.250Z"),
+        ("2013-01-01 00:00:00.2500000 +00:00", "2013-01-01T00:00:00.250Z"),
+        ("2013-01-01T01:00+0100", "2013-01-01T00:00:00Z"),
+        ("2013-01-01 00:00:00+00", "2013-01-01T00:00:00Z"),
     ],
 )
 def test_usual_spellings_are_read(text: str, expected: str) -> None:
-    """Z in either case, offsets and a blank instead of T."""
+    """Z in either case, offsets, a blank instead of T, a comma, SQL Server's seven digits; by any Python."""
     assert format_time(parse_time(text)) == expected
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "now", "2013-01-01", "2013-01-01T00:00:00", "2013-13-01T00:00:00Z", "2013-01-01T00:00:00.123456Z"],
+    [
+        "",
+        "now",
+        "2013-01-01",
+        "2013-01-01T00:00:00",
+        "2013-13-01T00:00:00Z",
+        "2013-01-01T00:00:00.123456Z",
+        "2013-01-01T00:00:00.2500001Z",
+        "20130101T000000Z",
+        "2013-W01-1T00:00:00Z",
+        "\uff12013-01-01T00:00:00Z",
+        "2013-01-01T00:00:00ZZ",
+        "Z",
+    ],
 )
 def test_text_that_is_no_exact_time_is_refused(text: str) -> None:
     """Without zone, impossible, or too fine."""

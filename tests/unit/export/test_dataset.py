@@ -290,8 +290,8 @@ def test_a_path_without_the_feeds_export_is_refused(store: ExportStore, tmp_path
         ({"start": datetime(2013, 1, 1)}, "no time zone"),
         ({"start": START, "end": START}, "zero length"),
         ({"start": START + HOUR, "end": START}, "ends before it starts"),
-        ({"start": "2013-01-01"}, "start must be a datetime"),
-        ({"shards": "12"}, "shards must be a list"),
+        ({"start": "2013-01-01"}, "start: time 2013-01-01T00:00:00 has no time zone"),
+        ({"shards": 12}, "shards must be a list"),
         ({"shards": []}, "shards is empty"),
         ({"shards": ["x"]}, "'x' is not a shard"),
         ({"incomplete": "maybe"}, "incomplete must be one of fail, read"),
@@ -308,7 +308,7 @@ def test_all_bad_arguments_are_named_at_once(store: ExportStore) -> None:
     """Not one after the other."""
     with pytest.raises(InvalidArgumentError) as caught:
         read(store, "yesterday", 7, ["x"])
-    for name in ("start must be", "end must be", "'x' is not a shard"):
+    for name in ("start: 'yesterday' is not a time", "end: 7 is not a time", "'x' is not a shard"):
         assert name in str(caught.value)
 
 

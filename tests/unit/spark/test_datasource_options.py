@@ -113,7 +113,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         "start and after both say where the range begins: give one of them",
         "start: time 2013-01-01T00:00:00 has no time zone; give it one, for example UTC",
         "after: 'nothing' is not a ULID: ",
-        "shards must be shards that are named once each, not '1,1'",
+        "shards: a shard is named twice",
         "unsealed must be one of fail, read, not 'maybe'",
         "seal must be true or false, not 'perhaps'",
         "partitions must be a whole number, 1 to 10000, not '0'",
@@ -132,7 +132,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         ({"type": "oracle"}, "type 'oracle' holds no feeds: use one of sqlite, mssql"),
         ({"paths": "x"}, "option 'paths' is unknown: did you mean path"),
         ({"zzz": "x"}, "option 'zzz' is unknown: known are type, feed, shards, "),
-        ({"shards": " , "}, "shards must be shards with commas between them, or left out for all"),
+        ({"shards": " , "}, "shards is empty: name some, or leave it out for all"),
         ({"shards": "1,a"}, "shards: 'a' is not a shard; expected a whole number or a UUID"),
         ({"end": "soon"}, "end: 'soon' is not a time; expected ISO 8601 with a zone"),
         (
