@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from sys import float_info
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -142,7 +143,6 @@ def number(
     return _reader("a number", _NUMBER, lowest, highest, above, unit)
 
 
-MAX_LOCK_TIMEOUT = 86_400
 #: Seconds, of every source.
 LOCK_TIMEOUT = number(0, 86_400, "seconds")
 
@@ -227,16 +227,19 @@ def read_value(name: str, value: Any, reader: Reader) -> Any:
         raise InvalidArgumentError(f"{name} must be {problem}, not {shown(value)}") from None
 
 
-def read_each(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:
+def read_each(
+    given: Mapping[str, Any], readers: Mapping[str, Reader], labels: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[str]]:
     """
     Read values, each of which has a reader.
 
+    :param labels: of those that are called otherwise where they stand.
     :return: by name those that could be read, and a sentence for each one that could not.
     """
     values, problems = {}, []
     for name, value in given.items():
         try:
-            values[name] = read_value(name, value, readers[name])
+            values[name] = read_value(labels.get(name, name), value, readers[name])
         except InvalidArgumentError as problem:
             problems.append(problem.message)
     return values, problems

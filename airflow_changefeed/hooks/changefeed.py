@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.doctor.freshness import Freshness
     from airflow_changefeed.sources.base import FeedSource
 
-DEFAULT_LOCK_TIMEOUT = 60.0
-
 
 class ChangefeedHook(BaseHook):
     """
@@ -77,7 +75,7 @@ class ChangefeedHook(BaseHook):
                 conn_id=self.changefeed_conn_id,
                 type=kind,
             )
-        described = {"type": kind, "lock_timeout": DEFAULT_LOCK_TIMEOUT, **DESCRIBE[kind](connection)}
+        described = {"type": kind, **DESCRIBE[kind](connection)}
         return described if self.lock_timeout is None else {**described, "lock_timeout": self.lock_timeout}
 
     def source(self) -> FeedSource:

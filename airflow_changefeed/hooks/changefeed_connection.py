@@ -4,17 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.values import IN_EXTRA, LOCK_TIMEOUT, Fields, flag, read_fields
+from airflow_changefeed.core.values import IN_EXTRA
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, TerminalError
+from airflow_changefeed.sources.sqlite.connection import read_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-_DEFAULT_MSSQL_PORT = 1433
-_LOCK_TIMEOUT = {"lock_timeout": LOCK_TIMEOUT}
+#: What the fields of a SQL Server's connection are called in Airflow; the others are options of the extra.
+_FIELDS = {
+    "host": "host",
+    "port": "port",
+    "database": "schema (the database)",
+    "user": "login",
+    "password": "password",
+    "schema": f"changefeed_schema{IN_EXTRA}",
+}
 
 
 def find_connection(
@@ -56,10 +63,10 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
             f"connection {connection.conn_id!r} of type sqlite has no file: put its path into the field host",
             conn_id=connection.conn_id,
         )
-    read, problems = _read(connection, _LOCK_TIMEOUT)
+    given = {"path": path, "lock_timeout": connection.extra_dejson.get("lock_timeout")}
+    described, _, problems = read_connection(given, IN_EXTRA)
     _refuse(connection, [], problems)
-    # A Spark job may run in another folder than this process.
-    return {"path": str(Path(path).expanduser().absolute()), **read}
+    return described
 
 
 def describe_mssql(connection: Connection) -> dict[str, Any]:
@@ -75,47 +82,25 @@ def describe_mssql(connection: Connection) -> dict[str, Any]:
     :raises InvalidArgumentError: the extra has values that mean nothing; all are named.
     """
     from airflow_changefeed.sources.mssql.connection.options import (
+        CONNECTION,
         DRIVER_OPTIONS,
-        encryption_problems,
-        missing_login,
-        read_encrypt,
-        read_options,
+        read_connection,
     )
 
     extra = connection.extra_dejson
-    given = {name: extra[name] for name in DRIVER_OPTIONS if name in extra}
-    options, problems = read_options(given, among=IN_EXTRA)
-    read, wrong = _read(
-        connection,
-        {
-            "encrypt": read_encrypt,
-            "trust_server_certificate": flag,
-            "read_only_replica": flag,
-            **_LOCK_TIMEOUT,
-        },
-    )
-    read = {"encrypt": "yes", "trust_server_certificate": False, **read}
-    problems += wrong or encryption_problems(read["encrypt"], read["trust_server_certificate"], options)
-    user, password = connection.login or "", connection.password or ""
-    fields = {"host": connection.host, "schema (the database)": connection.schema}
-    missing = [name for name, value in fields.items() if not value]
-    missing += missing_login(options, user, password)
-    _refuse(connection, missing, problems)
-    return {
+    given = {
+        **{name: extra.get(name) for name in CONNECTION if name not in _FIELDS},
         "host": connection.host,
-        "port": connection.port or (None if "\\" in (connection.host or "") else _DEFAULT_MSSQL_PORT),
+        **({"port": connection.port} if connection.port else {}),
         "database": connection.schema,
-        "user": user,
-        "password": password,
-        "schema": str(extra.get("changefeed_schema") or "changefeed"),
-        **{name: value for name, value in read.items() if name != "read_only_replica" or value},
-        **({"driver_options": options.given()} if options.given() else {}),
+        "user": connection.login,
+        "password": connection.password,
+        "schema": extra.get("changefeed_schema"),
+        "driver_options": {name: extra.get(name) for name in DRIVER_OPTIONS},
     }
-
-
-def _read(connection: Connection, fields: Fields) -> tuple[dict[str, Any], list[str]]:
-    extra = connection.extra_dejson
-    return read_fields({name: extra.get(name) for name in fields}, fields, IN_EXTRA)
+    described, missing, problems = read_connection(given, IN_EXTRA, _FIELDS)
+    _refuse(connection, missing, problems)
+    return described
 
 
 def _refuse(connection: Connection, missing: list[str], problems: list[str]) -> None:

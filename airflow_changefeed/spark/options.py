@@ -6,29 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_changefeed.core.feed import Shard, parse_shards
 from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, SHAPES, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import LOCK_TIMEOUT, flag, one_of, printable, whole
+from airflow_changefeed.core.values import flag, one_of
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_encrypt, read_options
+from airflow_changefeed.sources.mssql.connection import options as mssql
+from airflow_changefeed.sources.sqlite import connection as sqlite
 
-#: Options of a connection, by its type: required ones, and optional ones.
-REQUIRED = {"sqlite": ("path",), "mssql": ("host", "database", "user", "password")}
-OPTIONAL = {
-    "sqlite": (),
-    "mssql": (
-        "port",
-        "schema",
-        "encrypt",
-        "trust_server_certificate",
-        "read_only_replica",
-        *DRIVER_OPTIONS,
-    ),
+#: Options of a connection, by its type, and how they are read.
+CONNECTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
+    "sqlite": (("path", "lock_timeout"), sqlite.read_connection),
+    "mssql": ((*mssql.CONNECTION, "password", *mssql.DRIVER_OPTIONS), mssql.read_connection),
 }
 #: Options of what is read, whatever the connection.
 READING = (
@@ -141,41 +133,25 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _connection(reader: _Reader) -> dict[str, Any]:
-    kind = reader.needs("type", f"one of {', '.join(REQUIRED)}").lower()
-    is_known = kind in REQUIRED
-    if kind and not is_known:
-        reader.problems.append(f"type {kind!r} holds no feeds: use one of {', '.join(REQUIRED)}")
-    _check_names(reader, kind if is_known else None)
-    description: dict[str, Any] = {"type": kind}
-    options, problems = read_options({name: reader.options.get(name) for name in DRIVER_OPTIONS})
-    for name in REQUIRED.get(kind, ()):
-        if name in ("user", "password") and not options.needs_login:
-            description[name] = reader.options.get(name, "")
-            continue
-        description[name] = reader.needs(name, f"it, type {kind} needs it")
-    if kind == "sqlite":
-        # Spark's workers may run in another folder than the reader.
-        description["path"] = str(Path(description["path"]).expanduser().absolute())
-    elif kind == "mssql":
-        # Every character of a password counts.
-        description["password"] = reader.options.get("password", "")
-        named_instance = None if "\\" in description["host"] else 1433
-        description["port"] = reader.take("port", whole(1, 65_535), named_instance)
-        description["schema"] = reader.take("schema", printable, "changefeed")
-        description["encrypt"] = reader.take("encrypt", read_encrypt, "yes")
-        description["trust_server_certificate"] = reader.take("trust_server_certificate", flag, False)
-        if reader.take("read_only_replica", flag, False):
-            description["read_only_replica"] = True
-        reader.problems += problems
-        if given := options.given():
-            description["driver_options"] = given
-    description["lock_timeout"] = reader.take("lock_timeout", LOCK_TIMEOUT, 60.0)
-    return description
+    kind = reader.needs("type", f"one of {', '.join(CONNECTIONS)}").lower()
+    if kind and kind not in CONNECTIONS:
+        reader.problems.append(f"type {kind!r} holds no feeds: use one of {', '.join(CONNECTIONS)}")
+    _check_names(reader, kind if kind in CONNECTIONS else None)
+    if kind not in CONNECTIONS:
+        return {"type": kind}
+    names, read_connection = CONNECTIONS[kind]
+    given: dict[str, Any] = {name: reader.options[name] for name in names if name in reader.options}
+    given["driver_options"] = {name: given[name] for name in mssql.DRIVER_OPTIONS if name in given}
+    described, missing, problems = read_connection(given)
+    reader.problems += [f"{name} is missing: give it, type {kind} needs it" for name in missing] + problems
+    return {"type": kind, **described}
 
 
 def _check_names(reader: _Reader, kind: str | None) -> None:
     """Refuse unknown names, and those of another type; shows no values, because one may be a secret."""
-    of_type = {name: each for each in REQUIRED for name in (*REQUIRED[each], *OPTIONAL[each])}
+    of_type = {
+        name: each for each, (names, _) in CONNECTIONS.items() for name in names if name not in READING
+    }
     known = ["type", *READING, *of_type]
     for name in reader.options:
         if name not in known:

@@ -7,17 +7,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.capture.control import MssqlCaptures
 from airflow_changefeed.sources.mssql.capture.snapshots import MssqlSnapshots
 from airflow_changefeed.sources.mssql.connection.driver import Server
-from airflow_changefeed.sources.mssql.connection.options import (
-    ENCRYPT,
-    encryption_problems,
-    missing_login,
-    read_options,
-)
+from airflow_changefeed.sources.mssql.connection.options import DEFAULT_PORT, DriverOptions, read_connection
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.consumers.dead_letters import MssqlDeadLetters
 from airflow_changefeed.sources.mssql.consumers.leases import MssqlLeases
@@ -27,8 +21,6 @@ from airflow_changefeed.sources.mssql.feed.overview import MssqlOverview
 from airflow_changefeed.sources.mssql.install.identity import MssqlIdentity
 from airflow_changefeed.sources.mssql.install.setup import MssqlSetup
 from airflow_changefeed.sources.mssql.opened import MssqlOpening
-
-DEFAULT_SCHEMA = "changefeed"
 
 
 class MssqlFeedSource(
@@ -70,53 +62,37 @@ class MssqlFeedSource(
         database: str,
         user: str = "",
         password: str = "",
-        port: int | None = 1433,
-        schema: str = DEFAULT_SCHEMA,
+        port: int | None = DEFAULT_PORT,
+        schema: str = "changefeed",
         encrypt: str = "yes",
         trust_server_certificate: bool = False,
         lock_timeout: float = 60.0,
         read_only_replica: bool = False,
         driver_options: Mapping[str, Any] | None = None,
     ) -> None:
-        options, problems = read_options(driver_options or {})
-        problems += [
-            f"{name} is missing"
-            for name, value in (("host", host), ("database", database), ("schema", schema))
-            if not value
-        ]
-        problems += [f"{name} is missing" for name in missing_login(options, user, password)]
-        if port is not None and not 1 <= port <= 65_535:
-            problems.append(f"port must be 1 to 65535, not {port}")
-        if encrypt not in ENCRYPT:
-            problems.append(f"encrypt must be one of {', '.join(ENCRYPT)}, not {encrypt!r}")
-        problems += encryption_problems(encrypt, trust_server_certificate, options)
-        if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
-            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT} seconds, not {lock_timeout}")
+        # All arguments, by their names.
+        read, missing, problems = read_connection(locals())
+        problems += [f"{name} is missing" for name in missing]
         InvalidArgumentError.collect(f"SQL Server source {host!r}", problems)
-        server = Server(host, port, database, user, password, encrypt, trust_server_certificate, options)
-        self.database = MssqlDatabase(server, schema, lock_timeout, read_only_replica=read_only_replica)
+        self._read = read
+        address = {name: read[name] for name in ("host", "port", "database", "user", "password", "encrypt")}
+        self.database = MssqlDatabase(
+            Server(
+                **address,
+                trust_server_certificate=read["trust_server_certificate"],
+                options=DriverOptions(**read["driver_options"]),
+            ),
+            read["schema"],
+            read["lock_timeout"],
+            read_only_replica=read["read_only_replica"],
+        )
 
     def __repr__(self) -> str:
         return f"MssqlFeedSource({self.database.server}, schema={self.database.schema!r})"
 
     def describe(self) -> dict[str, Any]:
         """Return what ``open_source`` needs to open the same database elsewhere; holds the password."""
-        server = self.database.server
-        given = server.options.given()
-        return {
-            "type": "mssql",
-            "host": server.host,
-            "port": server.port,
-            "database": server.database,
-            "user": server.user,
-            "password": server.password,
-            "schema": self.database.schema,
-            "encrypt": server.encrypt,
-            "trust_server_certificate": server.trust_server_certificate,
-            "lock_timeout": self.database.lock_timeout,
-            **({"read_only_replica": True} if self.database.read_only_replica else {}),
-            **({"driver_options": given} if given else {}),
-        }
+        return {"type": "mssql", **self._read}
 
     def connected(self) -> AbstractContextManager[None]:
         # Connections are kept anyway.

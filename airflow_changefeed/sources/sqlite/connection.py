@@ -8,19 +8,43 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, one_of, read_fields
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedSetupError,
     LockTimeoutError,
     SourceUnavailableError,
 )
+
+#: The fields of a connection, besides its path.
+CONNECTION: Mapping[str, Reader] = MappingProxyType(
+    {"lock_timeout": LOCK_TIMEOUT, "bulk_reader": one_of(("sqlite3", "adbc"))}
+)
+
+
+def read_connection(given: Mapping[str, Any], among: str = "") -> tuple[dict[str, Any], list[str], list[str]]:
+    """
+    Read a connection, whoever gives it.
+
+    :param given: fields by the names of :class:`~airflow_changefeed.sources.sqlite.SqliteFeedSource`; None
+        and the empty text count as not given.
+    :param among: where they are, for the problems: ``" in its extra"``.
+    :return: what that class takes; the fields that are missing; and a sentence for each problem.
+    """
+    found, problems = read_fields({name: given.get(name) for name in CONNECTION}, CONNECTION, among)
+    path = given.get("path") or ""
+    # A Spark job may run in another folder than this process.
+    described = {"path": str(Path(path).expanduser().absolute()), "lock_timeout": 60.0, **found}
+    return described, [] if path else ["path"], problems
 
 
 class _Kept(threading.local):

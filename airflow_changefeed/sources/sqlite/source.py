@@ -6,11 +6,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from airflow_changefeed.core.values import MAX_LOCK_TIMEOUT
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
 from airflow_changefeed.sources.sqlite.capture.snapshots import SqliteSnapshots
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, read_connection
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers.leases import SqliteLeases
 from airflow_changefeed.sources.sqlite.doctor.inspect import SqliteInspect
@@ -19,8 +18,6 @@ from airflow_changefeed.sources.sqlite.feed.overview import SqliteOverview
 from airflow_changefeed.sources.sqlite.install.identity import SqliteIdentity
 from airflow_changefeed.sources.sqlite.install.setup import SqliteSetup
 from airflow_changefeed.sources.sqlite.opened import SqliteOpening
-
-BULK_READERS = ("sqlite3", "adbc")
 
 
 class SqliteFeedSource(
@@ -49,25 +46,16 @@ class SqliteFeedSource(
     """
 
     def __init__(self, path: str, *, lock_timeout: float = 60.0, bulk_reader: str = "sqlite3") -> None:
-        problems = []
-        if not path:
-            problems.append("path is missing; set it to the SQLite file")
-        if not 0 <= lock_timeout <= MAX_LOCK_TIMEOUT:
-            problems.append(f"lock_timeout must be 0 to {MAX_LOCK_TIMEOUT} seconds, not {lock_timeout}")
-        if bulk_reader not in BULK_READERS:
-            problems.append(f"bulk_reader must be one of {', '.join(BULK_READERS)}, not {bulk_reader!r}")
+        # All arguments, by their names.
+        self._read, missing, problems = read_connection(locals())
+        problems += [f"{name} is missing; set it to the SQLite file" for name in missing]
         InvalidArgumentError.collect(f"SQLite source {path!r}", problems)
-        self.database = SqliteDatabase(path, lock_timeout)
-        self.bulk_reader = bulk_reader
+        self.database = SqliteDatabase(self._read["path"], self._read["lock_timeout"])
+        self.bulk_reader: str = self._read["bulk_reader"]
 
     def describe(self) -> dict[str, Any]:
         """Return what ``open_source`` needs to open the same file elsewhere."""
-        return {
-            "type": "sqlite",
-            "path": self.database.path,
-            "lock_timeout": self.database.lock_timeout,
-            "bulk_reader": self.bulk_reader,
-        }
+        return {"type": "sqlite", **self._read}
 
     def connected(self) -> AbstractContextManager[None]:
         return self.database.keep()

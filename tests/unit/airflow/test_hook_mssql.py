@@ -35,6 +35,8 @@ DESCRIPTION = {
     "schema": "changefeed",
     "encrypt": "yes",
     "trust_server_certificate": False,
+    "read_only_replica": False,
+    "driver_options": {},
     "lock_timeout": 60.0,
 }
 

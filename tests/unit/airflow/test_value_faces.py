@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import pytest
+from airflow.sdk import Connection
 
 from airflow_changefeed.cli.options import values as command
 from airflow_changefeed.consumers.events.batch import Batch
@@ -20,17 +22,19 @@ from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.consumer import ConsumerSpec, parse_position
 from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.folding.choice import parse_base
 from airflow_changefeed.folding.merge_task import MergeRequest
 from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
+from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
 from airflow_changefeed.output.coverage import Interval
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.snapshots.take import SnapshotRequest
-from airflow_changefeed.sources.mssql.connection.options import read_options
+from airflow_changefeed.sources import open_source
+from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
 from airflow_changefeed.spark.options import parse_options
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from tests.unit.airflow.conftest import START
@@ -222,3 +226,61 @@ def test_a_flag_is_no_number(kind: str) -> None:
     """Python counts True as 1. Spark's options are texts: there it is a word."""
     faces, _ = KINDS[kind]
     assert {name: read(face, True) for name, face in faces.items()} == dict.fromkeys(faces, REFUSED)
+
+
+SECRET = "hunter2;{}"
+
+
+def of_airflow(name: str, value: Any) -> dict[str, Any]:
+    """A connection to SQL Server of Airflow with a field in its extra."""
+    extra = {"changefeed_schema" if name == "schema" else name: value}
+    login: dict[str, Any] = {"host": "db", "schema": "shop", "login": "me", "password": SECRET}
+    return describe_mssql(Connection(conn_id="c", conn_type="mssql", extra=json.dumps(extra), **login))
+
+
+def of_spark(name: str, value: Any) -> dict[str, Any]:
+    """The same as options of the data source."""
+    login = {"host": "db", "database": "shop", "user": "me", "password": SECRET}
+    found = dict(parse_options({"type": "mssql", **login, "feed": "shop.order", name: value}).connection)
+    del found["type"]
+    return found
+
+
+def of_source(name: str, value: Any) -> dict[str, Any]:
+    """The same as arguments of the source."""
+    given = {"driver_options": {name: value}} if name in DRIVER_OPTIONS else {name: value}
+    login = {"host": "db", "database": "shop", "user": "me", "password": SECRET}
+    found = open_source({"type": "mssql", **login, **given}).describe()
+    del found["type"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("encrypt", ["TRUE ", "no", " Strict", "0", "", "maybe"]),
+        ("trust_server_certificate", ["yes", "off", "", "2"]),
+        ("lock_timeout", [" 7.5", "1e3", "", "inf", "-1", "1_0"]),
+        ("schema", ["feeds of us", "", "a\0b"]),
+        ("packet_size", ["8000", "", "1", "4k", "٣"]),
+        ("trusted_connection", ["on", "", "SSPI"]),
+        ("application_name", ["hourly", "", "ü" * 65]),
+        ("authentication", ["activedirectorymsi", "", "ActiveDirectoryInteractive"]),
+    ],
+)
+def test_a_connection_means_the_same_whoever_gives_it(name: str, values: list[str]) -> None:
+    """A blank field is not given; what means nothing is named in the same words, without the password."""
+    texts = ""
+    for value in values:
+        found: list[Any] = []
+        for read_connection in (of_airflow, of_spark, of_source):
+            try:
+                found.append(read_connection(name, value))
+            except InvalidArgumentError as error:
+                texts += f"{error} {error.facts}"
+                label = f"changefeed_{name}" if name == "schema" else name
+                problems = [problem.replace(" in its extra", "") for problem in error.facts["problems"]]
+                found.append([problem.replace(label, name) for problem in problems])
+        assert found[0] == found[1] == found[2], value
+    assert SECRET not in texts
+    assert of_spark(name, "") == of_source("encrypt", "yes")

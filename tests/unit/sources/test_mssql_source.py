@@ -33,6 +33,8 @@ DESCRIPTION = {
     "encrypt": "strict",
     "trust_server_certificate": False,
     "lock_timeout": 5.0,
+    "read_only_replica": False,
+    "driver_options": {},
 }
 
 

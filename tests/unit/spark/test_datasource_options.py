@@ -11,7 +11,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources import SOURCES, open_source
-from airflow_changefeed.spark.options import OPTIONAL, READING, REQUIRED, parse_options
+from airflow_changefeed.spark.options import CONNECTIONS, READING, parse_options
 from tests.unit.export.flights import START
 
 SQLITE = {"type": "sqlite", "path": "/data/feeds.db", "feed": "nyc.Flight"}
@@ -45,13 +45,15 @@ def test_the_fewest_options_read_all_that_is_sealed() -> None:
 
 def test_every_type_of_connection_can_be_described() -> None:
     """Each source has its options, and its class takes what they become."""
-    assert set(REQUIRED) == set(OPTIONAL) == set(SOURCES)
+    assert set(CONNECTIONS) == set(SOURCES)
     assert open_source(parse_options(SQLITE).connection).describe()["path"] == "/data/feeds.db"
     given = {"port": "1444", "encrypt": "TRUE", "trust_server_certificate": "yes", "schema": "cf"}
     described = open_source(parse_options({**MSSQL, **given, "lock_timeout": "2.5"}).connection).describe()
     assert described == {
         **{name: MSSQL[name] for name in ("type", "host", "database", "user", "password")},
         **{"port": 1444, "schema": "cf", "encrypt": "yes", "trust_server_certificate": True},
+        "read_only_replica": False,
+        "driver_options": {},
         "lock_timeout": 2.5,
     }
 
@@ -156,7 +158,7 @@ def test_each_wrong_option_says_what_to_do(options: dict[str, str], problem: str
         ({"port": "0"}, "port must be a whole number, 1 to 65535, not '0'"),
         ({"encrypt": "maybe"}, "encrypt must be one of yes, no, strict, not 'maybe'"),
         ({"trust_server_certificate": "x"}, "trust_server_certificate must be true or false, not 'x'"),
-        ({"schema": ""}, "schema must be a text of printable characters, not ''"),
+        ({"schema": "a\0b"}, "schema must be a text of printable characters, not 'a\\x00b'"),
         ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: leave it out"),
         ({"user": ""}, "user is missing: give it, type mssql needs it"),
     ],
@@ -192,6 +194,6 @@ def test_the_guide_names_every_option() -> None:
     names = {
         "type",
         *READING,
-        *(name for each in (REQUIRED, OPTIONAL) for own in each.values() for name in own),
+        *(name for names, _ in CONNECTIONS.values() for name in names),
     }
     assert {name for name in names if f"`{name}`" not in guide} == set()

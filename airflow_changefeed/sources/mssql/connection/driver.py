@@ -11,11 +11,10 @@ from typing import Any
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
 from airflow_changefeed.sources.mssql.connection.errors import hidden, is_driver_error, name_error
-from airflow_changefeed.sources.mssql.connection.options import DEFAULTS, DriverOptions
+from airflow_changefeed.sources.mssql.connection.options import DEFAULT_PORT, DEFAULTS, DriverOptions
 
 #: Timeout in seconds for probing a port after the driver could not connect.
 _LOOK_SECONDS = 3.0
-_DEFAULT_PORT = 1433
 _INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
 _INSTALL_LIBRARIES = (
     "its ODBC driver needs system libraries: apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2 (or your "
@@ -134,7 +133,7 @@ def probe(server: Server) -> str | None:
     if "\\" in host:
         return None
     name, _, port_text = host.partition(",")
-    port = server.port or (int(port_text) if port_text.strip().isdigit() else _DEFAULT_PORT)
+    port = server.port or (int(port_text) if port_text.strip().isdigit() else DEFAULT_PORT)
     try:
         with socket.create_connection((name, port), timeout=_LOOK_SECONDS):
             return f"Something is listening on {name} port {port}; check that it is SQL Server and is healthy"

@@ -9,7 +9,17 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from airflow_changefeed.core.values import Fields, flag, one_of, printable, read_fields, whole
+from airflow_changefeed.core.values import (
+    LOCK_TIMEOUT,
+    Fields,
+    Reader,
+    flag,
+    one_of,
+    printable,
+    read_each,
+    read_fields,
+    whole,
+)
 
 #: Seconds that opening a connection may take.
 LOGIN_TIMEOUT = 15
@@ -119,8 +129,7 @@ _KEYWORDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def read_encrypt(value: Any) -> str:
-    """Read ``encrypt``; raises ValueError with what it must be."""
+def _encrypt(value: Any) -> str:
     try:
         return ("no", "yes")[flag(value)]
     except ValueError:
@@ -165,6 +174,33 @@ _READ: Fields = MappingProxyType(
 DRIVER_OPTIONS = tuple(field.name for field in fields(DriverOptions))
 
 
+#: The fields of a connection, besides the password and the options of the driver.
+CONNECTION: Mapping[str, Reader] = MappingProxyType(
+    {
+        "host": printable,
+        "database": printable,
+        "user": printable,
+        "port": whole(1, 65_535),
+        "schema": printable,
+        "encrypt": _encrypt,
+        "trust_server_certificate": flag,
+        "read_only_replica": flag,
+        "lock_timeout": LOCK_TIMEOUT,
+    }
+)
+DEFAULT_PORT = 1433
+_DEFAULTS = {
+    "host": "",
+    "database": "",
+    "user": "",
+    "schema": "changefeed",
+    "encrypt": "yes",
+    "trust_server_certificate": False,
+    "read_only_replica": False,
+    "lock_timeout": 60.0,
+}
+
+
 def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOptions, list[str]]:
     """
     Read options and return every problem.
@@ -191,18 +227,41 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
     return options, problems
 
 
-def encryption_problems(encrypt: str, trust_server_certificate: bool, options: DriverOptions) -> list[str]:
+def read_connection(
+    given: Mapping[str, Any], among: str = "", called: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """
+    Read a connection, whoever gives it.
+
+    :param given: fields by the names of :class:`~airflow_changefeed.sources.mssql.MssqlFeedSource`; None and
+        the empty text count as not given, but None as the port leaves it to the driver.
+    :param among: where they are, for the problems: ``" in its extra"``.
+    :param called: fields that are called otherwise there.
+    :return: what that class takes, with the password; the fields that are missing; and a sentence for each
+        problem, without the password.
+    """
+    options, problems = read_options(given.get("driver_options") or {}, among=among)
+    labels = {name: called.get(name, f"{name}{among}") for name in (*CONNECTION, "password")}
+    present = {name: given[name] for name in CONNECTION if given.get(name) not in (None, "")}
+    found, wrong = read_each(present, CONNECTION, labels)
+    read = {**_DEFAULTS, **found, "password": given.get("password") or "", "driver_options": options.given()}
+    # A named instance is found by the driver, and a host may have its port.
+    is_found = given.get("port", DEFAULT_PORT) is None or set(read["host"]) & set("\\,")
+    read.setdefault("port", None if is_found else DEFAULT_PORT)
+    if not isinstance(read["password"], str):
+        wrong.append(f"{labels['password']} must be a text")
+    how = f" (authentication {options.authentication} needs it)" if options.authentication else ""
+    needed = {"host": "", "database": "", **({"user": how} if options.needs_login else {})}
+    needed |= {"password": how} if options.needs_password else {}
+    missing = [f"{labels[name]}{how}" for name, how in needed.items() if not given.get(name)]
+    return read, missing, problems + (wrong or _encryption_problems(read, options))
+
+
+def _encryption_problems(read: Mapping[str, Any], options: DriverOptions) -> list[str]:
     """Return a message for each option that the driver would silently ignore."""
     problems = []
-    if encrypt != "strict" and options.server_certificate is not None:
+    if read["encrypt"] != "strict" and options.server_certificate is not None:
         problems.append("server_certificate is used only with encrypt: strict; set that, or leave it out")
-    if encrypt == "strict" and trust_server_certificate:
+    if read["encrypt"] == "strict" and read["trust_server_certificate"]:
         problems.append("encrypt: strict always checks the certificate; leave out trust_server_certificate")
     return problems
-
-
-def missing_login(options: DriverOptions, user: str, password: str) -> list[str]:
-    """Return the missing parts of the login for this authentication method."""
-    how = f" (authentication {options.authentication} needs it)" if options.authentication else ""
-    missing = {"login": options.needs_login and not user, "password": options.needs_password and not password}
-    return [f"{name}{how}" for name, is_missing in missing.items() if is_missing]
