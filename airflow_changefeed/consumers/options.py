@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 #: Seconds of a day at most.
 _SECONDS = number(above=0, highest=86_400, unit="seconds")
-_OPTIONS: dict[str, Reader] = {
+#: How each option of a consumer is read.
+OPTIONS: dict[str, Reader] = {
     "register_timeout": optional(number(0, 86_400, "seconds")),
     "emit_timeout": _SECONDS,
     "poll_interval": _SECONDS,
@@ -29,10 +30,10 @@ def checked_options(name: str, feed: str, **given: Any) -> dict[str, Any]:
     """
     Read a consumer's own options.
 
-    :param given: all of ``_OPTIONS``.
+    :param given: all of ``OPTIONS``.
     :raises InvalidArgumentError: names every invalid option.
     """
-    values, problems = read_each(given, _OPTIONS)
+    values, problems = read_each(given, OPTIONS)
     try:
         check_consumer(name)
     except InvalidArgumentError as problem:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import ClassVar
 
 from airflow_changefeed.core.feed import SHARD_KEY_TYPES
+from airflow_changefeed.core.values import Reader, one_of, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: Key of the metadata that the Arrow schema of a capture's events carries: JSON of :class:`CaptureShape`.
@@ -92,6 +93,13 @@ class TableCapture:
         return {operation: columns for operation, columns in given.items() if columns is not None}
 
 
+_WORDS: dict[str, Reader] = {
+    "shard_key_type": one_of(tuple(SHARD_KEY_TYPES)),
+    "key_change": one_of(tuple(KeyChange)),
+    "on_ddl": one_of(tuple(OnDdl)),
+}
+
+
 @dataclass(frozen=True)
 class CaptureSpec:
     """
@@ -149,18 +157,10 @@ class CaptureSpec:
         ]
         if len(self.tables) > 1 and not self.name:
             problems.append("a capture of several tables needs a name")
-        if self.shard_key_type not in SHARD_KEY_TYPES:
+        problems += read_values(self, _WORDS)
+        if self.on_ddl in tuple(OnDdl) and self.on_ddl != OnDdl.PAUSE and not self.guard_schema:
             problems.append(
-                f"shard_key_type must be one of {', '.join(SHARD_KEY_TYPES)}, not {self.shard_key_type!r}"
-            )
-        if self.key_change not in tuple(KeyChange):
-            known = ", ".join(KeyChange)
-            problems.append(f"key_change must be one of {known}, not {self.key_change!r}")
-        if self.on_ddl not in tuple(OnDdl):
-            problems.append(f"on_ddl must be one of {', '.join(OnDdl)}, not {self.on_ddl!r}")
-        elif self.on_ddl != OnDdl.PAUSE and not self.guard_schema:
-            problems.append(
-                f"on_ddl {OnDdl(self.on_ddl).value!r} needs guard_schema, whose trigger sees the changes"
+                f"on_ddl {self.on_ddl.value!r} needs guard_schema, whose trigger sees the changes"
             )
         keys = self.session_keys
         if (
@@ -172,8 +172,6 @@ class CaptureSpec:
                 f"session_keys are at most {MAX_SESSION_KEYS} different names of 1 to 128 characters each"
             )
         InvalidArgumentError.collect(f"capture {self.name or ', '.join(names)!r}", problems)
-        object.__setattr__(self, "key_change", KeyChange(self.key_change))
-        object.__setattr__(self, "on_ddl", OnDdl(self.on_ddl))
 
     @property
     def full_name(self) -> str:

@@ -324,14 +324,15 @@ def lost_error(consumer: str, feed: str, shard: Shard, cursor: Ulid, purged_upto
     )
 
 
-def check_consumer(consumer: str) -> None:
+def check_consumer(consumer: object) -> None:
     """
     Check a consumer's name: 1 to 128 characters, printable, without ``:``, which separates it in names of
     Variables.
 
     :raises InvalidArgumentError: it is not such a name.
     """
-    if not consumer or len(consumer) > 128 or ":" in consumer or not consumer.isprintable():
+    name = consumer.strip() if isinstance(consumer, str) else ""
+    if not name or len(str(consumer)) > 128 or ":" in name or not str(consumer).isprintable():
         raise InvalidArgumentError(
             f"consumer {consumer!r} is not a valid name; use 1 to 128 printable characters without ':'",
             consumer=consumer,

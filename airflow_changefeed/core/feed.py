@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.values import whole
+from airflow_changefeed.core.values import one_of, optional, read_values, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 #: An independent partition of a feed: a whole number, or a UUID where the feed says so.
@@ -191,10 +191,7 @@ class FeedStorage:
         problems = []
         if self.filegroup == "":
             problems.append("filegroup is empty; name one, or omit it for the database's default")
-        if self.compression not in (None, *TABLE_COMPRESSIONS):
-            problems.append(
-                f"compression must be one of {', '.join(TABLE_COMPRESSIONS)}, not {self.compression!r}"
-            )
+        problems += read_values(self, {"compression": optional(one_of(TABLE_COMPRESSIONS))})
         InvalidArgumentError.collect("storage", problems)
 
 
@@ -273,17 +270,17 @@ def parse_shards(shards: object) -> tuple[Shard, ...] | None:
     found: list[Shard] = []
     problems = []
     if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        problems.append(f"shards must be a list of shards, or None for all, not {shards!r}")
+        problems.append(f"{shards!r} is not a list of shards, or None for all")
         given = ()
     for shard in given:
         try:
             found.append(parse_shard(shard))
         except InvalidArgumentError as problem:
-            problems.append(f"shards: {problem.message}")
+            problems.append(problem.message)
     if not found and not problems:
-        problems.append("shards is empty: name some, or leave it out for all")
+        problems.append("no shard is named: name some, or leave it out for all")
     if len(set(found)) < len(found):
-        problems.append("shards: a shard is named twice")
+        problems.append("a shard is named twice")
     if problems:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
     return tuple(found)

@@ -51,7 +51,7 @@ _OPTIONS: dict[str, Reader] = {
     "partitions": optional(PARTITIONS),
     "batch_rows": BATCH_ROWS,
     "on_missing": one_of(ON_MISSING),
-    "shape": one_of(SHAPES),
+    "shape": one_of(tuple(Shape)),
     "table_format": one_of(TABLE_FORMATS),
 }
 
@@ -93,7 +93,6 @@ class ExportOptions:
     def __post_init__(self) -> None:
         problems = read_values(self, _OPTIONS) + self._wrong_name()
         InvalidArgumentError.collect("export options", problems)
-        object.__setattr__(self, "shape", Shape(self.shape))
 
     def _wrong_name(self) -> list[str]:
         is_named = len([part for part in self.catalog_table.split(".") if part.strip()]) > 1

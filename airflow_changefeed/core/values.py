@@ -217,14 +217,16 @@ def read_value(name: str, value: Any, reader: Reader) -> Any:
     """
     Read one value.
 
-    :raises InvalidArgumentError: names it, and says what it must be.
+    :raises InvalidArgumentError: names it, and says what it must be; its ``problems`` are sentences.
     """
     try:
         return reader(value)
-    except InvalidArgumentError as problem:
-        raise type(problem)(f"{name}: {problem.message}", **problem.facts) from None
+    except InvalidArgumentError as error:
+        problems = [f"{name}: {problem}" for problem in error.facts.get("problems", [error.message])]
+        raise type(error)("; ".join(problems), **{**error.facts, "problems": problems}) from None
     except ValueError as problem:
-        raise InvalidArgumentError(f"{name} must be {problem}, not {shown(value)}") from None
+        text = f"{name} must be {problem}, not {shown(value)}"
+        raise InvalidArgumentError(text, problems=[text]) from None
 
 
 def read_each(
@@ -241,7 +243,7 @@ def read_each(
         try:
             values[name] = read_value(labels.get(name, name), value, readers[name])
         except InvalidArgumentError as problem:
-            problems.append(problem.message)
+            problems += problem.facts["problems"]
     return values, problems
 
 

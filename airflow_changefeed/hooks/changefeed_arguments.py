@@ -125,7 +125,7 @@ def _place(path: object) -> str:
 def check_consumer_name(consumer: object) -> None:
     """Refuse an invalid name of a consumer."""
     check_name("consumer", consumer)
-    check_consumer(str(consumer))
+    check_consumer(consumer)
 
 
 def check_window(window_start: object, window_end: object) -> None:

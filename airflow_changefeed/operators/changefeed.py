@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.core.feed import parse_shards
-from airflow_changefeed.core.values import number, optional, whole
+from airflow_changefeed.core.values import number, optional, read_value, whole
 from airflow_changefeed.exceptions import visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -97,7 +97,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             self,
             (check_name, "feed", self.feed),
             (check_name, "path", self.path),
-            (parse_shards, self.shards),
+            (read_value, "shards", self.shards, parse_shards),
             (check_window, self.window_start, self.window_end),
             values={"sample_days": optional(whole(1, unit="days"))},
             problems=["sample_days draws from the whole export: leave it out, or the window"]

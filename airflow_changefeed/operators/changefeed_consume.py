@@ -14,11 +14,12 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, parse_shards, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.values import one_of, whole
+from airflow_changefeed.core.values import one_of, optional, read_value, whole
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
+    check_consumer_name,
     check_name,
 )
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
@@ -111,6 +112,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         self._check()
 
     def _check(self) -> None:
+        from airflow_changefeed.consumers.handlers.functions import HANDLER_TIMEOUT
+        from airflow_changefeed.consumers.options import OPTIONS
+
         problems = []
         handler: object = self.handler
         if not callable(handler) and not isinstance(handler, str):
@@ -118,9 +122,16 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         check_arguments(
             self,
             (check_name, "feed", self.feed),
-            (check_name, "consumer", self.consumer),
-            (parse_shards, self.shards),
-            values={"until": one_of(UNTIL), "wait_timeout": WAIT_LENGTH, "batch": _batch},
+            (check_consumer_name, self.consumer),
+            (read_value, "shards", self.shards, parse_shards),
+            values={
+                "until": one_of(UNTIL),
+                "wait_timeout": WAIT_LENGTH,
+                "batch": _batch,
+                "handler_timeout": optional(HANDLER_TIMEOUT),
+                "emit_timeout": OPTIONS["emit_timeout"],
+                "register_timeout": OPTIONS["register_timeout"],
+            },
             problems=problems,
         )
 

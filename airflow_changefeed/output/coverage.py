@@ -17,6 +17,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.store import ExportStore
 
 _TIME = optional(parse_time)
+_READ = {"start": _TIME, "end": _TIME, "shards": parse_shards}
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,14 @@ class Interval:
         :raises InvalidArgumentError: a time without a zone, a reversed or empty interval, something that is
             no shard; all are named.
         """
-        times, problems = read_each({"start": start, "end": end}, dict.fromkeys(("start", "end"), _TIME))
-        if None not in times.values() and not problems:
+        read, problems = read_each({"start": start, "end": end, "shards": shards}, _READ)
+        if None not in (read.get("start"), read.get("end")):
             try:
-                Window(**times)
+                Window(read["start"], read["end"])
             except InvalidArgumentError as problem:
                 problems.append(problem.message)
-        named = None
-        try:
-            named = parse_shards(shards)
-        except InvalidArgumentError as problem:
-            problems += problem.facts["problems"]
         InvalidArgumentError.collect("the interval", problems)
-        return cls(**times, shards=named)
+        return cls(**read)
 
 
 def find_missing(

@@ -107,7 +107,7 @@ def select(
     interval = Interval.of(start, end, shards)
     export_there(store)
     chosen = interval.shards if interval.shards is not None else tuple(store.shards())
-    units = {shard: list(store.units(shard, start, end)) for shard in chosen}
+    units = {shard: list(store.units(shard, interval.start, interval.end)) for shard in chosen}
     gaps = find_missing(store, interval, units)
     if not chosen and not gaps:
         gaps = [MissingRange(None, interval.range)]

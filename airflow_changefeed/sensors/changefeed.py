@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_changefeed.core.feed import parse_shards, shard_text
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.values import LOCK_TIMEOUT, optional
+from airflow_changefeed.core.values import LOCK_TIMEOUT, optional, read_value
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -100,7 +100,7 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
             (check_name, "feed", self.feed),
             (check_consumer_name, self.consumer),
             (check_name, "changefeed_conn_id", self.changefeed_conn_id),
-            (parse_shards, self.shards),
+            (read_value, "shards", self.shards, parse_shards),
             (check_window, self.window_start, self.window_end),
             values={"lock_timeout": optional(LOCK_TIMEOUT)},
         )

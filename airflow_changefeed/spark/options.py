@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_changefeed.core.feed import Shard, parse_shards
-from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, SHAPES, Shape
+from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, Shape
 from airflow_changefeed.core.times import parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import flag, one_of
+from airflow_changefeed.core.values import Reader, flag, one_of, read_each
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.mssql.connection import options as mssql
 from airflow_changefeed.sources.sqlite import connection as sqlite
@@ -22,26 +22,22 @@ CONNECTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "sqlite": (("path", "lock_timeout"), sqlite.read_connection),
     "mssql": ((*mssql.CONNECTION, "password", *mssql.DRIVER_OPTIONS), mssql.read_connection),
 }
-#: Options of what is read, whatever the connection.
-READING = (
-    "feed",
-    "shards",
-    "after",
-    "upto",
-    "start",
-    "end",
-    "unsealed",
-    "seal",
-    "partitions",
-    "batch_rows",
-    "on_missing",
-    "lock_timeout",
-    "shape",
-)
 UNSEALED = ("fail", "read")
-
-_Value = TypeVar("_Value")
-_Default = TypeVar("_Default")
+_READ: dict[str, Reader] = {
+    "start": parse_time,
+    "end": parse_time,
+    "after": Ulid.parse_text,
+    "upto": Ulid.parse_text,
+    "shards": parse_shards,
+    "unsealed": one_of(UNSEALED),
+    "seal": flag,
+    "partitions": PARTITIONS,
+    "batch_rows": BATCH_ROWS,
+    "on_missing": one_of(ON_MISSING),
+    "shape": one_of(tuple(Shape)),
+}
+#: Options of what is read, whatever the connection.
+READING = ("feed", *_READ, "lock_timeout")
 
 
 @dataclass(frozen=True)
@@ -73,32 +69,6 @@ class ReadOptions:
     shape: Shape = Shape.TYPED
 
 
-class _Reader:
-    """Reads options one by one, and collects their problems."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = {name.lower(): str(value) for name, value in options.items()}
-        self.problems: list[str] = []
-
-    def take(self, name: str, read: Callable[[str], _Value], default: _Default) -> _Value | _Default:
-        """Read an optional option."""
-        if name not in self.options:
-            return default
-        try:
-            return read(self.options[name].strip())
-        except InvalidArgumentError as problem:
-            self.problems += problem.facts.get("problems", [f"{name}: {problem.message}"])
-        except ValueError as problem:
-            self.problems.append(f"{name} must be {problem.args[0]}, not {self.options[name]!r}")
-        return default
-
-    def needs(self, name: str, what: str) -> str:
-        """Read a required option."""
-        if not self.options.get(name, "").strip():
-            self.problems.append(f"{name} is missing: give {what}")
-        return self.options.get(name, "").strip()
-
-
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """
     Read and check all options, without any I/O.
@@ -106,78 +76,60 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     :param options: names in any case, values as Spark hands them over: texts.
     :raises InvalidArgumentError: names everything that is wrong, and nothing of a password.
     """
-    reader = _Reader(options)
-    connection = _connection(reader)
-    feed = reader.needs("feed", "the name of the table whose feed is read")
-    after, upto = _range(reader)
-    found = ReadOptions(
-        connection=connection,
-        feed=feed,
-        shards=reader.take("shards", parse_shards, None),
-        after=after,
-        upto=upto,
-        unsealed=reader.take("unsealed", one_of(UNSEALED), "fail"),
-        seal=reader.take("seal", flag, False),
-        partitions=reader.take("partitions", PARTITIONS, None),
-        batch_rows=reader.take("batch_rows", BATCH_ROWS, 65_536),
-        on_missing=reader.take("on_missing", one_of(ON_MISSING), "fail"),
-        shape=Shape(reader.take("shape", one_of(SHAPES), Shape.TYPED)),
-    )
+    given = {name.lower(): str(value) for name, value in options.items()}
+    connection, problems = _connection(given)
+    feed = given.get("feed", "").strip()
+    if not feed:
+        problems.append("feed is missing: give the name of the table whose feed is read")
+    for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
+        if time in given and ulid in given:
+            problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")
+    read, wrong = read_each({name: given[name] for name in _READ if name in given}, _READ)
+    start, end = read.pop("start", None), read.pop("end", None)
+    if start is not None:
+        read["after"] = Ulid.floor(start).previous()
+    if end is not None:
+        read["upto"] = Ulid.floor(end).previous()
+    found = ReadOptions(connection, feed, **read)
+    if not wrong and found.upto is not None:
+        if start is not None and end is not None and start >= end:
+            wrong.append("start must lie before end: start is inclusive, end exclusive")
+        elif found.upto < found.after:
+            wrong.append(f"the range ({found.after}, {found.upto}] is reversed: it ends before it begins")
     if found.seal and found.unsealed == "read":
-        reader.problems.append(
+        wrong.append(
             "seal=true and unsealed=read contradict each other: a range that is sealed first needs no "
             "unsealed=read; leave one out"
         )
-    InvalidArgumentError.collect("options of the changefeed data source", reader.problems)
+    InvalidArgumentError.collect("options of the changefeed data source", problems + wrong)
     return found
 
 
-def _connection(reader: _Reader) -> dict[str, Any]:
-    kind = reader.needs("type", f"one of {', '.join(CONNECTIONS)}").lower()
-    if kind and kind not in CONNECTIONS:
-        reader.problems.append(f"type {kind!r} holds no feeds: use one of {', '.join(CONNECTIONS)}")
-    _check_names(reader, kind if kind in CONNECTIONS else None)
+def _connection(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    kind = given.get("type", "").strip().lower()
     if kind not in CONNECTIONS:
-        return {"type": kind}
+        known = ", ".join(CONNECTIONS)
+        missing = f"type is missing: give one of {known}"
+        wrong = f"type {kind!r} holds no feeds: use one of {known}" if kind else missing
+        return {}, [wrong, *_wrong_names(given, None)]
     names, read_connection = CONNECTIONS[kind]
-    given: dict[str, Any] = {name: reader.options[name] for name in names if name in reader.options}
-    given["driver_options"] = {name: given[name] for name in mssql.DRIVER_OPTIONS if name in given}
-    described, missing, problems = read_connection(given)
-    reader.problems += [f"{name} is missing: give it, type {kind} needs it" for name in missing] + problems
-    return {"type": kind, **described}
+    fields: dict[str, Any] = {name: given[name] for name in names if name in given}
+    fields["driver_options"] = {name: fields[name] for name in mssql.DRIVER_OPTIONS if name in fields}
+    described, missing, problems = read_connection(fields)
+    lacks = [f"{name} is missing: give it, type {kind} needs it" for name in missing]
+    return {"type": kind, **described}, [*_wrong_names(given, kind), *lacks, *problems]
 
 
-def _check_names(reader: _Reader, kind: str | None) -> None:
-    """Refuse unknown names, and those of another type; shows no values, because one may be a secret."""
+def _wrong_names(given: Mapping[str, str], kind: str | None) -> Iterator[str]:
+    """Yield unknown names, and those of another type; shows no values, because one may be a secret."""
     of_type = {
         name: each for each, (names, _) in CONNECTIONS.items() for name in names if name not in READING
     }
     known = ["type", *READING, *of_type]
-    for name in reader.options:
+    for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
-            reader.problems.append(f"option {name!r} is unknown: {hint}")
+            yield f"option {name!r} is unknown: {hint}"
         elif kind is not None and of_type.get(name, kind) != kind:
-            reader.problems.append(f"{name} belongs to type {of_type[name]}, not to {kind}: leave it out")
-
-
-def _range(reader: _Reader) -> tuple[Ulid, Ulid | None]:
-    """Return both ends as ULIDs; a time becomes the ULID before its first one."""
-    for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
-        if time in reader.options and ulid in reader.options:
-            reader.problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")
-    before = len(reader.problems)
-    start, end = reader.take("start", parse_time, None), reader.take("end", parse_time, None)
-    after = reader.take("after", Ulid.parse_text, Ulid.MIN)
-    upto: Ulid | None = reader.take("upto", Ulid.parse_text, None)
-    if start is not None:
-        after = Ulid.floor(start).previous()
-    if end is not None:
-        upto = Ulid.floor(end).previous()
-    if len(reader.problems) == before and upto is not None:
-        if start is not None and end is not None and start >= end:
-            reader.problems.append("start must lie before end: start is inclusive, end exclusive")
-        elif upto < after:
-            reader.problems.append(f"the range ({after}, {upto}] is reversed: it ends before it begins")
-    return after, upto
+            yield f"{name} belongs to type {of_type[name]}, not to {kind}: leave it out"

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.core.feed import counted, parse_shards
 from airflow_changefeed.core.plan import BATCH
-from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, optional
+from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, optional, read_value
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -152,7 +152,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             (check_name, "path", self.path),
             (check_consumer_name, self.consumer),
             (check_name, "changefeed_conn_id", self.changefeed_conn_id),
-            (parse_shards, self.shards),
+            (read_value, "shards", self.shards, parse_shards),
             (parse_unit, self.unit),
             (check_window, self.window_start, self.window_end),
             (check_mode, self.mode, [name for name in of_windows if getattr(self, name) is not None]),

@@ -239,7 +239,13 @@ def test_what_is_wrong_is_told_at_once() -> None:
     """All of it."""
     with pytest.raises(InvalidArgumentError) as caught:
         consume(feed="", until="noon", batch=0, handler=5, shards=[])
-    for part in ("feed", "until must be one of", "batch must be", "handler must be", "shards is empty"):
+    for part in (
+        "feed",
+        "until must be one of",
+        "batch must be",
+        "handler must be",
+        "shards: no shard is named",
+    ):
         assert part in caught.value.message
 
 

@@ -16,6 +16,7 @@ from airflow.sdk import Connection
 from airflow_changefeed.cli.options import values as command
 from airflow_changefeed.consumers.events.batch import Batch
 from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.options import checked_options
 from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.settings import DefaultOptions
 from airflow_changefeed.core.codec import decode
@@ -107,6 +108,7 @@ NUMBER: dict[str, Face] = {
     "batch": made(Batch, "seconds"),
     "backoff": made(Backoff, "longest"),
     "default consumer": made(DefaultOptions, "emit_timeout"),
+    "handler": task(ChangefeedConsumeOperator, "handler_timeout", consumer="lake", handler=print),
     "clean": task(ChangefeedCleanOperator, "kept_hours", path="/out"),
     "merge": made(MergeRequest, "kept_hours", feed="f", path="/x", output="/y", at=START, run="me"),
     "sensor": task(ChangefeedSensor, "lock_timeout", consumer="lake"),
@@ -226,6 +228,19 @@ def test_a_flag_is_no_number(kind: str) -> None:
     """Python counts True as 1. Spark's options are texts: there it is a word."""
     faces, _ = KINDS[kind]
     assert {name: read(face, True) for name, face in faces.items()} == dict.fromkeys(faces, REFUSED)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a:b", "a\n", "x" * 129, 5, None])
+def test_what_is_no_name_of_a_consumer_is_none_anywhere(name: Any) -> None:
+    """Also where a consumer is made or run by Python."""
+    faces = {
+        "settings": made(ConsumerSpec, "consumer", feed="shop.order"),
+        "process": lambda value: checked_options(value, "shop.order"),
+        "sensor": task(ChangefeedSensor, "consumer"),
+        "export": task(ChangefeedToParquetOperator, "consumer", path="/out"),
+        "consume": task(ChangefeedConsumeOperator, "consumer", handler=print),
+    }
+    assert {face: read(take, name) for face, take in faces.items()} == dict.fromkeys(faces, REFUSED)
 
 
 SECRET = "hunter2;{}"

@@ -43,7 +43,7 @@ def test_how_a_feed_is_stored_is_checked_as_a_whole() -> None:
     assert FeedStorage("FEEDS", "row").compression == "row"
     with pytest.raises(
         InvalidArgumentError,
-        match=r"filegroup is empty.*compression must be one of page, row, none, not 'zstd'",
+        match=r"filegroup is empty.*compression must be one of page, row, none, or None, not 'zstd'",
     ):
         FeedStorage("", "zstd")
 

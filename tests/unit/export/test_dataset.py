@@ -110,6 +110,7 @@ def test_only_files_of_the_interval_and_the_shards_are_opened(store: ExportStore
         if manifest.unit != ExportUnit.of_window(1, hours(1, 2)[0]):
             corrupt_manifest(store, manifest)
     assert read(store, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
+    assert read(store, "2013-01-01T01:00:00Z", "2013-01-01T02:00:00Z", "1").count_rows() == 10
     with pytest.raises(ManifestError, match="invalid JSON"):
         read(store, START + HOUR, START + 2 * HOUR)
 
@@ -291,8 +292,8 @@ def test_a_path_without_the_feeds_export_is_refused(store: ExportStore, tmp_path
         ({"start": START, "end": START}, "zero length"),
         ({"start": START + HOUR, "end": START}, "ends before it starts"),
         ({"start": "2013-01-01"}, "start: time 2013-01-01T00:00:00 has no time zone"),
-        ({"shards": 12}, "shards must be a list"),
-        ({"shards": []}, "shards is empty"),
+        ({"shards": 12}, "shards: 12 is not a list of shards"),
+        ({"shards": []}, "shards: no shard is named"),
         ({"shards": ["x"]}, "'x' is not a shard"),
         ({"incomplete": "maybe"}, "incomplete must be one of fail, read"),
     ],

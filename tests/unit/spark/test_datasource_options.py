@@ -133,8 +133,8 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         ({"type": ""}, "type is missing: give one of sqlite, mssql"),
         ({"type": "oracle"}, "type 'oracle' holds no feeds: use one of sqlite, mssql"),
         ({"paths": "x"}, "option 'paths' is unknown: did you mean path"),
-        ({"zzz": "x"}, "option 'zzz' is unknown: known are type, feed, shards, "),
-        ({"shards": " , "}, "shards is empty: name some, or leave it out for all"),
+        ({"zzz": "x"}, "option 'zzz' is unknown: known are type, feed, start, end, "),
+        ({"shards": " , "}, "shards: no shard is named: name some, or leave it out for all"),
         ({"shards": "1,a"}, "shards: 'a' is not a shard; expected a whole number or a UUID"),
         ({"end": "soon"}, "end: 'soon' is not a time; expected ISO 8601 with a zone"),
         (
