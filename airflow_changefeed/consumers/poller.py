@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for new events of feeds: all waiters in a process share one poll per database and interval."""
+"""
+Wait for new events of feeds: all waiters in a process share one poll per database and interval.
+
+Consumers wait here in their threads, and Airflow's triggers in their loop.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,19 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
-from airflow_changefeed.sources.base import FeedSource, FeedStatus, NewEvents
+from airflow_changefeed.sources.base import Ask, FeedSource, FeedStatus, NewEvents
 
 #: Seconds between two polls.
 POLL_INTERVAL = 1.0
@@ -28,32 +34,35 @@ POLL_INTERVAL = 1.0
 #: Waits until notified, or for the given seconds.
 Pause = Callable[[threading.Condition, float | None], object]
 
+Result = TypeVar("Result")
+
+#: Makes a waiter's result of what a poll found, in the poller's thread; a false one waits for the next poll.
+Accept = Callable[[FeedSource, FeedStatus], Result]
+
 
 class Poller:
     """
-    Poll feeds for new events in a thread, while anyone is waiting.
+    Poll feeds for new events in a thread of its own, while anyone is waiting.
 
     There is one poll per interval for all waiters, and an immediate one for each first wait. The thread ends
-    when the last watch is closed.
+    when the last watch is closed. A database that hangs holds up this thread alone.
 
-    :param source: whose feeds are polled; :meth:`for_source` shares pollers between sources.
-    :param interval: seconds between two polls, above 0.
+    :param opened: opens the source, in the thread: for the first poll, and again after a poll that failed.
+        Left after the thread's last poll.
+    :param interval: seconds between two polls.
     :param clock: seconds, like ``time.monotonic``.
     :param pause: for tests, which do not wait.
-    :raises InvalidArgumentError: invalid interval.
     """
 
     def __init__(
         self,
-        source: FeedSource,
+        opened: Callable[[], AbstractContextManager[FeedSource]],
         interval: float = POLL_INTERVAL,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Pause = threading.Condition.wait,
     ) -> None:
-        if not interval > 0:
-            raise InvalidArgumentError(f"interval must be more than 0 seconds, not {interval!r}")
-        self._source = source
+        self._opened = opened
         self._interval = interval
         self._clock = clock
         self._pause = pause
@@ -65,25 +74,46 @@ class Poller:
 
     @classmethod
     def for_source(cls, source: FeedSource, interval: float = POLL_INTERVAL) -> Poller:
-        """Return this process's poller for the source's database, login and options."""
+        """
+        Return this process's poller for the source's database, login and options.
+
+        :param interval: seconds between two polls, above 0.
+        :raises InvalidArgumentError: invalid interval.
+        """
+        if not interval > 0:
+            raise InvalidArgumentError(f"interval must be more than 0 seconds, not {interval!r}")
         text = json.dumps([interval, source.describe()], sort_keys=True, default=str)
         # A digest, because a description may contain secrets.
-        key = hashlib.sha256(text.encode()).hexdigest()
+        return cls.shared(hashlib.sha256(text.encode()).hexdigest(), lambda: nullcontext(source), interval)
+
+    @classmethod
+    def shared(
+        cls, key: Hashable, opened: Callable[[], AbstractContextManager[FeedSource]], interval: float
+    ) -> Poller:
+        """Return this process's poller of a key, which says where and how it polls."""
         with _LOCK:
             poller = _POLLERS.get(key)
             if poller is None:
-                poller = _POLLERS[key] = cls(source, interval)
+                poller = _POLLERS[key] = cls(opened, interval)
             return poller
 
-    def watch(self, feed: str, consumer: str | None = None, shards: Sequence[Shard] | None = None) -> Watch:
+    def watch(
+        self,
+        feed: str,
+        consumer: str | None = None,
+        shards: Sequence[Shard] | None = None,
+        *,
+        at_once: bool = True,
+    ) -> Watch:
         """
         Return a watch on a feed; close it, preferably with ``with``.
 
         :param consumer: whose shards are polled even while a writer holds them; its cursors in the
-            database are ignored.
+            database are ignored by :meth:`Watch.wait`.
         :param shards: None for all.
+        :param at_once: poll immediately for its first wait.
         """
-        watch = Watch(self, feed, consumer, shards)
+        watch = Watch(self, feed, consumer, shards, at_once)
         with self._changed:
             self._watches.add(watch)
             if self._thread is None or not self._thread.is_alive():
@@ -91,14 +121,13 @@ class Poller:
                 self._thread.start()
         return watch
 
-    def _enter(self, watch: Watch, after: Mapping[Shard, Ulid]) -> _Waiter:
-        waiter = _Waiter(watch, dict(after))
+    def _enter(self, waiter: _Waiter) -> None:
+        watch = waiter.watch
         with self._changed:
             if watch not in self._watches:
                 raise InvalidArgumentError(f"the watch on feed {watch.feed!r} is closed; open another one")
             self._waiting[waiter] = None
             self._changed.notify_all()
-        return waiter
 
     def _withdraw(self, waiter: _Waiter) -> None:
         with self._changed:
@@ -113,8 +142,22 @@ class Poller:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while (waiters := self._next()) is not None:
-            self._poll(waiters)
+        source: FeedSource | None = None
+        with ExitStack() as stack:
+            while (waiters := self._next()) is not None:
+                asks = list(dict.fromkeys((one.watch.feed, one.watch.consumer) for one in waiters))
+                answers: dict[Ask, FeedStatus | Exception]
+                try:
+                    if source is None:
+                        source = stack.enter_context(self._opened())
+                    answers = dict(zip(asks, source.poll_many(asks), strict=True))
+                except Exception as error:
+                    answers = dict.fromkeys(asks, error)
+                    source = None
+                    stack.close()
+                for one in waiters:
+                    if one.take(source, answers[one.watch.feed, one.watch.consumer]):
+                        self._withdraw(one)
 
     def _next(self) -> list[_Waiter] | None:
         """Wait for the next poll and return its waiters; None if nobody is watching."""
@@ -125,8 +168,10 @@ class Poller:
                     for one in self._waiting:
                         one.watch.is_new = False
                     self._next_poll = self._clock() + self._interval
-                    return list(self._waiting)
-                self._pause(self._changed, seconds)
+                    if due := [one for one in self._waiting if one.is_due()]:
+                        return due
+                else:
+                    self._pause(self._changed, seconds)
             self._thread = None
             return None
 
@@ -138,33 +183,20 @@ class Poller:
             return 0
         return self._next_poll - self._clock()
 
-    def _poll(self, waiters: list[_Waiter]) -> None:
-        asks = list(dict.fromkeys((one.watch.feed, one.watch.consumer) for one in waiters))
-        answers: dict[tuple[str, str | None], FeedStatus | Exception]
-        try:
-            answers = dict(zip(asks, self._source.poll_many(asks), strict=True))
-        except Exception as error:
-            answers = dict.fromkeys(asks, error)
-        for one in waiters:
-            if one.take(answers[one.watch.feed, one.watch.consumer]):
-                self._withdraw(one)
 
-
+@dataclass(eq=False)
 class Watch:
     """
     Wait for new events of a feed, from any thread or event loop; created by :meth:`Poller.watch`.
 
-    :param is_new: whether it has not been polled yet.
+    :param is_new: whether its first wait shall be polled for at once.
     """
 
-    def __init__(
-        self, poller: Poller, feed: str, consumer: str | None, shards: Sequence[Shard] | None
-    ) -> None:
-        self._poller = poller
-        self.feed = feed
-        self.consumer = consumer
-        self.shards = shards
-        self.is_new = True
+    _poller: Poller
+    feed: str
+    consumer: str | None
+    shards: Sequence[Shard] | None
+    is_new: bool
 
     def __enter__(self) -> Watch:
         return self
@@ -192,26 +224,27 @@ class Watch:
         :raises TransientError: a poll failed; wait again.
         :raises InvalidArgumentError: the watch is closed, or the consumer's name is invalid.
         """
-        waiter = self._poller._enter(self, after)
+        waiter = _Waiter(self, partial(_new_events, self.shards, dict(after)))
+        self._poller._enter(waiter)
         try:
             wait([waiter.future], timeout)
             return waiter.future.result() if waiter.future.done() else {}
         finally:
             self._poller._withdraw(waiter)
 
-    async def wait_async(
-        self, after: Mapping[Shard, Ulid], timeout: float | None = None
-    ) -> dict[Shard, NewEvents]:
-        """Wait without blocking the event loop; see :meth:`wait`."""
-        waiter = self._poller._enter(self, after)
-        shown = asyncio.wrap_future(waiter.future)
+    async def poll(self, accept: Accept[Result], skips: int = 0) -> Result:
+        """
+        Return what the next poll found, without blocking the event loop.
+
+        :param accept: makes the result, and may ask the source for more.
+        :param skips: polls that are left out before.
+        :raises Exception: what the poll or ``accept`` raised.
+        """
+        waiter = _Waiter(self, accept, skips)
+        self._poller._enter(waiter)
         try:
-            await asyncio.wait([shown], timeout=timeout)
-            if shown.done():
-                return shown.result()
-            return waiter.future.result() if waiter.future.done() else {}
+            return await asyncio.wrap_future(waiter.future)
         finally:
-            shown.cancel()
             self._poller._withdraw(waiter)
 
 
@@ -220,36 +253,50 @@ class _Waiter:
     """One wait of a watch."""
 
     watch: Watch
-    after: Mapping[Shard, Ulid]
-    future: Future[dict[Shard, NewEvents]] = field(default_factory=Future)
+    accept: Accept[Any]
+    skips: int = 0
+    future: Future[Any] = field(default_factory=Future)
 
-    def take(self, found: FeedStatus | Exception) -> bool:
-        """Take a poll's result and return whether it ends the wait."""
-        if isinstance(found, Exception):
-            with suppress(InvalidStateError):
-                self.future.set_exception(_own(found))
-            return True
-        new_events = self._new_events(found)
-        if new_events:
-            self.finish(new_events)
-        return bool(new_events)
+    def is_due(self) -> bool:
+        """Return whether the poll that comes now is for this wait, or count it as skipped."""
+        self.skips -= 1
+        return self.skips < 0
 
-    def finish(self, new_events: dict[Shard, NewEvents]) -> None:
+    def take(self, source: FeedSource | None, found: FeedStatus | Exception) -> bool:
+        """
+        Take a poll's result and return whether it ends the wait.
+
+        :param source: that was polled; None if the poll failed.
+        """
+        result: Any = found
+        if source is not None and not isinstance(found, Exception):
+            try:
+                result = self.accept(source, found)
+            except Exception as error:
+                result = error
+        if result:
+            self.finish(result)
+        return bool(result)
+
+    def finish(self, result: Any) -> None:
         """End the wait; the waiter may be gone."""
         with suppress(InvalidStateError):
-            self.future.set_result(new_events)
+            if isinstance(result, Exception):
+                self.future.set_exception(_own(result))
+            else:
+                self.future.set_result(result)
 
-    def _new_events(self, found: FeedStatus) -> dict[Shard, NewEvents]:
-        new_events = {}
-        for shard in found.shards:
-            if self.watch.shards is not None and shard not in self.watch.shards:
-                continue
-            head = found.heads.get(shard)
-            is_beyond = head is not None and head > self.after.get(shard, Ulid.MIN)
+
+def _new_events(
+    shards: Sequence[Shard] | None, after: Mapping[Shard, Ulid], _: FeedSource, found: FeedStatus
+) -> dict[Shard, NewEvents]:
+    """Return what is beyond cursors of one's own, of some shards."""
+    polled = []
+    for shard in found.shards:
+        if shards is None or shard in shards:
             has_outbox = shard in found.new_events and found.new_events[shard].has_outbox
-            if is_beyond or has_outbox:
-                new_events[shard] = NewEvents(shard, head if is_beyond else None, has_outbox)
-        return new_events
+            polled.append((shard, found.heads.get(shard), has_outbox, after.get(shard)))
+    return FeedStatus.of(found.at, polled).new_events
 
 
 def _own(error: Exception) -> Exception:
@@ -261,7 +308,7 @@ def _own(error: Exception) -> Exception:
     return own
 
 
-_POLLERS: WeakValueDictionary[str, Poller] = WeakValueDictionary()
+_POLLERS: WeakValueDictionary[Hashable, Poller] = WeakValueDictionary()
 _LOCK = threading.Lock()
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,21 +11,6 @@ from typing import Any
 from airflow_changefeed.core.feed import Shard, check_known_shards, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.base import FeedReader, FeedStatus, NewEvents
-
-
-@dataclass(frozen=True)
-class Watch:
-    """
-    What a sensor waits for.
-
-    :param shards: None for all.
-    :param window_end: exclusive end of the window that is waited for; None waits for new events alone.
-    """
-
-    feed: str
-    consumer: str
-    shards: Sequence[Shard] | None = None
-    window_end: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -74,44 +59,27 @@ def poll(
     :raises FeedNotFoundError: the database has no such feed.
     :raises ShardNotFoundError: a given shard never had an event, and its window has ended.
     """
-    (found,) = poll_many(source, [Watch(feed, consumer, shards, window_end)])
-    if isinstance(found, Exception):
-        raise found
-    return found
+    return poll_result(source, source.poll(feed, consumer), feed, shards, window_end)
 
 
-def poll_many(source: FeedReader, watches: Sequence[Watch]) -> list[PollResult | Exception]:
+def poll_result(
+    source: FeedReader,
+    found: FeedStatus,
+    feed: str,
+    shards: Sequence[Shard] | None = None,
+    window_end: datetime | None = None,
+) -> PollResult:
     """
-    Poll for the new events of many consumers at once, as :func:`poll` does for one.
+    Say of a poll's status what :func:`poll` says.
 
-    :return: what was found, or what :func:`poll` would raise, in the order of the watches.
-    :raises ConnectionNotUsableError: there is no way into the database.
-    :raises SourceUnavailableError: the database did not answer.
+    :raises ShardNotFoundError: as :func:`poll`.
     """
-    known: dict[str, list[Shard]] = {}
-
-    def shards_of(feed: str) -> list[Shard]:
-        if feed not in known:
-            known[feed] = [status.shard for status in source.shards(feed)]
-        return known[feed]
-
-    statuses = source.poll_many([(watch.feed, watch.consumer) for watch in watches])
-    return [_poll_result(watch, found, shards_of) for watch, found in zip(watches, statuses, strict=True)]
-
-
-def _poll_result(
-    watch: Watch, found: FeedStatus | Exception, shards_of: Callable[[str], list[Shard]]
-) -> PollResult | Exception:
-    if isinstance(found, Exception):
-        return found
-    new_events, shards = found.new_events, watch.shards
-    has_ended = watch.window_end is not None and found.at >= watch.window_end
+    new_events = found.new_events
+    has_ended = window_end is not None and found.at >= window_end
     if shards is not None:
         new_events = {shard: one for shard, one in new_events.items() if shard in shards}
         if has_ended and not new_events and not set(shards) <= set(found.shards):
-            try:
-                # Read again, because a poll skips shards that are locked.
-                check_known_shards(watch.feed, shards, shards_of(watch.feed), "wait for")
-            except Exception as error:
-                return error
+            # Read again, because a poll skips shards that are locked.
+            known = [status.shard for status in source.shards(feed)]
+            check_known_shards(feed, shards, known, "wait for")
     return PollResult(new_events, found.after, has_ended)

@@ -3,28 +3,59 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
-from contextlib import aclosing
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, suppress
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from structlog.contextvars import clear_contextvars
 
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
     InvalidArgumentError,
     TerminalError,
-    TransientError,
     error_text,
     own_error,
 )
-from airflow_changefeed.triggers.changefeed_polls import WAITING, Found, Watcher, polls
+
+# The triggerer imports this module in its loop, so what a poll needs is imported in a thread.
+if TYPE_CHECKING:
+    from airflow_changefeed.consumers.poller import Watch
+    from airflow_changefeed.cursors.new_events import PollResult
+    from airflow_changefeed.sources.base import FeedSource, FeedStatus
 
 #: Polls that may fail in a row before the task is failed, for Airflow to retry it.
 MOST_FAILURES = 10
 #: Maximum doublings of a pause; no sensor's timeout is longer.
 _MOST_DOUBLINGS = 30
+_IMPORTS = (
+    "airflow_changefeed.consumers.poller",
+    "airflow_changefeed.cursors.new_events",
+    "airflow_changefeed.hooks.changefeed",
+    "airflow_changefeed.sources.mssql",
+    "airflow_changefeed.sources.sqlite",
+)
+
+
+@cache
+def _imported() -> Future[None]:
+    """
+    Import what polls need, in one thread before there are others.
+
+    The starter of a thread waits until it runs: beside threads that import, for longer than the loop may.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="changefeed-import").submit(_import)
+
+
+def _import() -> None:
+    # What fails here fails again in a poll, which reports it.
+    with suppress(Exception):
+        for name in _IMPORTS:
+            import_module(name)
 
 
 class ChangefeedTrigger(BaseEventTrigger):
@@ -96,29 +127,12 @@ class ChangefeedTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll alone, as ``dags test`` does, until there is something or polling is pointless."""
-        key = object()
-        async with aclosing(self._polls(key)) as stream:
-            yield await self._event(key, stream)
-
-    def shared_stream_key(self) -> Hashable:
-        """Return the key of triggers that share polls: the connection's name, never its content."""
-        return ("airflow_changefeed", self.changefeed_conn_id, self.lock_timeout, self.pause(0))
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Found]:
-        """Poll for all triggers of a key; ``kwargs`` are those of any one of them."""
-        # The log lines of these polls are the triggerer's: the log of the first trigger, which opened the
-        # stream, ends with it.
-        clear_contextvars()
-        one = cls(**kwargs)
-        async with aclosing(one._polls(one.shared_stream_key())) as stream:
-            async for found in stream:
-                yield found
-
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Found]) -> AsyncIterator[TriggerEvent]:
-        """Wait for this trigger's event among those of the shared stream."""
-        yield await self._event(self.shared_stream_key(), shared_stream)
+        """Poll, together with others, until there is something or polling is pointless."""
+        # Shielded, because others wait for it too.
+        await asyncio.shield(asyncio.wrap_future(_imported()))
+        with self._watch() as watch:
+            payload = await self._wait(watch)
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
     def pause(self, polls: int) -> float:
         """
@@ -131,41 +145,49 @@ class ChangefeedTrigger(BaseEventTrigger):
         seconds = max(self.poke_interval, 1.0) * 2.0 ** min(polls, _MOST_DOUBLINGS)
         return seconds if self.max_wait is None else min(seconds, self.max_wait)
 
-    def _polls(self, key: Hashable) -> AsyncGenerator[Found, None]:
-        return polls(key, self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+    def _watch(self) -> Watch:
+        from airflow_changefeed.consumers.poller import Poller
 
-    async def _event(self, key: Hashable, stream: AsyncIterator[Found]) -> TriggerEvent:
-        watcher = Watcher(self.feed, self.consumer, self.shards, self.window_end)
-        WAITING[watcher] = key
-        try:
-            payload = await self._wait(watcher, stream)
-        finally:
-            del WAITING[watcher]
-        return TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
+        # By the connection's name, never its content. The sensor has just polled: no need to do so at once.
+        key = ("airflow_changefeed", self.changefeed_conn_id, self.lock_timeout, self.pause(0))
+        poller = Poller.shared(key, self._source, self.pause(0))
+        return poller.watch(self.feed, self.consumer, at_once=False)
 
-    async def _wait(self, watcher: Watcher, stream: AsyncIterator[Found]) -> dict[str, Any]:
-        number = failures = 0
-        async for found in stream:
-            if watcher not in found:
-                continue
-            poll_result = found[watcher]
-            if isinstance(poll_result, Exception):
+    def _source(self) -> AbstractContextManager[FeedSource]:
+        """Ask for the connection, in a thread: there, unlike in the loop, it can be read safely."""
+        from airflow_changefeed.hooks.changefeed import ChangefeedHook
+
+        return closing(ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source())
+
+    def _poll_result(self, source: FeedSource, found: FeedStatus) -> PollResult:
+        from airflow_changefeed.core.feed import parse_shard
+        from airflow_changefeed.core.times import parse_time
+        from airflow_changefeed.cursors.new_events import poll_result
+
+        shards = [parse_shard(shard) for shard in self.shards] if self.shards is not None else None
+        window_end = parse_time(self.window_end) if self.window_end is not None else None
+        return poll_result(source, found, self.feed, shards, window_end)
+
+    async def _wait(self, watch: Watch) -> dict[str, Any]:
+        failures = number = skips = 0
+        while True:
+            try:
+                found = await watch.poll(self._poll_result, skips)
+            except Exception as error:
                 failures += 1
-                if self._is_final(poll_result, failures):
-                    return _failed(poll_result)
-                self._log_failure(poll_result, failures)
-            elif poll_result.is_ready:
-                return {
-                    "status": "ready",
-                    "new_events": poll_result.to_dict(),
-                    "has_ended": poll_result.has_ended,
-                }
+                if self._is_final(error, failures):
+                    return {"status": "failed", "error": error_text(error)}
+                self._log_failure(error, failures)
             else:
+                if found.is_ready:
+                    return {
+                        "status": "ready",
+                        "new_events": found.to_dict(),
+                        "has_ended": found.has_ended,
+                    }
                 failures = 0
-            watcher.skips = self._skips(number)
+            skips = self._skips(number)
             number += 1
-        # Airflow ends a stream whose polls raised an error; ours never raise.
-        raise TransientError(f"polls of feed {self.feed!r} have ended: retry", feed=self.feed)
 
     def _skips(self, polls: int) -> int:
         """Return how many polls are skipped in a pause before the one that ends it."""
@@ -210,7 +232,3 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
         "triggerer and workers, then clear the task",
         event=event,
     )
-
-
-def _failed(error: Exception) -> dict[str, Any]:
-    return {"status": "failed", "error": error_text(error)}

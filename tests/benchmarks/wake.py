@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from airflow_changefeed.cursors.new_events import Watch, poll, poll_many
-from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.cursors.new_events import poll
+from airflow_changefeed.sources.base import Ask, FeedSource
 from tests.benchmarks.figures import Chapter, Figure, Target
 from tests.integration.contract.bench import set_up
 from tests.integration.contract.engines import Table, expected_engines, open_engine
@@ -30,12 +30,12 @@ def run(folder: Path) -> Chapter:
                 head = bench.events(1)[-1].ulid
                 for consumer in _consumers():
                     source.begin_consumer(consumer, feed, {1: head}, by="benchmark")
-            watches = [
-                Watch(f"wake.Feed{number}", consumer) for consumer in _consumers() for number in range(FEEDS)
+            asks: list[Ask] = [
+                (f"wake.Feed{number}", consumer) for consumer in _consumers() for number in range(FEEDS)
             ]
-            together = _median(partial(poll_many, source, watches))
-            alone = _median(partial(_poll_alone, source, watches[:FEEDS]))
-            asked = engine.asked(partial(poll_many, watches=watches))
+            together = _median(partial(_poll_together, source, asks))
+            alone = _median(partial(_poll_alone, source, asks[:FEEDS]))
+            asked = engine.asked(partial(_poll_together, asks=asks))
         figures += [
             Figure(f"{name}: one poll for {WATCHERS:,} watchers of {FEEDS} feeds", 0, together),
             Figure(f"{name}: a poll for each of {FEEDS} watchers, one of each feed", 0, alone),
@@ -50,9 +50,13 @@ def _consumers() -> list[str]:
     return [f"consumer {number}" for number in range(WATCHERS // FEEDS)]
 
 
-def _poll_alone(source: FeedSource, watches: Sequence[Watch]) -> None:
-    for watch in watches:
-        poll(source, watch.feed, watch.consumer)
+def _poll_together(source: FeedSource, asks: Sequence[Ask]) -> None:
+    source.poll_many(asks)
+
+
+def _poll_alone(source: FeedSource, asks: Sequence[Ask]) -> None:
+    for feed, consumer in asks:
+        poll(source, feed, consumer or "")
 
 
 def _median(work: Callable[[], object]) -> float:

@@ -26,12 +26,14 @@ from airflow_changefeed.exceptions import (
     error_text,
 )
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger, read_event
-from airflow_changefeed.triggers.changefeed_polls import MOST_POLLS
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.feeds import play, raiser
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
 
 LOST = SourceUnavailableError("the connection broke")
+
+#: Triggers that hang together.
+WAITING = 24
 
 
 def trigger(**more: Any) -> ChangefeedTrigger:
@@ -65,7 +67,6 @@ def test_the_loop_imports_next_to_nothing() -> None:
         "airflow_changefeed.exceptions",
         "airflow_changefeed.triggers",
         "airflow_changefeed.triggers.changefeed",
-        "airflow_changefeed.triggers.changefeed_polls",
     ]
 
 
@@ -199,7 +200,7 @@ def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
     async def hang() -> list[Any]:
         with closing(locked(database)):
             more = {"lock_timeout": 250.0}
-            waits = [asyncio.create_task(event_of(trigger(**more))) for _ in range(3 * MOST_POLLS)]
+            waits = [asyncio.create_task(event_of(trigger(**more))) for _ in range(WAITING)]
             for _ in range(3):
                 await asyncio.sleep(0)
             await asyncio.to_thread(int)
@@ -211,7 +212,7 @@ def test_looks_that_hang_hold_up_nobody_else(database: str) -> None:
         return await asyncio.gather(*waits)
 
     events = asyncio.run(hang())
-    assert len(events) == 3 * MOST_POLLS - 2
+    assert len(events) == WAITING - 2
     assert {event["status"] for event in events} == {"ready"}
 
 

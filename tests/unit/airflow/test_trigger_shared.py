@@ -19,14 +19,11 @@ from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ShardNotFoundError, SourceUnavailableError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES, read_event
-from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
 from tests.unit.airflow.feeds import play, raiser
 from tests.unit.airflow.test_sensor import FAR, consume_all, poke, sensor
 from tests.unit.airflow.test_trigger import LOST, event_of, trigger
 from tests.unit.airflow.virtual import Triggerer, VirtualLoop, run
-
-pytestmark = since("3.3", "shared streams of triggers")
 
 #: Seconds between polls, of the loop's own time.
 INTERVAL = 60.0
@@ -70,7 +67,7 @@ def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
             triggerer.start(waiting)
             await asyncio.sleep(0.3)
         await asyncio.sleep(10 * INTERVAL)
-        assert (triggerer.streams, triggerer.payloads) == (1, {})
+        assert (len(triggerer.keys), triggerer.payloads) == (1, {})
         for feed in feeds:
             announce(database, feed)
         await triggerer.end()
@@ -78,7 +75,7 @@ def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
 
     with patch("sqlite3.connect", counted):
         triggerer = run(wait(), loop)
-    assert triggerer.streams == 0
+    assert len(triggerer.keys) == 0
     assert len(triggerer.payloads) == 1000
     assert all(list(read_event(payload)[0]) == ["0"] for payload in triggerer.payloads.values())
     assert len(asked) > 10
@@ -105,7 +102,7 @@ def test_each_gets_its_own_news(database: str) -> None:
         await asyncio.wait([triggerer.tasks[number] for number in others])
         for number in never:
             await triggerer.stop(number)
-        assert (triggerer.streams, set(triggerer.payloads)) == (0, {ended, *others})
+        assert (len(triggerer.keys), set(triggerer.payloads)) == (0, {ended, *others})
         return triggerer.payloads
 
     first, *others = run(wait()).values()
@@ -193,9 +190,9 @@ def test_the_last_to_leave_closes_the_source(database: str, monkeypatch: pytest.
         first, second = triggerer.start(trigger(**more)), triggerer.start(trigger(**more))
         await asyncio.sleep(3 * INTERVAL)
         await triggerer.stop(first)
-        assert (triggerer.streams, scripted.closed.is_set()) == (1, False)
+        assert (len(triggerer.keys), scripted.closed.is_set()) == (1, False)
         await triggerer.stop(second)
-        assert triggerer.streams == 0
+        assert len(triggerer.keys) == 0
         assert await asyncio.to_thread(scripted.closed.wait, 60)
         third = triggerer.start(trigger(**more))
         await asyncio.sleep(3 * INTERVAL)
@@ -225,16 +222,32 @@ def test_what_is_shared_is_told_apart_without_secrets(database: str, monkeypatch
     """By the connection's name and by how one polls; feeds, consumers and windows may differ."""
     secret = {"conn_type": "sqlite", "host": database, "login": "reader", "password": "hunter2"}
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(secret))
-    key = trigger().shared_stream_key()
-    assert (
-        trigger(feed="a", consumer="b", shards=["1"], window_end="2013-01-01T00:00:00Z").shared_stream_key()
-        == key
-    )
-    for more in ({"changefeed_conn_id": "other"}, {"lock_timeout": 5}, {"poke_interval": 7}):
-        assert trigger(**more).shared_stream_key() != key
-    assert "changefeed_default" in repr(key)
-    assert "hunter2" not in repr(key)
-    assert database not in repr(key)
+    consume_all(database)
+    more = {"poke_interval": INTERVAL}
+    others = ({"changefeed_conn_id": "other"}, {"lock_timeout": 5}, {"poke_interval": 7})
+
+    async def wait() -> str:
+        triggerer = Triggerer()
+        numbers = [
+            triggerer.start(trigger(**more)),
+            triggerer.start(
+                trigger(feed="a", consumer="b", shards=["1"], window_end=format_time(FAR), **more)
+            ),
+        ]
+        await asyncio.sleep(0.1)
+        assert len(triggerer.keys) == 1
+        numbers += [triggerer.start(trigger(**{**more, **other})) for other in others]
+        await asyncio.sleep(0.1)
+        assert len(triggerer.keys) == 4
+        keys = repr(triggerer.keys)
+        for number in numbers:
+            await triggerer.stop(number)
+        return keys
+
+    keys = run(wait())
+    assert "changefeed_default" in keys
+    assert "hunter2" not in keys
+    assert database not in keys
 
 
 def test_the_end_of_a_window_ends_each_in_its_turn(database: str) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+import threading
+from collections.abc import Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from unittest.mock import patch
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.triggers.base import BaseTrigger
+
+from airflow_changefeed.consumers import poller as poller_module
+from airflow_changefeed.consumers.poller import Poller
 
 Result = TypeVar("Result")
 
@@ -25,17 +30,30 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.at_work: set[Future[Any]] = set()
+        #: With the time until which each pauses, if for a time.
+        self.pollers: WeakKeyDictionary[Poller | None, float | None] = WeakKeyDictionary()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for files and threads; where nobody works and there is a time to wait for, let it come."""
-        if timeout is None or timeout <= 0:
+        if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        is_at_work = any(not work.done() for work in self.at_work)
-        ready = super().select(_GRACE if is_at_work else 0)
+        pauses = [until for poller, until in self.pollers.items() if poller._thread and until is not None]
+        is_at_work = any(not work.done() for work in self.at_work) or any(map(_is_polling, self.pollers))
+        times = [*pauses, *([] if timeout is None else [self.now + timeout])]
+        ready = super().select(_GRACE if is_at_work else 0 if times else None)
         if not ready and not is_at_work:
             self.at_work.clear()
-            self.now += timeout
+            self.now = max(self.now, min(times))
+            for poller, until in self.pollers.items():
+                if until is not None and until <= self.now:
+                    with poller._changed:
+                        poller._changed.notify_all()
         return ready
+
+
+def _is_polling(poller: Poller) -> bool:
+    """Whether its thread runs, or was told to."""
+    return poller._thread is not None and not poller._changed._waiters  # type: ignore[attr-defined]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -51,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(coroutine: Coroutine[Any, Any, Result], loop: VirtualLoop | None = None) -> Result:
-    """Run a coroutine in a virtual loop, whose clock stands still while threads work."""
+    """Run a coroutine in a virtual loop, whose clock stands still while threads and pollers work."""
     loop = loop or VirtualLoop()
     submit, at_work = ThreadPoolExecutor.submit, loop.jumping.at_work
 
@@ -60,8 +78,26 @@ def run(coroutine: Coroutine[Any, Any, Result], loop: VirtualLoop | None = None)
         at_work.add(work)
         return work
 
+    begin, pollers = Poller.__init__, loop.jumping.pollers
+
+    def begun(poller: Poller, *arguments: Any) -> None:
+        # Weak, as a poller shall end with its last watch.
+        paused = ref(poller)
+
+        def pause(condition: threading.Condition, seconds: float | None) -> None:
+            # Rounded up, as a pause never ends early.
+            pollers[paused()] = None if seconds is None else loop.time() + seconds + 1e-6
+            condition.wait()
+
+        pollers[poller] = None
+        begin(poller, *arguments, clock=loop.time, pause=pause)
+
     try:
-        with patch.object(ThreadPoolExecutor, "submit", submitted):
+        with (
+            patch.object(ThreadPoolExecutor, "submit", submitted),
+            patch.object(Poller, "__init__", begun),
+            patch.object(poller_module, "_POLLERS", WeakValueDictionary()),
+        ):
             return loop.run_until_complete(coroutine)
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -69,7 +105,7 @@ def run(coroutine: Coroutine[Any, Any, Result], loop: VirtualLoop | None = None)
 
 
 class Triggerer:
-    """Airflow's runner of triggers, which shares their streams, without the process around it."""
+    """Airflow's runner of triggers, without the process around it."""
 
     def __init__(self) -> None:
         self.runner = TriggerRunner()
@@ -100,6 +136,6 @@ class Triggerer:
         return dict(fired)
 
     @property
-    def streams(self) -> int:
-        """How many streams are shared at this moment."""
-        return len(self.runner._shared_streams._groups)
+    def keys(self) -> list[Hashable]:
+        """What the pollers that are at work at this moment are shared by."""
+        return [key for key, poller in poller_module._POLLERS.items() if poller._watches]

@@ -11,15 +11,17 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.consumers.poller import Poller
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedNotFoundError, InvalidArgumentError, SourceUnavailableError
-from airflow_changefeed.sources.base import Ask, FeedStatus
+from airflow_changefeed.sources.base import Ask, FeedSource, FeedStatus, NewEvents
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 FEEDS = ("a.First", "a.Second")
@@ -106,7 +108,7 @@ def source(path: str, clock: Clock) -> WatchedSource:
 @pytest.fixture
 def poller(source: WatchedSource, clock: Clock) -> Poller:
     """Give a poller that polls every ten seconds of the clock."""
-    return Poller(source, 10, clock=clock, pause=clock.pause)
+    return Poller(partial(nullcontext, source), 10, clock=clock, pause=clock.pause)
 
 
 @pytest.fixture
@@ -302,19 +304,23 @@ def test_a_look_that_fails_is_told_to_all_who_wait(
 def test_a_loop_waits_without_being_held_up(poller: Poller, source: WatchedSource, path: str) -> None:
     """For new events, for its time, for an error, and until it is cancelled; others wait beside it."""
 
+    def new_events(_: FeedSource, found: FeedStatus) -> dict[Shard, NewEvents]:
+        return found.new_events
+
     async def wait() -> None:
         with poller.watch(FEEDS[0], "reader") as watch, poller.watch("a.Gone", None) as gone:
-            waits = [asyncio.create_task(watch.wait_async({})) for _ in range(3)]
-            assert await watch.wait_async({}, 0.001) == {}
+            waits = [asyncio.create_task(watch.poll(new_events)) for _ in range(3)]
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(watch.poll(new_events), 0.001)
             with pytest.raises(FeedNotFoundError, match=r"a\.Gone"):
-                await gone.wait_async({})
+                await gone.poll(new_events)
             waits[0].cancel()
             await asyncio.wait(waits[:1])
             assert waits[0].cancelled()
             announce(path)
             with poller.watch(FEEDS[0], "newcomer") as newcomer:
-                assert set(await newcomer.wait_async({})) == {0}
-            assert [set(new_events) for new_events in await asyncio.gather(*waits[1:])] == [{0}, {0}]
+                assert set(await newcomer.poll(new_events)) == {0}
+            assert [set(found) for found in await asyncio.gather(*waits[1:])] == [{0}, {0}]
 
     asyncio.run(wait())
     gc.collect()
