@@ -179,7 +179,8 @@ class FeedControl(Protocol):
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
     ) -> list[Purged]:
         """
-        Remove old events from the feed, in batches; the event table is not touched.
+        Remove old events from the feed, in batches; the event table is not touched: of a feed of serialized
+        writers, which has its events there, it is only recorded that they are no longer guaranteed.
 
         Purges up to ``floor(before)``, but not into an unsealed window, and no event that is younger than the
         feed's ``max_hold`` and that a consumer has not acknowledged, or that came after the begin of a

@@ -24,6 +24,7 @@ from airflow_changefeed.exceptions import (
     LockTimeoutError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
+from airflow_changefeed.sources.messages import no_capture, no_table
 from airflow_changefeed.sources.mssql.capture.info import load_captures
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
@@ -33,7 +34,6 @@ from airflow_changefeed.sources.mssql.feed.catalog import users_tables
 from airflow_changefeed.sources.mssql.install.setup import install_where_missing
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
-from airflow_changefeed.sources.near import no_capture, no_table
 
 #: Of a call that records rows.
 _RECORD_SECONDS = 5.0

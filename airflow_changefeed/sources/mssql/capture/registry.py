@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureGap, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
+from airflow_changefeed.sources.messages import no_capture
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 from airflow_changefeed.sources.mssql.names import as_time, literal, quote
-from airflow_changefeed.sources.near import no_capture
 
 Row = Mapping[str, Any]
 #: For a gap before the first seal; a naive datetime2 in UTC.

@@ -15,12 +15,12 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
+from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.feed.reader import MAX_BATCH_ROWS
 from airflow_changefeed.sources.mssql.names import as_time, without_zone
 from airflow_changefeed.sources.mssql.procedures import call
 
@@ -62,8 +62,7 @@ class MssqlSnapshots:
         from airflow_changefeed.sources.mssql.capture.table import load_table
         from airflow_changefeed.sources.mssql.capture.table_query import TableQuery, stream_range
 
-        if not 1 <= batch_rows <= MAX_BATCH_ROWS:
-            raise InvalidArgumentError(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+        check_count("batch_rows", batch_rows, MAX_BATCH_ROWS)
         bulk = self.database.for_bulk_reads()
         with bulk.connect(feed=feed) as session:
             if bulk is not self.database:

@@ -11,7 +11,7 @@ from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerNotFoundError
+from airflow_changefeed.sources.messages import known_consumer
 from airflow_changefeed.sources.mssql.consumers.cursors import MssqlCursors, in_order
 from airflow_changefeed.sources.mssql.consumers.session import MssqlConsumerSession
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
@@ -51,15 +51,7 @@ class MssqlConsumers(MssqlCursors):
         return [consumer_info(row) for row in rows]
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
-        known = {info.spec.consumer: info for info in self.consumers(feed)}
-        if consumer not in known:
-            raise ConsumerNotFoundError(
-                f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "
-                "Correct the name, or create the consumer first",
-                consumer=consumer,
-                feed=feed,
-            )
-        return known[consumer]
+        return known_consumer(consumer, feed, self.consumers(feed))
 
     def open_session(self, consumer: str, feed: str) -> MssqlConsumerSession:
         self.consumer(consumer, feed)

@@ -16,6 +16,7 @@ from airflow_changefeed.exceptions import (
     PermissionDeniedError,
     SourceUnavailableError,
 )
+from airflow_changefeed.sources.messages import old_outbox
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
@@ -35,7 +36,6 @@ from airflow_changefeed.sources.mssql.install.objects import (
 )
 from airflow_changefeed.sources.mssql.install.versions import registered
 from airflow_changefeed.sources.mssql.names import as_time, quote, split_name
-from airflow_changefeed.sources.outbox import old_outbox
 
 #: Engine editions of SQL Server on premises, and its first supported major version: a server with a lower one
 #: imitates it, and reports less.

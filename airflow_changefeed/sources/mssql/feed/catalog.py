@@ -10,6 +10,7 @@ from typing import Any
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
+from airflow_changefeed.sources.messages import no_feed
 from airflow_changefeed.sources.mssql.capture.registry import (
     Registry,
     is_of_capture,
@@ -23,7 +24,6 @@ from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed
 from airflow_changefeed.sources.mssql.feed.types import declared
 from airflow_changefeed.sources.mssql.install.versions import note_schemas, registered
 from airflow_changefeed.sources.mssql.names import as_time, quote
-from airflow_changefeed.sources.near import no_feed
 
 #: Sets the variable of :func:`registry_sql` for ``@feed``; of no feed to -1.
 _ITS_CAPTURE = "declare @feed_id int = isnull((select feed_id from {}.[feeds] where name = @feed), -1);"

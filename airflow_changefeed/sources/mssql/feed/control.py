@@ -8,15 +8,13 @@ from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base_control import Purged
+from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
 from airflow_changefeed.sources.mssql.names import as_ulid, without_zone
-
-_MAX_BATCH_ROWS = 1_000_000
 
 
 class MssqlControl:
@@ -39,12 +37,7 @@ class MssqlControl:
     def purge(
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
     ) -> list[Purged]:
-        """
-        A feed of serialized writers keeps its events in the user's own table: the purge only records that
-        they are no longer guaranteed, and the user may delete them.
-        """
-        if not 1 <= batch_rows <= _MAX_BATCH_ROWS:
-            raise InvalidArgumentError(f"batch_rows must be 1 to {_MAX_BATCH_ROWS}, not {batch_rows}")
+        check_count("batch_rows", batch_rows, MAX_BATCH_ROWS)
         arguments = {
             "before": without_zone(before),
             "batch_rows": batch_rows,

@@ -11,7 +11,8 @@ from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
 from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
+from airflow_changefeed.exceptions import ChangefeedError
+from airflow_changefeed.sources.messages import check_overview
 from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.retry import may_pass
@@ -22,8 +23,6 @@ from airflow_changefeed.sources.mssql.feed.calls import Record, call_results, re
 from airflow_changefeed.sources.mssql.feed.catalog import check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal
-
-MAX_SHARDS = 100_000
 
 #: Returns a row with the index of each feed that the login may read, then the results of its procedure; after
 #: one that fails, a row in a column of its own. The text is constant, so that the server plans it once.
@@ -62,12 +61,7 @@ class MssqlOverview:
     def overview(
         self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
     ) -> list[FeedOverview]:
-        problems = []
-        if first_shard < 0:
-            problems.append(f"first_shard must be 0 or more, not {first_shard}")
-        if not 0 <= shards <= MAX_SHARDS:
-            problems.append(f"shards must be 0 to {MAX_SHARDS}, not {shards}")
-        InvalidArgumentError.collect("overview", problems)
+        check_overview(first_shard, shards)
 
         def question(session: Session) -> list[FeedOverview]:
             found = self._found(session, feeds)

@@ -12,10 +12,10 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, ReplicaBehindError
 from airflow_changefeed.sources.arrow import check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.sources.messages import check_purged_upto
 from airflow_changefeed.sources.mssql.capture.query import range_query
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.feed.arrow import Recheck, computed, plan_batches, stream
-from airflow_changefeed.sources.mssql.feed.bounds import check_purged
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 
 if TYPE_CHECKING:
@@ -80,11 +80,18 @@ class RangeStream:
                         )
                         yield batch
             # A purge in between would have left rows out (ADR 0001, R12).
-            check_purged(session, found, self.shard, self._begin)
+            self._next_ulid(session, found, self._begin)
+
+    def _next_ulid(self, session: Session, feed: MssqlFeed, after: Ulid) -> Ulid:
+        """Return the lowest ULID that may still be assigned, unless events after a position were purged."""
+        sql, values = feed.call("shard_bounds", {"shard_id": feed.to_sql(self.shard)})
+        (row,) = session.records(sql, *values)
+        check_purged_upto(feed.name, self.shard, after, Ulid.of_bytes(row["purged_upto"]))
+        return Ulid.of_bytes(row["next_ulid"])
 
     def _bound(self, session: Session, feed: MssqlFeed) -> None:
         """Take the bound below which everything is committed; what comes while this reads stays out of it."""
-        last = check_purged(session, feed, self.shard, self.range.after).previous()
+        last = self._next_ulid(session, feed, self.range.after).previous()
         # A secondary that has seen the seal has seen all that was committed before it (ADR 0005, R10). A
         # primary that went back since the bound was taken is one that lost what it had.
         if (self._bulk is not self.database or self._is_bounded) and last < self.range.upto:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
+from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_stream
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, call_results
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Answer = TypeVar("Answer")
-
-MAX_PARTS = 10_000
-MAX_BATCH_ROWS = 1_000_000
-ON_MISSING = ("fail", "keys_only")
 
 
 class MssqlReader:
@@ -98,8 +94,7 @@ class MssqlReader:
         return answers(asks, self.database.ask(lambda session: poll(session, schema, wanted), **facts))
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
-        if not 1 <= page_size <= MAX_PAGE_SIZE:
-            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+        check_count("page_size", page_size, MAX_PAGE_SIZE, " rows")
 
         def page(session: Session, found: MssqlFeed) -> Page:
             arguments = {
@@ -146,7 +141,7 @@ class MssqlReader:
     ) -> Iterator[pa.RecordBatch]:
         from airflow_changefeed.sources.mssql.feed.ranges import RangeStream
 
-        _check_stream_options(batch_rows, on_missing)
+        check_stream(batch_rows, on_missing)
         yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
@@ -172,8 +167,7 @@ def split(
     session: Session, found: MssqlFeed, shard: Shard, range_: UlidRange, parts: int, rows: int | None
 ) -> list[RangePart]:
     """Split a range into parts of about the same number of events."""
-    if not 1 <= parts <= MAX_PARTS:
-        raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+    check_count("parts", parts, MAX_PARTS)
     arguments = {
         "shard_id": found.to_sql(shard),
         "after": range_.after.bytes,
@@ -202,15 +196,6 @@ def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
         )
         for row in by_shard(rows)
     ]
-
-
-def _check_stream_options(batch_rows: int, on_missing: str) -> None:
-    problems = []
-    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
-        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
-    if on_missing not in ON_MISSING:
-        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
-    InvalidArgumentError.collect("stream", problems)
 
 
 def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import FOREVER, FeedInfo, FeedKind, FeedStorage, check_settings
 from airflow_changefeed.exceptions import FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.base_control import Installed
+from airflow_changefeed.sources.messages import no_table
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds, users_tables
@@ -20,7 +21,6 @@ from airflow_changefeed.sources.mssql.install.upgrade import (
 )
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
-from airflow_changefeed.sources.near import no_table
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -15,7 +15,7 @@ from airflow_changefeed.core.capture import CaptureSpec, OnDdl, Operation, Table
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
-from airflow_changefeed.sources.near import no_table
+from airflow_changefeed.sources.messages import no_table
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote, users_tables
 from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of

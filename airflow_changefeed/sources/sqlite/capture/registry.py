@@ -24,7 +24,7 @@ from airflow_changefeed.core.capture import (
 from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.sources.near import no_capture
+from airflow_changefeed.sources.messages import no_capture
 
 #: Table of captures; missing if there never was one.
 REGISTRY = "changefeed.capture"

@@ -10,8 +10,9 @@ from airflow_changefeed.core.consumer import MAX_BY, ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.feed import Shard, check_shard
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerSetupError, storable
+from airflow_changefeed.exceptions import ConsumerSetupError, storable
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
+from airflow_changefeed.sources.messages import known_consumer
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     cursor_rows,
@@ -159,12 +160,4 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
     :raises ConsumerNotFoundError: the consumer does not exist.
     """
     load_feed(connection, feed)
-    known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
-    if consumer not in known:
-        raise ConsumerNotFoundError(
-            f"feed {feed!r} has no consumer {consumer!r}; it has: {', '.join(sorted(known)) or 'none'}. "
-            "Correct the name, or create the consumer first",
-            consumer=consumer,
-            feed=feed,
-        )
-    return known[consumer]
+    return known_consumer(consumer, feed, consumer_infos(connection, feed))

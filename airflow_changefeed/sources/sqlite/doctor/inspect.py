@@ -10,7 +10,7 @@ from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits,
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds
 from airflow_changefeed.exceptions import ConnectionNotUsableError, LockTimeoutError
-from airflow_changefeed.sources.outbox import old_outbox
+from airflow_changefeed.sources.messages import old_outbox
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of
 from airflow_changefeed.sources.sqlite.capture.gaps import altered, gaps
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture

@@ -21,8 +21,9 @@ from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange, uncovered
-from airflow_changefeed.exceptions import FutureTimeError, InvalidArgumentError, NotYetError
+from airflow_changefeed.exceptions import FutureTimeError, NotYetError
 from airflow_changefeed.sources.base_control import Purged
+from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
 from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
@@ -231,12 +232,7 @@ class SqliteControl:
     def purge(
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
     ) -> list[Purged]:
-        """
-        A feed of serialized writers keeps its events in the user's own table: the purge only records that
-        they are no longer guaranteed, and the user may delete them.
-        """
-        if not 1 <= batch_rows <= 1_000_000:
-            raise InvalidArgumentError(f"batch_rows must be 1 to 1000000, not {batch_rows}")
+        check_count("batch_rows", batch_rows, MAX_BATCH_ROWS)
         wanted = Ulid.floor(before).previous()
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)

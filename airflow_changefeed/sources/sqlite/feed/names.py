@@ -23,7 +23,7 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
-from airflow_changefeed.sources.near import no_feed
+from airflow_changefeed.sources.messages import no_feed
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
 
 #: Tables with rows of consumers.

@@ -21,7 +21,8 @@ from airflow_changefeed.core.consumer import (
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
+from airflow_changefeed.exceptions import FeedSetupError
+from airflow_changefeed.sources.messages import check_overview
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
@@ -35,7 +36,6 @@ from airflow_changefeed.sources.sqlite.feed.names import FeedTables, check_whole
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 
-MAX_SHARDS = 100_000
 _WAITING, _SHARDS, _DEPTHS, _PAGE = (
     f'"changefeed.{name}"' for name in ("waiting", "shards", "depths", "page")
 )
@@ -49,12 +49,7 @@ class SqliteOverview:
     def overview(
         self, feeds: Sequence[str] | None = None, *, first_shard: int = 0, shards: int = 1_000
     ) -> list[FeedOverview]:
-        problems = []
-        if first_shard < 0:
-            problems.append(f"first_shard must be 0 or more, not {first_shard}")
-        if not 0 <= shards <= MAX_SHARDS:
-            problems.append(f"shards must be 0 to {MAX_SHARDS}, not {shards}")
-        InvalidArgumentError.collect("overview", problems)
+        check_overview(first_shard, shards)
         with self.database.connect() as connection:
             for feed in [None] if feeds is None else feeds:
                 check_beneath(self.database, connection, feed)

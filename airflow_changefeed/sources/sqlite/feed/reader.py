@@ -23,13 +23,9 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import (
-    ColumnTypeError,
-    CursorBeyondFeedError,
-    InvalidArgumentError,
-    PurgedError,
-)
+from airflow_changefeed.exceptions import ColumnTypeError, CursorBeyondFeedError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
+from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_purged_upto, check_stream
 from airflow_changefeed.sources.polls import answers, only, wanted_of
 from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
@@ -41,10 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery
-
-MAX_PARTS = 10_000
-MAX_BATCH_ROWS = 1_000_000
-ON_MISSING = ("fail", "keys_only")
 
 
 class SqliteReader:
@@ -91,8 +83,7 @@ class SqliteReader:
         return answers(asks, poll(self.database, wanted) if wanted else {})
 
     def read_feed(self, feed: str, shard: Shard, after: Ulid, page_size: int = 1000) -> Page:
-        if not 1 <= page_size <= MAX_PAGE_SIZE:
-            raise InvalidArgumentError(f"page_size must be 1 to {MAX_PAGE_SIZE} rows, not {page_size}")
+        check_count("page_size", page_size, MAX_PAGE_SIZE, " rows")
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
             # Of a key that is not UTF-8, too: its event can be passed.
@@ -143,7 +134,7 @@ class SqliteReader:
     ) -> Iterator[pa.RecordBatch]:
         from airflow_changefeed.sources.sqlite.feed import arrow
 
-        _check_stream_options(batch_rows, on_missing)
+        check_stream(batch_rows, on_missing)
         if range_.is_empty:
             return
         try:
@@ -187,15 +178,6 @@ class SqliteReader:
         with self.database.connect() as connection:
             load_feed(connection, feed)
             return stale_marks(connection, feed)
-
-
-def _check_stream_options(batch_rows: int, on_missing: str) -> None:
-    problems = []
-    if not 1 <= batch_rows <= MAX_BATCH_ROWS:
-        problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
-    if on_missing not in ON_MISSING:
-        problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
-    InvalidArgumentError.collect("stream", problems)
 
 
 def stale_marks(connection: sqlite3.Connection, feed: str) -> list[StaleMark]:
@@ -250,8 +232,7 @@ def split(
     rows: int | None,
 ) -> list[RangePart]:
     """Split a range into parts of about the same number of events, on one snapshot."""
-    if not 1 <= parts <= MAX_PARTS:
-        raise InvalidArgumentError(f"parts must be 1 to {MAX_PARTS}, not {parts}")
+    check_count("parts", parts, MAX_PARTS)
     check_purged(connection, tables, shard, range_.after)
     if rows is None:
         (rows,) = count(connection, tables, shard, [range_])
@@ -345,16 +326,7 @@ def count_pieces(
 def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
     """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
     purged, _ = shard_bounds(connection, tables, shard)
-    if after < purged:
-        name = tables.info.name
-        raise PurgedError(
-            f"feed {name!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading cannot "
-            f"start after {after}. Start at {purged}, or read the export of that time",
-            feed=name,
-            shard=shard,
-            after=after,
-            purged_upto=purged,
-        )
+    check_purged_upto(tables.info.name, shard, after, purged)
 
 
 def _check_cursor(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:

@@ -12,7 +12,7 @@ from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind, Fe
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.base_control import Installed
-from airflow_changefeed.sources.near import no_table
+from airflow_changefeed.sources.messages import no_table
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.feed.names import (
