@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 
-from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 DEFAULT_SCHEMA = "dbo"
@@ -61,16 +60,6 @@ def _quoted_parts(table: str) -> list[str]:
     return parts
 
 
-def as_time(value: datetime) -> datetime:
-    """Return a naive ``datetime2`` of the database, which is UTC."""
-    return floor_to_millisecond(value.replace(tzinfo=timezone.utc))
-
-
 def without_zone(time: datetime) -> datetime:
     """Return a time as a naive ``datetime2``: UTC, whole milliseconds."""
     return from_milliseconds(to_milliseconds(time)).replace(tzinfo=None)
-
-
-def as_ulid(value: bytes | None) -> Ulid | None:
-    """Return a ULID of a column; None for a null."""
-    return None if value is None else Ulid.of_bytes(value)

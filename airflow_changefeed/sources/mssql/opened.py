@@ -25,10 +25,10 @@ from airflow_changefeed.sources.mssql.feed.reader import (
     count_arguments,
     counted,
     split,
-    stale_mark,
     statuses,
 )
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
+from airflow_changefeed.sources.mssql.names import without_zone
+from airflow_changefeed.sources.rows import as_time, as_ulid, stale_mark
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from airflow_changefeed.sources.mssql.capture.registry import (
 )
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.install.versions import load_versions
-from airflow_changefeed.sources.mssql.names import as_time
+from airflow_changefeed.sources.rows import as_time
 
 
 def load_captures(session: Session, schema: str) -> list[CaptureInfo]:

@@ -14,7 +14,8 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.sources.messages import no_capture
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
-from airflow_changefeed.sources.mssql.names import as_time, literal, quote
+from airflow_changefeed.sources.mssql.names import literal, quote
+from airflow_changefeed.sources.rows import as_time, as_time_or_none
 
 Row = Mapping[str, Any]
 #: For a gap before the first seal; a naive datetime2 in UTC.
@@ -84,7 +85,7 @@ class Registry:
                 reason=row["reason"],
                 found_at=as_time(row["found_at"]),
                 after=None if row["after_time"] in (None, _NEVER) else as_time(row["after_time"]),
-                resolved_at=None if row["resolved_at"] is None else as_time(row["resolved_at"]),
+                resolved_at=as_time_or_none(row["resolved_at"]),
                 resolved_by=row["resolved_by"],
                 note=row["note"],
             )

@@ -21,8 +21,9 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.names import as_time, without_zone
+from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.mssql.procedures import call
+from airflow_changefeed.sources.rows import as_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

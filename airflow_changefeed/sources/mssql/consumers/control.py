@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow
@@ -17,7 +16,7 @@ from airflow_changefeed.sources.mssql.consumers.session import MssqlConsumerSess
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import as_time
+from airflow_changefeed.sources.rows import consumer_info
 
 
 class MssqlConsumers(MssqlCursors):
@@ -74,14 +73,3 @@ class MssqlConsumers(MssqlCursors):
 def in_json(feed: MssqlFeed, shards: Sequence[Shard]) -> str:
     """Return shards as a JSON array."""
     return json.dumps([shard_text(feed.to_sql(shard)) for shard in shards])
-
-
-def consumer_info(row: Mapping[str, Any]) -> ConsumerInfo:
-    """Return a consumer from a procedure's row."""
-    return ConsumerInfo(
-        ConsumerSpec.from_json(row["consumer"], row["feed"], row["settings"]),
-        Ulid.of_bytes(row["begin_ulid"]),
-        as_time(row["created_at"]),
-        row["created_by"],
-        int(row["resource_version"]),
-    )

@@ -15,8 +15,7 @@ from typing import Any
 from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.consumer import OutputCheck
 from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -30,7 +29,8 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, without_zone
+from airflow_changefeed.sources.mssql.names import without_zone
+from airflow_changefeed.sources.rows import cursor_change, row_of_cursor
 
 
 class MssqlCursors:
@@ -114,7 +114,7 @@ class MssqlCursors:
             found = load_feed(session, self.database.schema, feed)
             value = {"shard": None if shard is None else shard_text(found.to_sql(shard)), "limit": limit}
             rows = _call(session, found, "list_cursor_history", {"consumer": consumer, **value})
-            return [_change(feed, row) for row in rows]
+            return [cursor_change(feed, row) for row in rows]
 
         return self.database.ask(question, feed=feed, consumer=consumer)
 
@@ -139,19 +139,6 @@ class MssqlCursors:
 
         # Recorded again, it is the same.
         self.database.ask(record, feed=check.feed, consumer=check.consumer)
-
-
-def output_check(feed: str, row: Mapping[str, Any]) -> OutputCheck:
-    """Return an output's check from a procedure's row."""
-    return OutputCheck(
-        consumer=row["consumer"],
-        feed=feed,
-        path=row["path"],
-        checked_at=as_time(row["checked_at"]),
-        checked_by=row["checked_by"],
-        missing=int(row["missing"]),
-        first=None if row["first_missing"] is None else as_time(row["first_missing"]),
-    )
 
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
@@ -190,21 +177,6 @@ def _as_ranges(text: str) -> tuple[UlidRange, ...]:
     )
 
 
-def _change(feed: str, row: Mapping[str, Any]) -> CursorChange:
-    return CursorChange(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        before=as_ulid(row["before_ulid"]),
-        after=Ulid.of_bytes(row["after_ulid"]),
-        resource_version=int(row["resource_version"]),
-        at=as_time(row["moved_at"]),
-        by=row["moved_by"],
-        why=row["why"],
-    )
-
-
 def _call(
     session: Session,
     feed: MssqlFeed,
@@ -237,23 +209,4 @@ def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[Curso
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:
     """Return a cursor row from a procedure's row."""
-    expires = row["lease_expires"]
-    return CursorRow(
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        frontier=Frontier(
-            Ulid.of_bytes(row["start_ulid"]),
-            Ulid.of_bytes(row["ulid"]),
-            _as_ranges(row["ahead"]),
-            _as_ranges(row["before"]),
-        ),
-        resource_version=int(row["resource_version"]),
-        moved_at=as_time(row["moved_at"]),
-        moved_by=row["moved_by"],
-        fencing_token=int(row["fencing_token"]),
-        lease_holder=row["lease_holder"],
-        lease_expires=None if expires is None else as_time(expires),
-        ack=Ulid.of_bytes(row["ack"]),
-        began=Began(row["began"]),
-    )
+    return row_of_cursor(feed, row, _as_ranges)

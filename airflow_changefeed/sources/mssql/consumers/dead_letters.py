@@ -3,27 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from airflow_changefeed.core.consumer import (
     Attempt,
     DeadLetter,
     DeadLetterState,
     Invocation,
-    Outcome,
     Parked,
 )
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.exceptions import DeadLetterError
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_for_all, call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.names import as_time, without_zone
+from airflow_changefeed.sources.mssql.names import without_zone
+from airflow_changefeed.sources.rows import dead_letter, invocation
 
 
 class MssqlDeadLetters:
@@ -36,7 +33,7 @@ class MssqlDeadLetters:
     ) -> list[DeadLetter]:
         arguments = {"consumer": consumer, "is_open": int(is_open)}
         (rows,) = ask_feeds(self.database, feed, "list_dead_letters", arguments)
-        return sorted(map(_dead_letter, rows), key=lambda dead_letter: dead_letter.number)
+        return sorted(map(dead_letter, rows), key=lambda letter: letter.number)
 
     def resolve_dead_letter(
         self,
@@ -66,7 +63,7 @@ class MssqlDeadLetters:
                 )
             found = load_feed(session, schema, present["feed"])
             ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
-        return _dead_letter(row)
+        return dead_letter(row)
 
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
@@ -79,7 +76,7 @@ class MssqlDeadLetters:
             return rows
 
         rows = self.database.ask(question, feed=feed, consumer=consumer)
-        return [_invocation(feed, row) for row in rows]
+        return [invocation(feed, row) for row in rows]
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
         with self.database.connect(feed=feed, consumer=consumer) as session:
@@ -105,44 +102,3 @@ def attempt_arguments(attempt: Attempt) -> Record:
 def parked_arguments(parked: Parked) -> Record:
     """Return a parked event as arguments of ``consume_events``."""
     return {"parked_ulid": parked.ulid.bytes, "attempts": parked.attempts, "reason": parked.reason}
-
-
-def _dead_letter(row: Mapping[str, Any]) -> DeadLetter:
-    resolved_at = row["resolved_at"]
-    return DeadLetter(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=row["feed"],
-        shard=parse_shard(row["shard"]),
-        ulid=Ulid.of_bytes(row["ulid"]),
-        state=DeadLetterState(row["state"]),
-        attempts=int(row["attempts"]),
-        reason=row["reason"],
-        parked_at=as_time(row["parked_at"]),
-        parked_by=row["parked_by"],
-        resolved_at=None if resolved_at is None else as_time(resolved_at),
-        resolved_by=row["resolved_by"],
-        note=row["note"],
-        resource_version=int(row["resource_version"]),
-    )
-
-
-def _invocation(feed: str, row: Mapping[str, Any]) -> Invocation:
-    return Invocation(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        attempt=Attempt(
-            first=Ulid.of_bytes(row["first_ulid"]),
-            last=Ulid.of_bytes(row["last_ulid"]),
-            events=int(row["events"]),
-            number=int(row["attempt"]),
-            started_at=as_time(row["started_at"]),
-            outcome=Outcome(row["outcome"]),
-            error=row["error"],
-        ),
-        ended_at=as_time(row["ended_at"]),
-        holder=row["holder"],
-        fencing_token=int(row["fencing_token"]),
-    )

@@ -16,7 +16,7 @@ from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers, i
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
 from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import as_time
+from airflow_changefeed.sources.rows import as_time, as_time_or_none
 
 
 class MssqlLeases(MssqlConsumers):
@@ -57,7 +57,7 @@ class MssqlLeases(MssqlConsumers):
         return Grant(
             {shard: held[shard] for shard in (*(tokens or ()), *shards) if shard in held},
             as_time(state["asked_at"]),
-            None if state["free_at"] is None else as_time(state["free_at"]),
+            as_time_or_none(state["free_at"]),
             int(state["waiting"]),
             bool(state["has_retries"]),
         )
@@ -105,7 +105,7 @@ def _lease(row: Mapping[str, Any], waiters: Sequence[Waiter]) -> LeaseInfo:
         shard=parse_shard(row["shard"]),
         token=int(row["fencing_token"]),
         holder=row["lease_holder"],
-        since=None if since is None else as_time(since),
-        expires=None if expires is None else as_time(expires),
+        since=as_time_or_none(since),
+        expires=as_time_or_none(expires),
         waiters=tuple(waiters),
     )

@@ -35,7 +35,8 @@ from airflow_changefeed.sources.mssql.install.objects import (
     rights,
 )
 from airflow_changefeed.sources.mssql.install.versions import registered
-from airflow_changefeed.sources.mssql.names import as_time, quote, split_name
+from airflow_changefeed.sources.mssql.names import quote, split_name
+from airflow_changefeed.sources.rows import as_time
 
 #: Engine editions of SQL Server on premises, and its first supported major version: a server with a lower one
 #: imitates it, and reports less.

@@ -23,7 +23,8 @@ from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed
 from airflow_changefeed.sources.mssql.feed.types import declared
 from airflow_changefeed.sources.mssql.install.versions import note_schemas, registered
-from airflow_changefeed.sources.mssql.names import as_time, quote
+from airflow_changefeed.sources.mssql.names import quote
+from airflow_changefeed.sources.rows import as_time
 
 #: Sets the variable of :func:`registry_sql` for ``@feed``; of no feed to -1.
 _ITS_CAPTURE = "declare @feed_id int = isnull((select feed_id from {}.[feeds] where name = @feed), -1);"

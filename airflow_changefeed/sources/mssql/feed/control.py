@@ -14,7 +14,8 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
-from airflow_changefeed.sources.mssql.names import as_ulid, without_zone
+from airflow_changefeed.sources.mssql.names import without_zone
+from airflow_changefeed.sources.rows import as_ulid
 
 
 class MssqlControl:

@@ -14,8 +14,9 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.feed.reader import key_definitions, stale_mark
+from airflow_changefeed.sources.mssql.feed.reader import key_definitions
 from airflow_changefeed.sources.mssql.names import quote, without_zone
+from airflow_changefeed.sources.rows import stale_mark
 
 
 class MssqlHistory:

@@ -17,12 +17,12 @@ from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.retry import may_pass
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.consumers.control import consumer_info
-from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row, output_check
+from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
 from airflow_changefeed.sources.mssql.feed.calls import Record, call_results, records, sections
 from airflow_changefeed.sources.mssql.feed.catalog import check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal
+from airflow_changefeed.sources.mssql.names import literal
+from airflow_changefeed.sources.rows import as_time, as_time_or_none, as_ulid, consumer_info, output_check
 
 #: Returns a row with the index of each feed that the login may read, then the results of its procedure; after
 #: one that fails, a row in a column of its own. The text is constant, so that the server plans it once.
@@ -147,7 +147,7 @@ def _overview(
             ShardOverview(
                 status,
                 int(row["waiting"]),
-                None if row["waiting_since"] is None else as_time(row["waiting_since"]),
+                as_time_or_none(row["waiting_since"]),
                 tuple(positions.get(status.shard, ())),
             )
             for status, row in statuses
@@ -170,7 +170,7 @@ def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:
         # The high-water time of a shard locked by a writer is not visible.
         high_water=clock if head is None else max(clock, head.time),
         head=head,
-        sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+        sealed_until=as_time_or_none(row["sealed_until"]),
         purged_upto=Ulid.of_bytes(row["purged_upto"]),
         has_outbox=bool(row["has_outbox"]),
     )

@@ -19,8 +19,9 @@ from airflow_changefeed.sources.mssql.connection.retry import may_pass
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.calls import Result, sections
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, literal, quote
+from airflow_changefeed.sources.mssql.names import literal, quote
 from airflow_changefeed.sources.polls import FeedPoll
+from airflow_changefeed.sources.rows import as_time, as_ulid
 
 #: Maximum characters of a name in SQL Server.
 _LONGEST = 128

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
+from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_stream
@@ -19,8 +19,9 @@ from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.poll import poll
 from airflow_changefeed.sources.mssql.feed.types import stored_type
-from airflow_changefeed.sources.mssql.names import as_time, as_ulid, quote
+from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sources.polls import answers, only, wanted_of
+from airflow_changefeed.sources.rows import as_time, as_time_or_none, as_ulid, stale_mark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,7 +191,7 @@ def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
             shard=found.from_sql(row["shard_id"]),
             high_water=as_time(row["time"]),
             head=as_ulid(row["head"]),
-            sealed_until=None if row["sealed_until"] is None else as_time(row["sealed_until"]),
+            sealed_until=as_time_or_none(row["sealed_until"]),
             purged_upto=Ulid.of_bytes(row["purged_upto"]),
             has_outbox=bool(row["has_outbox"]),
         )
@@ -201,12 +202,6 @@ def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
 def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort rows by shard, as Python sorts them: SQL Server sorts UUIDs by their last bytes first."""
     return sorted(rows, key=lambda row: row["shard_id"])
-
-
-def stale_mark(row: Mapping[str, Any]) -> StaleMark:
-    """Return the mark of a row of ``changefeed.stale_marks``."""
-    range_ = UlidRange(Ulid.of_bytes(row["after_ulid"]), Ulid.of_bytes(row["upto_ulid"]))
-    return StaleMark(int(row["number"]), parse_shard(row["shard"]), range_, as_time(row["at"]), row["reason"])
 
 
 def key_definitions(feed: MssqlFeed, *first: str) -> str:

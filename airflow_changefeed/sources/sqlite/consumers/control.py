@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from airflow_changefeed.core.consumer import MAX_BY, ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.feed import Shard, check_shard
-from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerSetupError, storable
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.messages import known_consumer
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.rows import consumer_info
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     cursor_rows,
     end_consumers,
@@ -24,8 +24,6 @@ from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
 from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
-
-_SETTINGS = "consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version"
 
 
 class SqliteConsumers(SqliteCursors):
@@ -135,21 +133,12 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
 
 def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
     """Return the consumers of a feed or of all feeds; empty if none was ever created."""
-    rows = connection.execute(
-        f'select {_SETTINGS} from "changefeed.consumer_settings" {"" if feed is None else "where feed = ?"} '
-        "order by feed, consumer",
-        () if feed is None else (feed,),
+    rows = records(
+        connection,
+        'select * from "changefeed.consumer_settings" where ?1 is null or feed = ?1 order by feed, consumer',
+        (feed,),
     )
-    return [
-        ConsumerInfo(
-            ConsumerSpec.from_json(consumer, feed, settings),
-            Ulid.of_bytes(begin),
-            from_milliseconds(created_at),
-            created_by,
-            version,
-        )
-        for consumer, feed, settings, begin, created_at, created_by, version in rows
-    ]
+    return [consumer_info(row) for row in rows]
 
 
 def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> ConsumerInfo:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from airflow_changefeed.core.consumer import MAX_REASON
 from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.exceptions import storable
+from airflow_changefeed.sources.rows import cursor_change
+from airflow_changefeed.sources.sqlite.connection import records
 
 _COLUMNS = "consumer, feed, shard, before_ulid, after_ulid, resource_version, moved_at_ms, moved_by, why"
 
@@ -58,25 +58,10 @@ def changes_of(
     connection: sqlite3.Connection, feed: str, consumer: str, shard: Shard | None, limit: int
 ) -> list[CursorChange]:
     """Return the newest changes of a consumer's cursors, newest first."""
-    rows = connection.execute(
-        f'select number, {_COLUMNS} from "changefeed.cursor_history" where feed = ?1 and consumer = ?2 '
+    rows = records(
+        connection,
+        'select * from "changefeed.cursor_history" where feed = ?1 and consumer = ?2 '
         "and (?3 is null or shard = ?3) order by number desc limit ?4",
         (feed, consumer, None if shard is None else shard_text(shard), limit),
     )
-    return [_change(*row) for row in rows]
-
-
-def _change(number: int, consumer: str, feed: str, shard: str, *values: Any) -> CursorChange:
-    before, after, version, at_ms, by, why = values
-    return CursorChange(
-        number=number,
-        consumer=consumer,
-        feed=feed,
-        shard=parse_shard(shard),
-        before=None if before is None else Ulid.of_bytes(before),
-        after=Ulid.of_bytes(after),
-        resource_version=version,
-        at=from_milliseconds(at_ms),
-        by=by,
-        why=why,
-    )
+    return [cursor_change(feed, row) for row in rows]

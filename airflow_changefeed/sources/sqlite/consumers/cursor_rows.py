@@ -6,22 +6,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
 from airflow_changefeed.core.codec import decode_text
 from airflow_changefeed.core.consumer import OutputCheck
-from airflow_changefeed.core.cursor import Began, CursorRow
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
-from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
 from airflow_changefeed.exceptions import LeaseLostError, ShardNotFoundError
 from airflow_changefeed.sources.base_versions import stale_cursor
-
-ROW_COLUMNS = (
-    "consumer, feed, shard, start_ulid, ulid, ahead, before, began, ack, resource_version, moved_at_ms, "
-    "moved_by, fencing_token, lease_holder, lease_expires_ms"
-)
+from airflow_changefeed.sources.rows import Row, output_check, row_of_cursor
+from airflow_changefeed.sources.sqlite.connection import records
 
 
 def cursor_rows(
@@ -33,32 +27,22 @@ def cursor_rows(
     :param consumer: None for all.
     :param shard: likewise.
     """
-    rows = connection.execute(
-        f'select {ROW_COLUMNS} from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
+    rows = records(
+        connection,
+        'select * from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
         "and (?3 is null or shard = ?3) order by consumer, shard",
         (feed, consumer, None if shard is None else shard_text(shard)),
     )
-    return [read_row(*row) for row in rows]
+    return [cursor_row(row) for row in rows]
 
 
 def output_checks(connection: sqlite3.Connection) -> list[OutputCheck]:
     """Return what the newest looks at the outputs of all exports found, by feed and consumer."""
-    rows = connection.execute(
-        "select consumer, feed, path, checked_at_ms, checked_by, missing, first_ms "
-        'from "changefeed.output_check" order by feed, consumer'
+    rows = records(
+        connection,
+        'select *, first_ms as first_missing from "changefeed.output_check" order by feed, consumer',
     )
-    return [
-        OutputCheck(
-            consumer,
-            feed,
-            path,
-            from_milliseconds(checked_at),
-            checked_by,
-            missing,
-            None if first is None else from_milliseconds(first),
-        )
-        for consumer, feed, path, checked_at, checked_by, missing, first in rows
-    ]
+    return [output_check(row["feed"], row) for row in rows]
 
 
 def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
@@ -125,29 +109,10 @@ def _keep_acknowledged(
     )
 
 
-def read_row(*values: Any) -> CursorRow:
-    """Return a row of the table, as ``ROW_COLUMNS`` has it."""
-    consumer, feed, shard, start, upto, ahead, before, began, *rest = values
-    ack, version, moved_at, moved_by, token, holder, expires = rest
-    pieces = tuple[UlidRange, ...]
-    return CursorRow(
-        consumer=consumer,
-        feed=feed,
-        shard=parse_shard(shard),
-        frontier=Frontier(
-            Ulid.of_bytes(start),
-            Ulid.of_bytes(upto),
-            decode_text(pieces, ahead, where="ahead"),
-            decode_text(pieces, before, where="before"),
-        ),
-        resource_version=version,
-        moved_at=from_milliseconds(moved_at),
-        moved_by=moved_by,
-        fencing_token=token,
-        lease_holder=holder,
-        lease_expires=from_milliseconds(expires) if expires is not None else None,
-        ack=Ulid.of_bytes(ack),
-        began=Began(began),
+def cursor_row(row: Row) -> CursorRow:
+    """Return a row of the table."""
+    return row_of_cursor(
+        row["feed"], row, lambda text: decode_text(tuple[UlidRange, ...], text, where="a frontier")
     )
 
 

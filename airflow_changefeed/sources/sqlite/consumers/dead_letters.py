@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
-from typing import Any
 
 from airflow_changefeed.core.consumer import (
     MAX_BY,
@@ -14,26 +13,17 @@ from airflow_changefeed.core.consumer import (
     DeadLetter,
     DeadLetterState,
     Invocation,
-    Outcome,
     Parked,
 )
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.feed import Shard, shard_text
+from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError, storable
 from airflow_changefeed.sources.base_versions import check_version
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.rows import dead_letter, invocation
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
-
-_LETTER = (
-    "number, consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by, resolved_at_ms, "
-    "resolved_by, note, resource_version"
-)
-_INVOCATION = (
-    "number, consumer, feed, shard, first_ulid, last_ulid, events, attempt, started_at_ms, outcome, error, "
-    "ended_at_ms, holder, fencing_token"
-)
 
 
 class SqliteDeadLetters:
@@ -47,13 +37,14 @@ class SqliteDeadLetters:
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
-            rows = connection.execute(
-                f'select {_LETTER} from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
+            rows = records(
+                connection,
+                'select * from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
                 "and (?2 is null or consumer = ?2) and (?3 = 0 or state in ('parked', 'retry')) "
                 "order by number",
                 (feed, consumer, int(is_open)),
             )
-            return [_dead_letter(*row) for row in rows]
+            return [dead_letter(row) for row in rows]
 
     def resolve_dead_letter(
         self,
@@ -65,12 +56,12 @@ class SqliteDeadLetters:
         resource_version: int | None = None,
     ) -> DeadLetter:
         with self.database.connect() as connection, self.database.write(connection):
-            dead_letter = open_dead_letter(connection, number)
+            letter = open_dead_letter(connection, number)
             check_version(
-                f"dead letter {number} of consumer {dead_letter.consumer!r}, feed {dead_letter.feed!r}",
+                f"dead letter {number} of consumer {letter.consumer!r}, feed {letter.feed!r}",
                 resource_version,
-                dead_letter.resource_version,
-                f"{dead_letter.state.value}, attempts: {dead_letter.attempts}",
+                letter.resource_version,
+                f"{letter.state.value}, attempts: {letter.attempts}",
             )
             if state.is_open:
                 connection.execute(
@@ -79,7 +70,7 @@ class SqliteDeadLetters:
                     (state.value, number),
                 )
             else:
-                resolve(connection, dead_letter, state, self.database.now_ms(), by=by, note=note)
+                resolve(connection, letter, state, self.database.now_ms(), by=by, note=note)
             return _load(connection, number)
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
@@ -98,12 +89,13 @@ class SqliteDeadLetters:
     ) -> list[Invocation]:
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            rows = connection.execute(
-                f'select {_INVOCATION} from "changefeed.invocation" where feed = ?1 and consumer = ?2 '
+            rows = records(
+                connection,
+                'select * from "changefeed.invocation" where feed = ?1 and consumer = ?2 '
                 "and (?3 is null or shard = ?3) order by number desc limit ?4",
                 (feed, consumer, None if shard is None else shard_text(shard), limit),
             )
-            return [_invocation(*row) for row in rows]
+            return [invocation(feed, row) for row in rows]
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
         with self.database.connect() as connection, self.database.write(connection):
@@ -146,7 +138,7 @@ def park(
 
 def resolve(
     connection: sqlite3.Connection,
-    dead_letter: DeadLetter,
+    letter: DeadLetter,
     state: DeadLetterState,
     now_ms: int,
     *,
@@ -157,15 +149,13 @@ def resolve(
     connection.execute(
         'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
         "resource_version = resource_version + 1 where number = ?",
-        (state.value, now_ms, storable(by, MAX_BY), note and storable(note, MAX_REASON), dead_letter.number),
+        (state.value, now_ms, storable(by, MAX_BY), note and storable(note, MAX_REASON), letter.number),
     )
     where = "feed = ? and consumer = ? and shard = ?"
-    key = (dead_letter.feed, dead_letter.consumer, shard_text(dead_letter.shard))
+    key = (letter.feed, letter.consumer, shard_text(letter.shard))
     row = connection.execute(f'select ulid from "changefeed.consumer" where {where}', key).fetchone()
     if row is not None:
-        ack = ack_of(
-            connection, (dead_letter.consumer, dead_letter.feed, dead_letter.shard), Ulid.of_bytes(row[0])
-        )
+        ack = ack_of(connection, (letter.consumer, letter.feed, letter.shard), Ulid.of_bytes(row[0]))
         connection.execute(
             f'update "changefeed.consumer" set ack = max(ack, ?) where {where}', (ack.bytes, *key)
         )
@@ -177,15 +167,15 @@ def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
 
     :raises DeadLetterError: it does not exist, or was resolved.
     """
-    dead_letter = _load(connection, number)
-    if not dead_letter.state.is_open:
+    letter = _load(connection, number)
+    if not letter.state.is_open:
         raise DeadLetterError(
-            f"dead letter {number} was already resolved as {dead_letter.state.value} by "
-            f"{dead_letter.resolved_by!r}; nothing was changed",
+            f"dead letter {number} was already resolved as {letter.state.value} by "
+            f"{letter.resolved_by!r}; nothing was changed",
             number=number,
-            dead_letter=dead_letter,
+            dead_letter=letter,
         )
-    return dead_letter
+    return letter
 
 
 def ack_of(connection: sqlite3.Connection, key: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
@@ -233,56 +223,10 @@ def log_attempt(
 
 
 def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
-    row = connection.execute(
-        f'select {_LETTER} from "changefeed.dead_letter" where number = ?', (number,)
-    ).fetchone()
-    if row is None:
+    rows = records(connection, 'select * from "changefeed.dead_letter" where number = ?', (number,))
+    if not rows:
         raise DeadLetterError(
             f"dead letter {number} not found; list them: {shell('dead-letters list')}",
             number=number,
         )
-    return _dead_letter(*row)
-
-
-def _dead_letter(*values: Any) -> DeadLetter:
-    number, consumer, feed, shard, ulid, state, attempts, reason, parked_at, parked_by, *resolved = values
-    resolved_at, resolved_by, note, version = resolved
-    return DeadLetter(
-        number=number,
-        consumer=consumer,
-        feed=feed,
-        shard=parse_shard(shard),
-        ulid=Ulid.of_bytes(ulid),
-        state=DeadLetterState(state),
-        attempts=attempts,
-        reason=reason,
-        parked_at=from_milliseconds(parked_at),
-        parked_by=parked_by,
-        resolved_at=None if resolved_at is None else from_milliseconds(resolved_at),
-        resolved_by=resolved_by,
-        note=note,
-        resource_version=version,
-    )
-
-
-def _invocation(*values: Any) -> Invocation:
-    number, consumer, feed, shard, first, last, events, attempt, started_at, outcome, error, *rest = values
-    ended_at, holder, token = rest
-    return Invocation(
-        number=number,
-        consumer=consumer,
-        feed=feed,
-        shard=parse_shard(shard),
-        attempt=Attempt(
-            first=Ulid.of_bytes(first),
-            last=Ulid.of_bytes(last),
-            events=events,
-            number=attempt,
-            started_at=from_milliseconds(started_at),
-            outcome=Outcome(outcome),
-            error=error,
-        ),
-        ended_at=from_milliseconds(ended_at),
-        holder=holder,
-        fencing_token=token,
-    )
+    return dead_letter(rows[0])

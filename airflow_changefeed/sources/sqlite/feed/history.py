@@ -13,9 +13,10 @@ from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, random_80_bits
 from airflow_changefeed.exceptions import HistoryError, storable
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.rows import stale_mark
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
-from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds, stale_mark
+from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 
 #: What binding a value raises; a full disk or a lock is none of its.
 _UNSTORABLE = (
@@ -61,12 +62,13 @@ class SqliteHistory:
             self.database.now_ms(),
             storable(reason, MAX_REASON),
         )
-        row = connection.execute(
+        (row,) = records(
+            connection,
             'insert into "changefeed.stale" (feed, shard, after_ulid, upto_ulid, at_ms, reason) '
-            "values (?, ?, ?, ?, ?, ?) returning number, shard, after_ulid, upto_ulid, at_ms, reason",
+            "values (?, ?, ?, ?, ?, ?) returning *",
             values,
-        ).fetchone()
-        return stale_mark(*row)
+        )
+        return stale_mark(row)
 
 
 def _insert(

@@ -23,13 +23,13 @@ from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.messages import check_overview
+from airflow_changefeed.sources.rows import as_ulid
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
-    ROW_COLUMNS,
+    cursor_row,
     output_checks,
-    read_row,
 )
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, check_whole, load_feed, load_feeds
@@ -169,22 +169,22 @@ def _positions(
     connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[ShardStatus]
 ) -> dict[Shard, list[ConsumerPosition]]:
     """Return the positions of all consumers in the shards of a page, and how many events are around them."""
-    columns = ", ".join(f"c.{name}" for name in ROW_COLUMNS.split(", "))
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
     beyond = f"from {tables.feed} as e where {tables.condition_of(shard)} and e.{tables.ulid} > c.ulid"
-    rows = connection.execute(
-        f"select {columns}, (select count(*) from (select 1 {beyond} limit ?3)), "
-        f"(select e.{tables.ulid} {beyond} order by 1 limit 1) "
+    rows = records(
+        connection,
+        f"select c.*, (select count(*) from (select 1 {beyond} limit ?3)) as behind, "
+        f"(select e.{tables.ulid} {beyond} order by 1 limit 1) as next_event "
         'from "changefeed.consumer" as c '
         "where c.feed = ?2 and c.shard in (select value from json_each(?1)) order by c.consumer",
         (json.dumps([shard_text(status.shard) for status in shards]), tables.info.name, COUNTED),
-    ).fetchall()
+    )
     purged = {status.shard: status.purged_upto for status in shards}
     found: dict[Shard, list[ConsumerPosition]] = {}
-    for *values, behind, following in rows:
-        row = read_row(*values)
-        next_event = None if following is None else Ulid.of_bytes(following)
+    for record in rows:
+        row = cursor_row(record)
         pieces = row.before_beginning(purged[row.shard])
         before = count_pieces(connection, tables, row.shard, pieces, COUNTED)
-        found.setdefault(row.shard, []).append(ConsumerPosition(row, behind, next_event, *before))
+        position = ConsumerPosition(row, record["behind"], as_ulid(record["next_event"]), *before)
+        found.setdefault(row.shard, []).append(position)
     return found

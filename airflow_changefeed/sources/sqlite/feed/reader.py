@@ -18,7 +18,6 @@ from airflow_changefeed.core.feed import (
     Shard,
     ShardStatus,
     StaleMark,
-    parse_shard,
     shard_text,
 )
 from airflow_changefeed.core.times import from_milliseconds
@@ -27,8 +26,9 @@ from airflow_changefeed.exceptions import ColumnTypeError, CursorBeyondFeedError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_purged_upto, check_stream
 from airflow_changefeed.sources.polls import answers, only, wanted_of
+from airflow_changefeed.sources.rows import stale_mark
 from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.poll import poll
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
@@ -182,18 +182,8 @@ class SqliteReader:
 
 def stale_marks(connection: sqlite3.Connection, feed: str) -> list[StaleMark]:
     """Return the marks of inserted history, by number."""
-    rows = connection.execute(
-        'select number, shard, after_ulid, upto_ulid, at_ms, reason from "changefeed.stale" '
-        "where feed = ? order by number",
-        (feed,),
-    )
-    return [stale_mark(*row) for row in rows]
-
-
-def stale_mark(number: int, shard: str, after: bytes, upto: bytes, at_ms: int, reason: str) -> StaleMark:
-    """Return the mark of a row of ``changefeed.stale``."""
-    range_ = UlidRange(Ulid.of_bytes(after), Ulid.of_bytes(upto))
-    return StaleMark(number, parse_shard(shard), range_, from_milliseconds(at_ms), reason)
+    sql = 'select * from "changefeed.stale" where feed = ? order by number'
+    return [stale_mark(row) for row in records(connection, sql, (feed,))]
 
 
 def _in_range(tables: FeedTables) -> str:
