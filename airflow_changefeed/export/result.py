@@ -23,6 +23,17 @@ MOST_NAMED = 100
 DONE, FAILED = "done", "failed"
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobResult(Document):
+    """
+    What a job returns that is handed a task.
+
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`; empty if it did its task.
+    """
+
+    error: str = ""
+
+
 @dataclass(frozen=True)
 class ExportResult(Document):
     """

@@ -13,6 +13,7 @@ from airflow_changefeed.core.plan import CATALOG_FORMATS
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import number, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
 from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
@@ -178,20 +179,18 @@ class MergeTask(Document):
 
 
 @dataclass(frozen=True)
-class MergedFiles(Document):
+class MergedFiles(JobResult):
     """
     What a job has written, or its error.
 
     :param add: of the table: paths, relative to its folder.
     :param remove: those of the task's that they replace.
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
     """
 
     KIND = "changefeed merge result"
 
     add: tuple[PlainFile, ...] = ()
     remove: tuple[str, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.codec import Document
+from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.folding.states import State
 
@@ -39,14 +40,9 @@ class FoldTask(Document):
 
 
 @dataclass(frozen=True)
-class FoldResult(Document):
-    """
-    The result of a fold: the state that counts, or the error.
-
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
-    """
+class FoldResult(JobResult):
+    """The result of a fold: the state that counts, or the error."""
 
     KIND = "changefeed fold result"
 
     state: State | None = None
-    error: str | None = None

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_changefeed.exceptions import TransientError
+from airflow_changefeed.exceptions import TransientError, own_error
 from airflow_changefeed.hooks import changefeed_connect
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
 from airflow_changefeed.hooks.changefeed_secrets import private_files
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
     from pyspark.sql import SparkSession
 
+    from airflow_changefeed.core.codec import Document
     from airflow_changefeed.export.job_connection import JobConnection
+    from airflow_changefeed.export.result import JobResult
+
+Result = TypeVar("Result", bound="JobResult")
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
@@ -97,20 +101,19 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         self._hook = None
 
     def _run_handed(
-        self, context: Context, job: str, handed: Mapping[str, str], connection: JobConnection
-    ) -> tuple[str, Exception | None]:
+        self, context: Context, job: str, task: Document, connection: JobConnection, result: type[Result]
+    ) -> tuple[Result, Exception | None]:
         """
-        Run a job that is handed documents, and return its result, and how the launcher failed.
+        Run a job that is handed a task, and return its result, and how the launcher failed.
 
         The result tells more: spark-submit only knows that the job failed.
 
-        :param handed: text of each document, by the job's argument.
+        :raises ChangefeedError: the job's own.
         :raises TransientError: the job ended without a result.
         """
         with job_folder() as folder:
-            paths = {name: folder / f"{name}.json" for name in (*handed, "connection", "result")}
-            for name, text in handed.items():
-                paths[name].write_text(text, encoding="utf-8")
+            paths = {name: folder / f"{name}.json" for name in ("task", "connection", "result")}
+            paths["task"].write_text(task.to_json(), encoding="utf-8")
             connection.save(str(paths["connection"]))
             self._prepare(job, {name: str(path) for name, path in paths.items()})
             failure: Exception | None = None
@@ -121,7 +124,11 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
             if not paths["result"].exists():
                 what = f"the Spark job of task {self.task_id!r} ended without a result"
                 raise failure or TransientError(what)
-            return paths["result"].read_text(encoding="utf-8"), failure
+            text = paths["result"].read_text(encoding="utf-8")
+        found = result.from_json(text, where="the job's result")
+        if found.error:
+            raise own_error(found.error) from failure
+        return found, failure
 
     def _check_spark(self, *, driver_elsewhere: bool = False) -> ChangefeedSparkSubmitHook | None:
         """Check what runs the job, and return the hook of ``spark-submit`` where that does."""

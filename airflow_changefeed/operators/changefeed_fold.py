@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import InvalidWindowError, TransientError, own_error
+from airflow_changefeed.exceptions import InvalidWindowError, TransientError
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
@@ -99,7 +99,7 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
         """Fold at the run's time."""
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.states import new_attempt
-        from airflow_changefeed.folding.task import FoldTask
+        from airflow_changefeed.folding.task import FoldResult, FoldTask
         from airflow_changefeed.spark.folds.fold_job import run_fold
 
         self._check()
@@ -114,10 +114,11 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
             if session is not None:
                 state = run_fold(session, task, connection, self.log.info)
             else:
-                text, failure = self._run_handed(
-                    context, "folds/fold_job", {"fold": task.to_json()}, connection
-                )
-                state = self._state(text, failure)
+                found, failure = self._run_handed(context, "folds/fold_job", task, connection, FoldResult)
+                if failure is not None or found.state is None:
+                    text = f"the Spark job of task {self.task_id!r} left an empty result; retry"
+                    raise failure or TransientError(text)
+                state = found.state
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )
@@ -154,16 +155,3 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
                 "at=, or trigger it with a logical date, or with params window_start and window_end"
             )
         return window.end
-
-    def _state(self, text: str, failure: Exception | None) -> State:
-        """Return the state that a job's result names, or raise its error."""
-        from airflow_changefeed.folding.task import FoldResult
-
-        found = FoldResult.from_json(text, where="the job's result")
-        if found.error is not None:
-            raise own_error(found.error) from failure
-        if failure is not None or found.state is None:
-            raise failure or TransientError(
-                f"the Spark job of task {self.task_id!r} left an empty result; retry"
-            )
-        return found.state

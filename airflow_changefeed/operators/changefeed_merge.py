@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError, own_error
+from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
@@ -237,11 +237,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         with self._connect() as session:
             if session is not None:
                 return run_merge(session, task, connection, self.log.info)
-            handed = {"task": task.to_json()}
-            text, failure = self._run_handed(context, "merge/merge_job", handed, connection)
-        found = MergedFiles.from_json(text, where="the job's result")
-        if found.error:
-            raise own_error(found.error) from failure
+            found, failure = self._run_handed(context, "merge/merge_job", task, connection, MergedFiles)
         if failure is not None:
             raise failure
         return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import one_of
-from airflow_changefeed.exceptions import NotExportedError, own_error
+from airflow_changefeed.exceptions import NotExportedError
 from airflow_changefeed.folding.choice import NEWEST
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -218,9 +218,4 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         with self._connect() as session:
             if session is not None:
                 return run_comparison(session, task, connection, self.log.info)
-            handed = {"task": task.to_json()}
-            text, failure = self._run_handed(context, "reconcile/reconcile_job", handed, connection)
-        found = Comparison.from_json(text, where="the job's result")
-        if found.error:
-            raise own_error(found.error) from failure
-        return found
+            return self._run_handed(context, "reconcile/reconcile_job", task, connection, Comparison)[0]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import LOCK_TIMEOUT, optional
-from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     LOCAL_BELOW,
@@ -219,9 +218,5 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         with self._connect() as session:
             if session is not None:
                 run_ranges(session, wanted, connection, self.log.info)
-                return
-            handed = {"ranges": wanted.to_json()}
-            text, failure = self._run_handed(context, "snapshot_job", handed, connection)
-        found = RangesResult.from_json(text, where="the job's result")
-        if found.error:
-            raise own_error(found.error) from failure
+            else:
+                self._run_handed(context, "snapshot_job", wanted, connection, RangesResult)

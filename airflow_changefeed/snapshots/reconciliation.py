@@ -13,6 +13,7 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ManifestError, ReconcileError
+from airflow_changefeed.export.result import JobResult
 
 #: Differences that a report names; all are counted.
 MOST_NAMED = 1_000
@@ -36,7 +37,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison(Document):
+class Comparison(JobResult):
     """
     What a job has found, or its error.
 
@@ -46,7 +47,6 @@ class Comparison(Document):
     :param extra: rows of the lake that the table does not have.
     :param different: rows that both have, with other values.
     :param differences: the first ones by key.
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
     """
 
     KIND = "changefeed comparison"
@@ -57,7 +57,6 @@ class Comparison(Document):
     extra: int = 0
     different: int = 0
     differences: tuple[Difference, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,17 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.progress import ProgressWatch, size_text
-from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.result import ExportResult, JobResult
 from airflow_changefeed.export.run import run_attempt
 from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
 from airflow_changefeed.output.attempts import forget
@@ -40,6 +42,9 @@ from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
+
+Task = TypeVar("Task", bound=Document)
+Result = TypeVar("Result", bound=JobResult)
 
 #: Environment variables that hold a connection, or name a file with it.
 TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
@@ -252,6 +257,32 @@ def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argpar
         help="end when this process is gone",
     )
     return parser
+
+
+def run_handed(
+    prog: str,
+    description: str,
+    task: type[Task],
+    result: type[Result],
+    run: Callable[[Task, JobConnection], Result],
+    arguments: Sequence[str] | None,
+) -> int:
+    """
+    Run a job that is handed a task, write its result, and return its exit status.
+
+    :param run: does the task.
+    """
+    own = {"task": "JSON of what to do", "result": "where to say how it ended"}
+    options = job_arguments(prog, description, own).parse_args(arguments)
+    watch(options.watch_pid, say)
+    try:
+        connection = read_connection(options.connection)
+        done = run(task.from_json(read_handed(options.task), where=options.task), connection)
+    except Exception as error:
+        done = result(error=error_text(error))
+        say(done.error)
+    Path(options.result).write_text(done.to_json(), encoding="utf-8")
+    return 1 if done.error else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that reads ranges of a snapshot: ``spark-submit --py-files ARCHIVE snapshot_job.py --ranges
+The Spark job that reads ranges of a snapshot: ``spark-submit --py-files ARCHIVE snapshot_job.py --task
 RANGES.json --connection CONN.json --result RESULT.json``.
 
 What it has read is in the output; the result only says why it ended early.
@@ -14,17 +14,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.codec import Document
-from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, ReadRanges
-from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,16 +32,10 @@ _PROGRESS = 30.0
 
 
 @dataclass(frozen=True)
-class RangesResult(Document):
-    """
-    How a job ended that reads ranges.
-
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`; empty if it has read all.
-    """
+class RangesResult(JobResult):
+    """How a job ended that reads ranges."""
 
     KIND = "changefeed snapshot result"
-
-    error: str = ""
 
 
 def run_ranges(
@@ -91,19 +83,13 @@ def run_ranges(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"ranges": "JSON of what to read", "result": "where to say how it ended"}
-    options = job_arguments("snapshot_job.py", "Read a captured table on Spark.", own).parse_args(arguments)
-    watch(options.watch_pid, say)
-    result = RangesResult()
-    try:
-        connection = read_connection(options.connection)
-        wanted = RangesToRead.from_json(read_handed(options.ranges), where=options.ranges)
+
+    def run(wanted: RangesToRead, connection: JobConnection) -> RangesResult:
         run_ranges(lambda: session(f"changefeed snapshot {wanted.feed}"), wanted, connection)
-    except Exception as error:
-        result = RangesResult(error_text(error))
-        say(result.error)
-    Path(options.result).write_text(result.to_json(), encoding="utf-8")
-    return 1 if result.error else 0
+        return RangesResult()
+
+    what = "Read a captured table on Spark."
+    return run_handed("snapshot_job.py", what, RangesToRead, RangesResult, run, arguments)
 
 
 if __name__ == "__main__":

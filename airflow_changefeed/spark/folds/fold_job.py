@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that folds: ``spark-submit --py-files ARCHIVE fold_job.py --fold FOLD.json --connection
+The Spark job that folds: ``spark-submit --py-files ARCHIVE fold_job.py --task TASK.json --connection
 CONN.json --result RESULT.json``.
 
 Its last line says how it ended, and the result says it to the operator.
@@ -11,12 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.choice import BaseChoice
@@ -25,8 +24,7 @@ from airflow_changefeed.folding.states import State, StateStore
 from airflow_changefeed.folding.task import FoldResult, FoldTask
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.folds.fold import fold_source
-from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
-from airflow_changefeed.spark.watch import watch
+from airflow_changefeed.spark.job import run_handed, say, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,21 +107,14 @@ def partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"fold": "JSON of what to fold", "result": "where to say how it ended"}
-    options = job_arguments("fold_job.py", "Fold a capture's export on Spark.", own).parse_args(arguments)
-    watch(options.watch_pid, say)
-    try:
-        connection = read_connection(options.connection)
-        task = FoldTask.from_json(read_handed(options.fold), where=options.fold)
+
+    def run(task: FoldTask, connection: JobConnection) -> FoldResult:
         state = run_fold(lambda: session(f"changefeed fold {task.feed} {task.run}"), task, connection)
-    except Exception as error:
-        text = error_text(error)
-        Path(options.result).write_text(FoldResult(error=text).to_json(), encoding="utf-8")
-        say(text)
-        return 1
-    Path(options.result).write_text(FoldResult(state).to_json(), encoding="utf-8")
-    say(f"changefeed done: {counted(state.rows, 'row')}, {size_text(state.bytes)}, in {state.path}")
-    return 0
+        say(f"changefeed done: {counted(state.rows, 'row')}, {size_text(state.bytes)}, in {state.path}")
+        return FoldResult(state)
+
+    what = "Fold a capture's export on Spark."
+    return run_handed("fold_job.py", what, FoldTask, FoldResult, run, arguments)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.current import KEEP, CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.spark.folds.fold_job import SETTINGS, partitions, session_settings
-from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.merge.history import all_versions
 from airflow_changefeed.spark.merge.rows import merged, parts, touched
-from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,20 +70,12 @@ def run_merge(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"task": "JSON of what to write", "result": "where to say what was written"}
-    options = job_arguments("merge_job.py", "Write the files of a current table on Spark.", own).parse_args(
-        arguments
-    )
-    watch(options.watch_pid, say)
-    try:
-        connection = read_connection(options.connection)
-        task = MergeTask.from_json(read_handed(options.task), where=options.task)
-        found = run_merge(lambda: session(f"changefeed merge {task.feed} {task.run}"), task, connection)
-    except Exception as error:
-        found = MergedFiles(error=error_text(error))
-        say(found.error)
-    Path(options.result).write_text(found.to_json(), encoding="utf-8")
-    return 1 if found.error else 0
+
+    def run(task: MergeTask, connection: JobConnection) -> MergedFiles:
+        return run_merge(lambda: session(f"changefeed merge {task.feed} {task.run}"), task, connection)
+
+    what = "Write the files of a current table on Spark."
+    return run_handed("merge_job.py", what, MergeTask, MergedFiles, run, arguments)
 
 
 if __name__ == "__main__":

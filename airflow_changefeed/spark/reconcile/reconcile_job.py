@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.snapshots.reconcile import ReconcileTask, find_sides
 from airflow_changefeed.snapshots.reconciliation import Comparison
 from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
-from airflow_changefeed.spark.job import job_arguments, read_connection, read_handed, say, session
+from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.reconcile.compare import compare
-from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,20 +55,12 @@ def run_comparison(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
-    own = {"task": "JSON of what to compare", "result": "where to say what was found"}
-    options = job_arguments("reconcile_job.py", "Compare a table with its export on Spark.", own).parse_args(
-        arguments
-    )
-    watch(options.watch_pid, say)
-    try:
-        connection = read_connection(options.connection)
-        task = ReconcileTask.from_json(read_handed(options.task), where=options.task)
-        found = run_comparison(lambda: session(f"changefeed reconcile {task.feed}"), task, connection)
-    except Exception as error:
-        found = Comparison(error=error_text(error))
-        say(found.error)
-    Path(options.result).write_text(found.to_json(), encoding="utf-8")
-    return 1 if found.error else 0
+
+    def run(task: ReconcileTask, connection: JobConnection) -> Comparison:
+        return run_comparison(lambda: session(f"changefeed reconcile {task.feed}"), task, connection)
+
+    what = "Compare a table with its export on Spark."
+    return run_handed("reconcile_job.py", what, ReconcileTask, Comparison, run, arguments)
 
 
 if __name__ == "__main__":

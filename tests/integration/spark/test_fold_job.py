@@ -139,8 +139,8 @@ def test_the_job_says_how_it_ended(
     assert spark.version
     results = []
     for hour in (1, 3):
-        files = {name: tmp_path / f"{name}-{hour}.json" for name in ("fold", "connection", "result")}
-        files["fold"].write_text(task_of(export, hour).to_json())
+        files = {name: tmp_path / f"{name}-{hour}.json" for name in ("task", "connection", "result")}
+        files["task"].write_text(task_of(export, hour).to_json())
         JobConnection({}).save(str(files["connection"]))
         status = fold_job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
         assert not files["connection"].exists()

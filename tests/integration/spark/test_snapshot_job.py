@@ -121,8 +121,8 @@ def test_the_jobs_result_says_why_it_ended(
     assert begun is not None
     wanted = RangesToRead(CAPTURE, TABLE, stock.lake, taken.token, begun.database, (0,), begun.ranges[:1], 1)
     for name, given, error in (("all", wanted, ""), ("lost", replace(wanted, numbers=(9,)), "was given up")):
-        paths = {part: tmp_path / f"{name}-{part}.json" for part in ("ranges", "connection", "result")}
-        paths["ranges"].write_text(given.to_json())
+        paths = {part: tmp_path / f"{name}-{part}.json" for part in ("task", "connection", "result")}
+        paths["task"].write_text(given.to_json())
         JobConnection(stock.source.describe()).save(str(paths["connection"]))
         arguments = [text for part, path in paths.items() for text in (f"--{part}", str(path))]
         assert snapshot_job.main(arguments) == (1 if error else 0)

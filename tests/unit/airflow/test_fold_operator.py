@@ -51,10 +51,10 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         """Run the job as far as it goes without Spark."""
         command = self._build_spark_submit_command(application)
         files = {
-            name: Path(command[command.index(f"--{name}") + 1]) for name in ("fold", "connection", "result")
+            name: Path(command[command.index(f"--{name}") + 1]) for name in ("task", "connection", "result")
         }
         assert files["connection"].stat().st_mode & 0o777 == 0o600
-        task = FoldTask.from_json(files["fold"].read_text(), where="fold")
+        task = FoldTask.from_json(files["task"].read_text(), where="task")
         self.tasks.append(task)
         connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
         try:

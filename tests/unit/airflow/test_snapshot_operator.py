@@ -33,10 +33,10 @@ class SubmitHook(ChangefeedSparkSubmitHook):
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job."""
         command = self._build_spark_submit_command(application)
-        names = ("ranges", "connection", "result")
+        names = ("task", "connection", "result")
         files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
         assert files["connection"].stat().st_mode & 0o777 == 0o600
-        wanted = RangesToRead.from_json(files["ranges"].read_text(), where="ranges")
+        wanted = RangesToRead.from_json(files["task"].read_text(), where="task")
         self.jobs.append(wanted)
         connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
         if self.dies_after is not None:
@@ -44,7 +44,7 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         try:
             run_ranges(LocalSpark, wanted, connection, lambda line: None)  # type: ignore[arg-type]
         except Exception as error:
-            files["result"].write_text(RangesResult(error_text(error)).to_json())
+            files["result"].write_text(RangesResult(error=error_text(error)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         files["result"].write_text(RangesResult().to_json())
         return None
