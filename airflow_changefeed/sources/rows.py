@@ -22,7 +22,7 @@ from airflow_changefeed.core.consumer import (
     OutputCheck,
 )
 from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow
-from airflow_changefeed.core.feed import StaleMark, parse_shard
+from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -45,6 +45,20 @@ def as_time_or_none(value: datetime | int | None) -> datetime | None:
 def as_ulid(value: bytes | None) -> Ulid | None:
     """Return a ULID of a column; None for a null."""
     return None if value is None else Ulid.of_bytes(value)
+
+
+def shard_status(shard: Shard, row: Row) -> ShardStatus:
+    """Return the state of a shard."""
+    head, clock = as_ulid(row["head"]), as_time(row["time"])
+    return ShardStatus(
+        shard=shard,
+        # The high-water time of a shard that a writer has locked is not visible.
+        high_water=clock if head is None else max(clock, head.time),
+        head=head,
+        sealed_until=as_time_or_none(row["sealed_until"]),
+        purged_upto=Ulid.of_bytes(row["purged_upto"]),
+        has_outbox=bool(row["has_outbox"]),
+    )
 
 
 def row_of_cursor(feed: str, row: Row, ranges: Callable[[str], tuple[UlidRange, ...]]) -> CursorRow:

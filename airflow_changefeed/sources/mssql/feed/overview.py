@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
-from airflow_changefeed.core.feed import Shard, ShardStatus, parse_shard, shard_text
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.messages import check_overview
 from airflow_changefeed.sources.mssql.connection.errors import name_error
@@ -22,7 +20,13 @@ from airflow_changefeed.sources.mssql.feed.calls import Record, call_results, re
 from airflow_changefeed.sources.mssql.feed.catalog import check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import literal
-from airflow_changefeed.sources.rows import as_time, as_time_or_none, as_ulid, consumer_info, output_check
+from airflow_changefeed.sources.rows import (
+    as_time_or_none,
+    as_ulid,
+    consumer_info,
+    output_check,
+    shard_status,
+)
 
 #: Returns a row with the index of each feed that the login may read, then the results of its procedure; after
 #: one that fails, a row in a column of its own. The text is constant, so that the server plans it once.
@@ -140,7 +144,7 @@ def _overview(
             as_ulid(row["before_from"]),
         )
         positions.setdefault(position.row.shard, []).append(position)
-    statuses = [(_status(feed, row), row) for row in shards]
+    statuses = [(shard_status(feed.from_sql(row["shard_id"]), row), row) for row in shards]
     return FeedOverview(
         feed.info,
         tuple(
@@ -161,16 +165,3 @@ def _overview(
 
 def _gaps(feed: MssqlFeed) -> tuple[CaptureGap, ...] | None:
     return None if feed.capture is None else feed.capture.gaps
-
-
-def _status(feed: MssqlFeed, row: Mapping[str, Any]) -> ShardStatus:
-    head, clock = as_ulid(row["head"]), as_time(row["time"])
-    return ShardStatus(
-        shard=parse_shard(shard_text(feed.from_sql(row["shard_id"]))),
-        # The high-water time of a shard locked by a writer is not visible.
-        high_water=clock if head is None else max(clock, head.time),
-        head=head,
-        sealed_until=as_time_or_none(row["sealed_until"]),
-        purged_upto=Ulid.of_bytes(row["purged_upto"]),
-        has_outbox=bool(row["has_outbox"]),
-    )

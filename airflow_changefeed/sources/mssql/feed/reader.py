@@ -21,7 +21,7 @@ from airflow_changefeed.sources.mssql.feed.poll import poll
 from airflow_changefeed.sources.mssql.feed.types import stored_type
 from airflow_changefeed.sources.mssql.names import quote
 from airflow_changefeed.sources.polls import answers, only, wanted_of
-from airflow_changefeed.sources.rows import as_time, as_time_or_none, as_ulid, stale_mark
+from airflow_changefeed.sources.rows import shard_status, stale_mark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,17 +186,7 @@ def split(
 
 def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
     """Return the state of each shard, from the rows of ``shards``."""
-    return [
-        ShardStatus(
-            shard=found.from_sql(row["shard_id"]),
-            high_water=as_time(row["time"]),
-            head=as_ulid(row["head"]),
-            sealed_until=as_time_or_none(row["sealed_until"]),
-            purged_upto=Ulid.of_bytes(row["purged_upto"]),
-            has_outbox=bool(row["has_outbox"]),
-        )
-        for row in by_shard(rows)
-    ]
+    return [shard_status(found.from_sql(row["shard_id"]), row) for row in by_shard(rows)]
 
 
 def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,11 +19,9 @@ from airflow_changefeed.core.consumer import (
     ShardOverview,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
-from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.messages import check_overview
-from airflow_changefeed.sources.rows import as_ulid
+from airflow_changefeed.sources.rows import as_time_or_none, as_ulid, shard_status
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
@@ -140,28 +138,18 @@ def _statuses(
         own = f"from {tables.outbox} where shard_id = p.id"
         waiting = f"(select count(*) from (select 1 {own} limit ?3))"
         since = f"(select {HINT_MS} {own} order by order_sequence limit 1)"
-    rows = connection.execute(
+    rows = records(
+        connection,
         f"with {_known(tables)}{more}, {_PAGE} as (select * from {_SHARDS} order by id limit ?2 offset ?1) "
-        "select id, time_ms, purged_upto, waits, "
-        f"(select max({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}), "
-        f"min({waiting}, ?3), {since} from {_PAGE} as p order by id",
-        (first_shard, shards, COUNTED),
+        "select id, max(time_ms, ?4) as time, purged_upto, waits as has_outbox, "
+        "nullif(?4, 0) as sealed_until, "
+        f"(select max({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}) as head, "
+        f"min({waiting}, ?3) as waiting, {since} as since from {_PAGE} as p order by id",
+        (first_shard, shards, COUNTED, tables.floor_ms),
     )
-    floor_ms = tables.floor_ms
     return [
-        (
-            ShardStatus(
-                shard=tables.from_sql(value),
-                high_water=from_milliseconds(max(time_ms, floor_ms)),
-                head=None if head is None else Ulid.of_bytes(head),
-                sealed_until=tables.info.sealed_until,
-                purged_upto=Ulid.of_bytes(purged),
-                has_outbox=bool(waits),
-            ),
-            count,
-            None if since_ms is None else from_milliseconds(since_ms),
-        )
-        for value, time_ms, purged, waits, head, count, since_ms in rows
+        (shard_status(tables.from_sql(row["id"]), row), row["waiting"], as_time_or_none(row["since"]))
+        for row in rows
     ]
 
 

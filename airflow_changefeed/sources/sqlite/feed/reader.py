@@ -20,13 +20,12 @@ from airflow_changefeed.core.feed import (
     StaleMark,
     shard_text,
 )
-from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, CursorBeyondFeedError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_purged_upto, check_stream
 from airflow_changefeed.sources.polls import answers, only, wanted_of
-from airflow_changefeed.sources.rows import stale_mark
+from airflow_changefeed.sources.rows import shard_status, stale_mark
 from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
@@ -253,27 +252,18 @@ def known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[Sha
     """Return the state of each shard that was ever written to."""
     # Named as no event table can be.
     waiting, known = '"changefeed.waiting"', '"changefeed.known"'
-    rows = connection.execute(
-        f"with {waiting}(id) as ({tables.waiting_shards}), {known}(id, time_ms, purged_upto, waits) as ("
+    rows = records(
+        connection,
+        f"with {waiting}(id) as ({tables.waiting_shards}), {known}(id, time_ms, purged_upto, has_outbox) as ("
         f"select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from {waiting}) "
         f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from {waiting} "
         f"where id not in (select shard_id from {tables.state})) "
-        f"select *, (select max({tables.ulid}) from {tables.feed} "
-        f"where {tables.condition_of(f'{known}.id')}) "
+        f"select *, nullif(?1, 0) as sealed_until, (select max({tables.ulid}) from {tables.feed} "
+        f"where {tables.condition_of(f'{known}.id')}) as head "
         f"from {known} order by 1",
         (tables.floor_ms,),
-    ).fetchall()
-    return [
-        ShardStatus(
-            shard=tables.from_sql(value),
-            high_water=from_milliseconds(time_ms),
-            head=None if head is None else Ulid.of_bytes(head),
-            sealed_until=from_milliseconds(tables.floor_ms) if tables.floor_ms else None,
-            purged_upto=Ulid.of_bytes(purged),
-            has_outbox=bool(waits),
-        )
-        for value, time_ms, purged, waits, head in rows
-    ]
+    )
+    return [shard_status(tables.from_sql(row["id"]), row) for row in rows]
 
 
 def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
