@@ -193,15 +193,20 @@ def _keys(what: str, cls: Any) -> Iterator[str]:
 
 def _documents() -> Iterator[str]:
     for path in sorted(Path(airflow_changefeed.__file__).parent.rglob("*.py")):
-        if "(Document)" in path.read_text(encoding="utf-8"):
+        if "\n    KIND = " in path.read_text(encoding="utf-8"):
             name = path.relative_to(DOCS.parent).with_suffix("").as_posix().replace("/", ".")
             importlib.import_module(name)
-    kinds = {each.KIND: each for each in Document.__subclasses__()}
+    kinds = {each.KIND: each for each in _kinds_of(Document)}
     for _, cls in sorted(kinds.items()):
         yield from _stored(cls)
     inner = sorted({each.__name__: each for cls in kinds.values() for each in _nested(cls)}.items())
     for name, part in inner:
         yield from _keys(name, part)
+
+
+def _kinds_of(cls: Any) -> Iterator[Any]:
+    for each in cls.__subclasses__():
+        yield from [each] if "KIND" in vars(each) else _kinds_of(each)
 
 
 def _nested(cls: Any) -> Iterator[Any]:
