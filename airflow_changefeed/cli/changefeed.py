@@ -41,9 +41,8 @@ from airflow_changefeed.cli.options.values import (
     clock,
     count,
     duration,
-    length,
+    duration_or_none,
     max_hold,
-    seconds,
     shard,
     time,
 )
@@ -57,9 +56,8 @@ _CACHE_HELP = (
 _KIND_HELP = "How writers fill the table (default: outbox)"
 
 
-def _limit(flag: str, default: float, what: str) -> Option:
-    text = f"Limit in {what} (default: {default:g})"
-    return option(flag, help=text, type=length, default=default)
+def _limit(flag: str, default: str, what: str) -> Option:
+    return option(flag, help=f"How long {what} (default: {default})", type=duration, default=default)
 
 
 _SQL = action(
@@ -137,9 +135,9 @@ _SETUP_FEED = action(
     ),
     option(
         "--time-tolerance",
-        help="Seconds. A time hint further in the future than this is replaced by the current time "
-        "(default: 3600; an existing feed keeps its setting)",
-        type=seconds,
+        help="A time hint further in the future than this is replaced by the current time (default: 1h; an "
+        "existing feed keeps its setting)",
+        type=duration_or_none,
     ),
     option(
         "--max-hold",
@@ -231,14 +229,10 @@ _DOCTOR = action(
         choices=("readers", "operators"),
         default="operators",
     ),
-    _limit(
-        "--high-water-ahead",
-        10,
-        "minutes that a shard's high-water time may be ahead of the database's clock",
-    ),
-    _limit("--outbox-age", 6, "hours that a row may wait in the outbox"),
-    _limit("--open-transaction", 60, "minutes that a transaction may stay open"),
-    _limit("--idle-consumer", 168, "hours that a consumer may hold back a purge without moving"),
+    _limit("--high-water-ahead", "10m", "a shard's high-water time may be ahead of the database's clock"),
+    _limit("--outbox-age", "6h", "a row may wait in the outbox"),
+    _limit("--open-transaction", "1h", "a transaction may stay open"),
+    _limit("--idle-consumer", "7d", "a consumer may hold back a purge without moving"),
     *SHOWN,
 )
 

@@ -109,7 +109,7 @@ def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading
         args.handler,
         at_head=args.at_head,
         max_events=args.max_events,
-        handler_timeout=args.handler_timeout,
+        handler_timeout=args.handler_timeout and args.handler_timeout.total_seconds(),
         on_poison=None if args.on_poison is None else OnPoison(args.on_poison),
         stop=stop,
     )

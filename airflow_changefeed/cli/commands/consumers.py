@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
@@ -84,7 +83,7 @@ def _given(args: Namespace) -> dict[str, Any]:
     if args.on_poison is not None:
         given["on_poison"] = OnPoison(args.on_poison)
     if args.keep_log is not None:
-        given["keep_log"] = timedelta(seconds=args.keep_log)
+        given["keep_log"] = args.keep_log
     if args.ddl is not None:
         given["ddl"] = args.ddl
     return given

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.cli.command import (
@@ -42,10 +41,10 @@ def _examine(args: Namespace) -> Examination:
 
     use_stored_connections()
     limits = Limits(
-        high_water_ahead=timedelta(minutes=args.high_water_ahead),
-        outbox_age=timedelta(hours=args.outbox_age),
-        open_transaction=timedelta(minutes=args.open_transaction),
-        idle_consumer=timedelta(hours=args.idle_consumer),
+        high_water_ahead=args.high_water_ahead,
+        outbox_age=args.outbox_age,
+        open_transaction=args.open_transaction,
+        idle_consumer=args.idle_consumer,
         role=args.role,
     )
     hook = ChangefeedHook(args.conn_id)

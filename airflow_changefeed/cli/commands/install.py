@@ -100,15 +100,14 @@ def _sentence(done: Installed) -> str:
 def setup_feed(args: Namespace) -> None:
     """Create or upgrade a feed."""
     with open_feeds(args.conn_id) as source:
-        tolerance = None if args.time_tolerance is None else timedelta(seconds=args.time_tolerance)
         info = source.set_up_feed(
             args.table,
             kind=FeedKind(args.kind),
             shard_key_type=args.shard_key_type,
-            time_tolerance=tolerance,
+            time_tolerance=args.time_tolerance,
             max_hold=args.max_hold,
             storage=FeedStorage(args.filegroup, args.compression),
-            resource_version=_seen(args, _present(source, args.table), tolerance),
+            resource_version=_seen(args, _present(source, args.table), args.time_tolerance),
         )
     row = {
         "feed": info.name,

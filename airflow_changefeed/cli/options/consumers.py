@@ -24,10 +24,10 @@ from airflow_changefeed.cli.options.shared import (
 from airflow_changefeed.cli.options.values import (
     attempts,
     count,
-    length,
+    duration,
+    duration_or_none,
     note,
     position,
-    seconds,
     shard,
     version,
 )
@@ -57,7 +57,7 @@ def _settings(
             help=f"stop{poison}, or park the event as a dead letter and continue",
             choices=("stop", "park"),
         ),
-        option("--keep-log", help=f"Seconds to keep the log of attempts{log}", type=seconds),
+        option("--keep-log", help=f"How long to keep the log of attempts{log}", type=duration_or_none),
         option(
             "--ddl",
             help=f"Also consume events of changed columns (captures only){ddl}",
@@ -101,7 +101,7 @@ CONSUME = action(
     option("--json", help=_JSON_HELP, dest="options"),
     option("--format", help="json (one line each, the default) or table", choices=("json", "table")),
     option("--handler", help=_HANDLER_HELP),
-    option("--handler-timeout", help="Seconds that a handler may take (default: no limit)", type=length),
+    option("--handler-timeout", help="How long a handler may take (default: no limit)", type=duration),
     option(
         "--on-poison",
         help="What this run does with an event that fails too often (default: the consumer's setting)",
@@ -126,7 +126,7 @@ _CREATE = action(
         help="Where to begin: latest (default), earliest, a time with its zone, or after a ULID",
         type=position,
     ),
-    *_settings(" (default: 10)", " (default)", " (default: 604800)", "; --no-ddl is the default"),
+    *_settings(" (default: 10)", " (default)", " (default: 7d)", "; --no-ddl is the default"),
     *SHOWN,
 )
 

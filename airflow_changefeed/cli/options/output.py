@@ -20,7 +20,7 @@ from airflow_changefeed.cli.options.shared import (
     path,
 )
 from airflow_changefeed.cli.options.values import (
-    hours,
+    duration_or_none,
     shard,
     time,
 )
@@ -85,10 +85,10 @@ _CLEAN = action(
     "asked can no longer be read, except the newest.",
     *_of_table(),
     option(
-        "--older-than",
-        help="Hours; longer than any reader of the table takes (default: %(default)s)",
-        type=hours,
-        default=168.0,
+        "--keep-for",
+        help="How long replaced versions can be read: longer than a reader takes (default: 7d)",
+        type=duration_or_none,
+        default="7d",
     ),
     VERBOSE,
 )

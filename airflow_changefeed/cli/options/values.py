@@ -14,7 +14,7 @@ from datetime import time as time_of_day
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_changefeed.core import values
-from airflow_changefeed.core.values import number, whole
+from airflow_changefeed.core.values import whole
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -81,17 +81,16 @@ def note(text: str) -> str:
     raise ArgumentTypeError(f"{text!r} says nothing; write what was found and done, it is kept")
 
 
-#: Numbers: of things, of seconds or hours from 0 on, and lengths in any unit; a century of hours at most.
+#: A number of things.
 count = typed(whole(1))
-seconds = typed(number(0, unit="seconds"))
-hours = typed(number(0, 876_600, "hours"))
-length = typed(number(above=0, highest=876_600))
 #: A resource version, as commands show it.
 version = count
 # A century, so that times can be counted back from now.
-_duration = values.duration(needs_unit=True, longest=timedelta(days=36_525))
-#: A length of time with its unit: ``90s``, ``15m``, ``2h``, ``1d``.
+_CENTURY = timedelta(days=36_525)
+_duration = values.duration(needs_unit=True, longest=_CENTURY)
+#: A length of time with its unit: ``90s``, ``15m``, ``2h``, ``1d``; and one that may be 0, as ``0s``.
 duration = typed(_duration)
+duration_or_none = typed(values.duration(is_zero_valid=True, needs_unit=True, longest=_CENTURY))
 
 
 def clock(text: str) -> time_of_day:

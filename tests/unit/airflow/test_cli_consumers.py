@@ -89,12 +89,12 @@ def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: Sq
 
 def test_a_consumer_begins_where_it_is_told(commands: Commands, source: SqliteFeedSource) -> None:
     """At the head by default; words that mean no place are refused."""
-    commands.rows(*CREATE, "--keep-log", "60", "--max-attempts", "none")
+    commands.rows(*CREATE, "--keep-log", "60s", "--max-attempts", "none")
     (row,) = source.cursors(FEED, NAME)
     assert row.ulid == ulids(source)[-1]
     (info,) = source.consumers()
     assert (info.spec.max_attempts, info.spec.keep_log.total_seconds()) == (None, 60)
-    for words in (("--start", "yesterday"), ("--max-attempts", "0"), ("--keep-log", "-1")):
+    for words in (("--start", "yesterday"), ("--max-attempts", "0"), ("--keep-log", "-1s")):
         with pytest.raises(SystemExit) as end:
             commands.run(*CREATE, *words)
         assert end.value.code == 2
@@ -287,7 +287,7 @@ def test_options_that_mean_nothing_are_refused(commands: Commands, source: Sqlit
     """Of a handler without one, of printing beside one, of another consumer; of unknown names all at once."""
     commands.rows(*CREATE)
     for words, complaint in (
-        ((NAME, "--handler-timeout", "1"), "--handler-timeout cannot be used without --handler"),
+        ((NAME, "--handler-timeout", "1s"), "--handler-timeout cannot be used without --handler"),
         ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be used with --handler"),
         ((NAME, "--json", '{"x": 1, "with_tid": 2}'), "unknown option 'x'"),
         ((NAME, "--handler", "nowhere:f"), "HandlerError: handler 'nowhere:f'"),

@@ -144,7 +144,7 @@ def test_a_connection_that_holds_no_feeds_is_named(
 
 def test_a_feed_is_set_up(commands: Commands) -> None:
     """Its kind and keys are shown; repeating it is harmless."""
-    options = ("shop.Order", "--shard-key-type", "bigint", "--time-tolerance", "60.5")
+    options = ("shop.Order", "--shard-key-type", "bigint", "--time-tolerance", "PT60.5S")
     expected = {
         "feed": "shop.Order",
         "kind": "outbox",
@@ -166,7 +166,7 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
         (("shop.Missing",), "table 'shop.Missing' not found"),
         (("shop.Keyless",), "no primary key"),
         (("shop.Order", "--kind", "serialized"), "need a blob column"),
-        (("shop.Order", "--time-tolerance", "1e10"), "time_tolerance must be 0 to 36500 days"),
+        (("shop.Order", "--time-tolerance", "36501d"), "time_tolerance must be 0 to 36500 days"),
         (("shop.Order", "--compression", "page"), "SQLite keeps all tables in one file; omit them"),
         (("shop.Order", "--filegroup", ""), "filegroup is empty; name one, or omit it"),
     ],
@@ -185,9 +185,9 @@ def test_a_table_that_cannot_become_a_feed(
         ((), "the following arguments are required: table"),
         (("shop.Order", "--kind", "both"), "invalid choice: 'both'"),
         (("shop.Order", "--shard-key-type", "text"), "invalid choice: 'text'"),
-        (("shop.Order", "--time-tolerance=-1"), "'-1' is not a number of seconds"),
-        (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a number of seconds"),
-        (("shop.Order", "--time-tolerance", "1h"), "'1h' is not a number of seconds"),
+        (("shop.Order", "--time-tolerance=-1"), "'-1' is not a length of time, 0 or more"),
+        (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a length of time, 0 or more"),
+        (("shop.Order", "--time-tolerance", "60"), "(a text such as 90s, 15m, 2h, 1d or PT1H)"),
         (("shop.Order", "--max-hold", "30"), "'30' is not a length of time"),
         (("shop.Order", "--max-hold", "Forever"), "or PT1H), or forever"),
         (("shop.Order", "--compression", "zip"), "invalid choice: 'zip'"),

@@ -143,7 +143,7 @@ def test_a_table_that_changed_beneath_is_a_change(commands: Commands, path: Path
         (("capture refresh", CAPTURE), "capture list"),
         (("capture resolve", CAPTURE, "--note", "x", "--resync"), "capture list"),
         (("capture enable", "--table", TABLE), "capture list"),
-        (("setup-feed", FEED, "--time-tolerance", "60"), None),
+        (("setup-feed", FEED, "--time-tolerance", "60s"), None),
     ],
     ids=["alter", "drop", "disable", "refresh", "resolve", "enable", "setup-feed"],
 )
@@ -182,7 +182,7 @@ def test_a_stale_version_changes_nothing(
             "Nothing was resolved",
         ),
         (
-            ("setup-feed", FEED, "--time-tolerance", "60"),
+            ("setup-feed", FEED, "--time-tolerance", "60s"),
             "Change of feed shop.Event the time tolerance from 3600 to 60 seconds?",
             "Nothing was changed",
         ),
@@ -226,7 +226,7 @@ def test_a_disabled_capture_is_enabled_after_asking(
 
 def test_a_harmless_repeat_asks_nothing(commands: Commands, source: SqliteFeedSource) -> None:
     """And leaves the version as it is; a feed's settings that are not named stay."""
-    commands.rows("setup-feed", FEED, "--time-tolerance", "60", "--yes")
+    commands.rows("setup-feed", FEED, "--time-tolerance", "60s", "--yes")
     (row,) = commands.rows("setup-feed", FEED)
     assert (row["time_tolerance"], row["resource_version"]) == (60, 2)
     assert source.feed(FEED).time_tolerance.total_seconds() == 60
@@ -269,10 +269,10 @@ def test_max_hold_is_set_after_asking(
 def test_altering_names_what_changes(commands: Commands, source: SqliteFeedSource) -> None:
     """What is not named stays; nothing named is a mistake, and so is what no consumer can be."""
     (row,) = commands.rows(
-        "consumer alter", *OF, "--max-attempts", "3", "--keep-log", "60", "--on-poison", "park", "--yes"
+        "consumer alter", *OF, "--max-attempts", "3", "--keep-log", "60s", "--on-poison", "park", "--yes"
     )
     assert (row["max_attempts"], row["keep_log"], row["on_poison"]) == (3, 60, "park")
-    (row,) = commands.rows("consumer alter", *OF, "--keep-log", "90", "--yes")
+    (row,) = commands.rows("consumer alter", *OF, "--keep-log", "90s", "--yes")
     assert (row["max_attempts"], row["keep_log"], row["resource_version"]) == (3, 90, 3)
     assert row["ddl"] is False
     for option, taken in (("--ddl", True), ("--no-ddl", False)):
@@ -280,7 +280,7 @@ def test_altering_names_what_changes(commands: Commands, source: SqliteFeedSourc
         assert row["ddl"] is taken
     assert "nothing to change; pass" in commands.fails("consumer alter", *OF)
     assert "needs max_attempts" in commands.fails("consumer alter", *OF, "--max-attempts", "none", "--yes")
-    message = commands.fails("consumer alter", "lake", "--feed", FEED, "--keep-log", "9", "--yes")
+    message = commands.fails("consumer alter", "lake", "--feed", FEED, "--keep-log", "9s", "--yes")
     assert "it has: billing" in message
 
 

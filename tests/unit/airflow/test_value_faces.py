@@ -104,7 +104,6 @@ WHOLE: dict[str, Face] = {
 }
 NUMBER: dict[str, Face] = {
     "Spark option": spark("lock_timeout"),
-    "command": command.length,
     "batch": made(Batch, "seconds"),
     "backoff": made(Backoff, "longest"),
     "default consumer": made(DefaultOptions, "emit_timeout"),
