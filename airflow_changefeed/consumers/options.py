@@ -6,31 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.consumers.settings import OPTIONS
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, check_shards
-from airflow_changefeed.core.values import Reader, number, optional, read_each, whole
+from airflow_changefeed.core.values import read_each
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import FeedSource
 
 if TYPE_CHECKING:
     from airflow_changefeed.consumers.events.page import EventColumns
 
-#: Seconds of a day at most.
-_SECONDS = number(above=0, highest=86_400, unit="seconds")
-#: How each option of a consumer is read.
-OPTIONS: dict[str, Reader] = {
-    "register_timeout": optional(number(0, 86_400, "seconds")),
-    "emit_timeout": _SECONDS,
-    "poll_interval": _SECONDS,
-    "at_most_shards": optional(whole(1)),
-}
-
 
 def checked_options(name: str, feed: str, **given: Any) -> dict[str, Any]:
     """
     Read a consumer's own options.
 
-    :param given: all of ``OPTIONS``.
+    :param given: by the names of ``OPTIONS``.
     :raises InvalidArgumentError: names every invalid option.
     """
     values, problems = read_each(given, OPTIONS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the default consumer, given by its clients as a JSON object."""
+"""How the options of consumers are read, and those of the default one, which its clients give as JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,22 @@ from airflow_changefeed.core.values import (
     optional,
     read_value,
     read_values,
+    whole,
 )
 from airflow_changefeed.exceptions import InvalidArgumentError
 
+#: Seconds of a day at most.
+_SECONDS = number(above=0, highest=86_400, unit="seconds")
+#: How each option of a consumer and of a run is read.
+OPTIONS: dict[str, Reader] = {
+    "register_timeout": optional(number(0, 86_400, "seconds")),
+    "emit_timeout": _SECONDS,
+    "poll_interval": _SECONDS,
+    "at_most_shards": optional(whole(1)),
+    "max_events": optional(whole(1)),
+    # A century of hours is no limit that anybody means.
+    "handler_timeout": optional(number(above=0, highest=876_600, unit="seconds")),
+}
 _SUBJECT = "options of the default consumer"
 _MAX_MILLISECONDS = 86_400_000
 _WAIT = optional(number(0, _MAX_MILLISECONDS, "milliseconds"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import IN_EXTRA
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError, TerminalError
-from airflow_changefeed.sources.sqlite.connection import read_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -56,6 +55,8 @@ def describe_sqlite(connection: Connection) -> dict[str, Any]:
     :raises ConnectionNotUsableError: it names no file.
     :raises InvalidArgumentError: the extra has a value that means nothing.
     """
+    from airflow_changefeed.sources.sqlite.connection import read_connection
+
     host, schema = connection.host or "", connection.schema or ""
     path = "/".join(filter(None, [host, schema])) if host else f"/{schema.lstrip('/')}" if schema else ""
     if not path:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.consumers.settings import OPTIONS
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, parse_shards, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.values import one_of, optional, read_value, whole
+from airflow_changefeed.core.values import one_of, read_value, whole
 from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -112,9 +113,6 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         self._check()
 
     def _check(self) -> None:
-        from airflow_changefeed.consumers.handlers.functions import HANDLER_TIMEOUT
-        from airflow_changefeed.consumers.options import OPTIONS
-
         problems = []
         handler: object = self.handler
         if not callable(handler) and not isinstance(handler, str):
@@ -128,9 +126,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
                 "until": one_of(UNTIL),
                 "wait_timeout": WAIT_LENGTH,
                 "batch": _batch,
-                "handler_timeout": optional(HANDLER_TIMEOUT),
-                "emit_timeout": OPTIONS["emit_timeout"],
-                "register_timeout": OPTIONS["register_timeout"],
+                **{name: OPTIONS[name] for name in ("handler_timeout", "emit_timeout", "register_timeout")},
             },
             problems=problems,
         )

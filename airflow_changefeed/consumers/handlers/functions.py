@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.values import number, read_value
+from airflow_changefeed.consumers.settings import OPTIONS
+from airflow_changefeed.core.values import read_value
 from airflow_changefeed.exceptions import HandlerError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Handler = Callable[[Any, Any], object]
 #: Seconds after which a handler is interrupted again.
 _AGAIN = 1.0
-#: Seconds that a handler may take: a century of hours is no limit that anybody means.
-HANDLER_TIMEOUT = number(above=0, highest=876_600, unit="seconds")
 #: Prefix of a procedure's name.
 PROCEDURE = "procedure:"
 
@@ -104,7 +103,7 @@ def checked_timeout(timeout: object) -> float | None:
 
     if timeout is None:
         return None
-    seconds: float = read_value("handler_timeout", timeout, HANDLER_TIMEOUT)
+    seconds: float = read_value("handler_timeout", timeout, OPTIONS["handler_timeout"])
     problems = []
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         problems.append(

@@ -21,9 +21,10 @@ from airflow_changefeed.consumers.handlers.attempt import Backoff, HandlerAttemp
 from airflow_changefeed.consumers.handlers.failures import Attempts
 from airflow_changefeed.consumers.handlers.functions import Handler, checked_timeout, load_handler
 from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.settings import OPTIONS
 from airflow_changefeed.core.consumer import OnPoison
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import optional, read_value, whole
+from airflow_changefeed.core.values import read_value
 from airflow_changefeed.exceptions import LeaseHeldError, TransientError
 from airflow_changefeed.sources.base import FeedSource
 
@@ -86,7 +87,7 @@ def run_consumer(
     :raises LeaseHeldError: other consumers held all shards for ``register_timeout``.
     """
     batch = batch or ONE
-    max_events = read_value("max_events", max_events, optional(whole(1)))
+    max_events = read_value("max_events", max_events, OPTIONS["max_events"])
     handler_timeout = checked_timeout(handler_timeout)
     function = load_handler(handler, source, is_batch=batch is not ONE)
     should_stop = stop.is_set if isinstance(stop, threading.Event) else stop or (lambda: False)
