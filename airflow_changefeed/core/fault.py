@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import Enum
 
 from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.values import duration, one_of, read_values
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, visible
 
@@ -190,14 +191,8 @@ class Limits:
     role: str = "operators"
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{each.name} must be positive, not {value}"
-            for each in fields(self)
-            if isinstance(value := getattr(self, each.name), timedelta) and value <= timedelta(0)
-        ]
-        if self.role not in ROLES:
-            problems.append(f"role must be one of {', '.join(ROLES)}, not {self.role!r}")
-        InvalidArgumentError.collect("limits", problems)
+        readers = {each.name: one_of(ROLES) if each.name == "role" else duration() for each in fields(self)}
+        InvalidArgumentError.collect("limits", read_values(self, readers))
 
 
 @dataclass(frozen=True)

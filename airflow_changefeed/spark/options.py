@@ -26,8 +26,8 @@ UNSEALED = ("fail", "read")
 _READ: dict[str, Reader] = {
     "start": parse_time,
     "end": parse_time,
-    "after": Ulid.parse_text,
-    "upto": Ulid.parse_text,
+    "after": lambda text: Ulid.parse_text(text.strip()),
+    "upto": lambda text: Ulid.parse_text(text.strip()),
     "shards": parse_shards,
     "unsealed": one_of(UNSEALED),
     "seal": flag,

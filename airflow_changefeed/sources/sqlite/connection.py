@@ -44,7 +44,7 @@ def read_connection(given: Mapping[str, Any], among: str = "") -> tuple[dict[str
     path = given.get("path") or ""
     # A Spark job may run in another folder than this process.
     described = {"path": str(Path(path).expanduser().absolute()), "lock_timeout": 60.0, **found}
-    return described, [] if path else ["path"], problems
+    return described, [] if path.strip() else ["path"], problems
 
 
 class _Kept(threading.local):

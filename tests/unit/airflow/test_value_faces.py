@@ -23,11 +23,14 @@ from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.consumer import ConsumerSpec, parse_position
 from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.values import Fields
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.folding.choice import parse_base
 from airflow_changefeed.folding.merge_task import MergeRequest
 from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.hooks.storage import aws, azure, google
+from airflow_changefeed.hooks.storage.extra import read_extra
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
@@ -87,10 +90,22 @@ def task(kind: Callable[..., Any], name: str, **others: Any) -> Face:
     return made(kind, name, task_id="task", feed="shop.order", **others)
 
 
+def cloud(kind: str, name: str, fields: Fields, **others: Any) -> Face:
+    """A field of the extra of a connection to an object store."""
+
+    def face(value: Any) -> Any:
+        extra = json.dumps({**others, name: value})
+        return read_extra(Connection(conn_id="store", conn_type=kind, extra=extra), fields)[name]
+
+    return face
+
+
 EXPORT = {"path": "/out", "consumer": "lake"}
 WHOLE: dict[str, Face] = {
     "Spark option": spark("partitions"),
     "connection": driver("connect_retry_interval"),
+    "aws": cloud("aws", "max_concurrency", aws._KNOWN),
+    "azure": cloud("wasb", "max_concurrency", azure._KNOWN),
     "export options": made(ExportOptions, "batch_rows"),
     "settings of a consumer": made(ConsumerSpec, "max_attempts", consumer="lake", feed="shop.order"),
     "batch": made(Batch, "events"),
@@ -116,6 +131,9 @@ NUMBER: dict[str, Face] = {
 FLAG: dict[str, Face] = {
     "Spark option": spark("seal"),
     "connection": driver("trusted_connection"),
+    "aws": cloud("aws", "requester_pays", aws._KNOWN),
+    "azure": cloud("wasb", "anon", azure._KNOWN),
+    "google": cloud("google_cloud_platform", "is_anonymous", google._KNOWN),
     "default consumer": made(DefaultOptions, "with_tid"),
 }
 DURATION: dict[str, Face] = {

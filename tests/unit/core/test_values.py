@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,15 +15,18 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.values import (
     Fields,
+    duration,
     flag,
     flag_or,
     json_object,
     number,
     one_of,
     printable,
+    read_each,
     read_fields,
     whole,
 )
+from airflow_changefeed.exceptions import InvalidArgumentError
 
 FIELDS: Fields = {
     "flag": flag,
@@ -108,3 +113,32 @@ def test_all_that_is_wrong_is_named_with_its_place() -> None:
         "inner.whole in its extra must be a whole number, 0 or more, not '-1'",
     ]
     assert read_fields({"inner": "secret"}, FIELDS) == ({}, ["inner must be a JSON object"])
+
+
+READERS: list[Any] = [flag, whole(1), number(), number(above=0), duration(), one_of(("a", "b")), printable]
+
+
+@given(st.sampled_from(READERS), st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.none()))
+def test_a_reader_reads_or_says_what_it_wants(reader: Any, value: Any) -> None:
+    """And raises nothing else, whatever it is given."""
+    with suppress(ValueError):
+        reader(value)
+
+
+@given(st.timedeltas(timedelta(microseconds=1), timedelta(days=36_525)))
+def test_lengths_are_read_as_python_writes_them(length: timedelta) -> None:
+    """As in a serialized DAG; and as seconds."""
+    assert duration()(str(length)) == duration()(length) == length
+    assert abs(duration()(length.total_seconds()) - length) <= timedelta(microseconds=1)
+
+
+def test_all_problems_of_a_value_are_named_with_it() -> None:
+    """A reader may find several."""
+
+    def read(value: Any) -> Any:
+        raise InvalidArgumentError("one; two", problems=["one", "two"])
+
+    assert read_each({"x": 1}, {"x": read}, {"x": "x in its extra"}) == (
+        {},
+        ["x in its extra: one", "x in its extra: two"],
+    )

@@ -73,7 +73,7 @@ def test_a_relative_path_is_that_of_the_reader(monkeypatch: pytest.MonkeyPatch, 
 
 def test_times_and_ulids_say_where_a_range_begins_and_ends() -> None:
     """A start is inclusive, an end exclusive, after exclusive and upto inclusive; both kinds may be mixed."""
-    found = parse_options({**SQLITE, "start": "2013-01-01T01:00:00+01:00", "upto": ULID.lower()})
+    found = parse_options({**SQLITE, "start": "2013-01-01T01:00:00+01:00", "upto": f" {ULID.lower()} "})
     assert found.after == Ulid.floor(START).previous()
     assert found.upto == Ulid.parse_text(ULID)
     found = parse_options({**SQLITE, "after": str(Ulid.floor(START)), "end": "2013-01-01T00:00:00.001Z"})
