@@ -77,27 +77,15 @@ class DeltaLakeTable:
         self._url = table_url(store.files, store.layout.data, self.what)
 
     def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
-        """
-        Check that a table could hold columns exactly; asks nobody.
-
-        :raises ColumnTypeError: names the columns that it could not, and the remedy.
-        """
         columns = table_schema(schema, DELTA, self._use)
         if have is not None:
             united(have, columns, DELTA, self.what, self._use)
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns without the partitions; None before the first commit. Raises as :meth:`look`."""
         table = self._load()
         return None if table is None else self._columns(table)
 
     def look(self) -> TableState:
-        """
-        Return the table as it is now.
-
-        :raises TableError: it cannot be read, or was made by something else.
-        :raises TransientError: it could not be reached.
-        """
         table = self._load()
         if table is None:
             return TableState()
@@ -112,15 +100,7 @@ class DeltaLakeTable:
         return TableState.of(table.version(), self._columns(table), files)
 
     def commit(self, seen: TableState, change: TableChange) -> None:
-        """
-        Change the table in one commit; create it where there is none.
-
-        New columns are a commit of their own before it: ``deltalake`` adds none together with files.
-
-        :raises TableConflictError: it is not the one that was seen any more, or the answer was lost.
-        :raises ColumnTypeError: the columns changed as the table's cannot.
-        :raises TableError: it was refused.
-        """
+        """New columns are a commit of their own before it: ``deltalake`` adds none together with files."""
         from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
 
         columns = table_schema(change.schema, DELTA, self._use)
@@ -169,11 +149,9 @@ class DeltaLakeTable:
 
     def unused(self, older_than_hours: float) -> list[str]:
         """
-        Return the files of the table's folder that no version of the last hours names: relative paths.
-
-        Nothing is deleted. A version that is older stays in the log, but the caller may delete its files. If
-        the log does not tell of so many hours, a commit lets it tell of them from then on. Until it does, no
-        file is named, as each may be of a version that is kept.
+        An older version stays in the log, but the caller may delete its files. If the log does not tell of so
+        many hours, a commit lets it tell of them from then on. Until it does, no file is named, as each may
+        be of a version that is kept.
 
         :param older_than_hours: a part of an hour counts as a whole one.
         :raises TableConflictError: somebody else has committed at the same moment.

@@ -77,28 +77,17 @@ class IcebergTable:
         self._files: tuple[int, dict[str, Any]] | None = None
 
     def check(self, schema: pa.Schema, have: pa.Schema | None = None) -> None:
-        """
-        Check that a table could hold columns exactly; asks nobody.
-
-        :raises ColumnTypeError: names the columns that it could not, and the remedy.
-        """
         columns = table_schema(schema, ICEBERG, self._use)
         if have is not None:
             united(have, columns, ICEBERG, self.what, self._use)
 
     def columns(self) -> pa.Schema | None:
-        """Return the columns without the partitions; None before the first commit. Raises as :meth:`look`."""
         with self._catalog() as catalog:
             table = self._load(catalog)
             return None if table is None else self._columns(table)
 
     def look(self) -> TableState:
-        """
-        Return the table as it is now; its version is the ID of its snapshot.
-
-        :raises TableError: it cannot be read, or was made by something else.
-        :raises TransientError: it could not be reached.
-        """
+        """The version is the ID of the table's snapshot."""
         with self._catalog() as catalog:
             table = self._load(catalog)
             if table is None:
@@ -116,13 +105,6 @@ class IcebergTable:
         return TableState.of(version, self._columns(table), units)
 
     def commit(self, seen: TableState, change: TableChange) -> None:
-        """
-        Change the table in one commit; create it where there is none.
-
-        :raises TableConflictError: it is not the one that was seen any more, or the answer was lost.
-        :raises ColumnTypeError: the columns changed as the table's cannot.
-        :raises TableError: it was refused.
-        """
         columns = table_schema(change.schema, ICEBERG, self._use)
         files, self._files = self._files, None
         with self._catalog(is_commit=True) as catalog:
@@ -161,12 +143,7 @@ class IcebergTable:
             transaction.commit_transaction()
 
     def unused(self, older_than_hours: float) -> list[str]:
-        """
-        Expire the snapshots that were replaced before then, except those that branches and tags name, and
-        return the files of the table's folder that none of the others names: relative paths.
-
-        No file is deleted.
-        """
+        """Expire the snapshots that were replaced before then, but for those that branches and tags name."""
         limit = datetime.now(timezone.utc) - timedelta(hours=older_than_hours)
         with self._catalog(is_commit=True) as catalog:
             table = self._load(catalog)
