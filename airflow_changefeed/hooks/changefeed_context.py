@@ -91,6 +91,22 @@ def run_window(context: Mapping[str, Any], window_start: object, window_end: obj
     return partition_window(context)
 
 
+def window_end(context: Mapping[str, Any], what: str) -> datetime:
+    """
+    Return the end of a run's window.
+
+    :param what: for the message, for example ``task 'fold' folds at the end of``.
+    :raises InvalidWindowError: the run has none.
+    """
+    window = run_window(context, None, None)
+    if window is None:
+        raise InvalidWindowError(
+            f"{what} its run's window, but this run has none: give it at=, or trigger it with a logical "
+            "date, or with params window_start and window_end"
+        )
+    return window.end
+
+
 def window_params() -> dict[str, Param]:
     """
     Return params for a DAG whose Trigger form offers an explicit window: ``window_start`` and ``window_end``.

@@ -50,16 +50,18 @@ OWN = ("application", "application_args", "java_class")
 TEMPLATED = tuple(name for name in SparkSubmitOperator.template_fields if name not in OWN)
 
 
-def take_own(kwargs: dict[str, Any], job_name: str) -> list[str]:
+def take_own(kwargs: dict[str, Any], job_name: str, what: str) -> list[str]:
     """
     Take out of an operator's arguments what it sets itself, and name its job.
 
     :param job_name: where neither the task nor ``default_args`` gives one.
-    :return: names of arguments that were given and cannot be.
+    :param what: for messages, for example ``a fold``.
+    :return: what is wrong: arguments that were given and cannot be.
     """
     if "name" not in (kwargs.get("default_args") or {}):
         kwargs.setdefault("name", job_name)
-    return [name for name in OWN if kwargs.pop(name, None) is not None]
+    given = [name for name in OWN if kwargs.pop(name, None) is not None]
+    return [f"{name} cannot be given: {what} runs a job of its own" for name in given]
 
 
 class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import InvalidWindowError, TransientError
+from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
-from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, window_end
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
@@ -75,9 +75,7 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        wrong = [
-            f"{name} cannot be given: a fold runs a job of its own" for name in take_own(kwargs, JOB_NAME)
-        ]
+        wrong = take_own(kwargs, JOB_NAME, "a fold")
         super().__init__(**kwargs)
         self.feed = feed
         self.path = path
@@ -103,13 +101,15 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
         from airflow_changefeed.spark.folds.fold_job import run_fold
 
         self._check()
-        at, run = self._time(context), run_name(context)
+        at = parse_at(self.at) or window_end(context, f"task {self.task_id!r} folds at the end of")
         # A fold reads no database.
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
         self._check_spark()
         base = parse_base(self.base)
         base = base if isinstance(base, str) else format_time(base)
-        task = FoldTask(self.feed, self.path, self.output_path, at, self.table, new_attempt(), run, base)
+        task = FoldTask(
+            self.feed, self.path, self.output_path, at, self.table, new_attempt(), run_name(context), base
+        )
         with self._connect() as session:
             if session is not None:
                 state = run_fold(session, task, connection, self.log.info)
@@ -143,15 +143,3 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
             files=len(state.files),
             window={"feed": self.feed, "at": format_time(state.at)},
         )
-
-    def _time(self, context: Context) -> datetime:
-        at = parse_at(self.at)
-        if at is not None:
-            return at
-        window = run_window(context, None, None)
-        if window is None:
-            raise InvalidWindowError(
-                f"task {self.task_id!r} folds at the end of its run's window, but this run has none: give it "
-                "at=, or trigger it with a logical date, or with params window_start and window_end"
-            )
-        return window.end

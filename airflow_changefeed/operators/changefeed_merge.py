@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidWindowError
+from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.folding.choice import NEWEST, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
-from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
+from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, window_end
 from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import TEMPLATED, ChangefeedSparkOperator, take_own
@@ -104,9 +104,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        wrong = [
-            f"{name} cannot be given: a merge runs a job of its own" for name in take_own(kwargs, JOB_NAME)
-        ]
+        wrong = take_own(kwargs, JOB_NAME, "a merge")
         super().__init__(**kwargs)
         self.feed = feed
         self.path = path
@@ -194,21 +192,11 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         from airflow_changefeed.folding.merge_task import MergeRequest
 
         at = parse_at(self.at)
-        is_window = at is None
-        if at is None:
-            window = run_window(context, None, None)
-            if window is None:
-                raise InvalidWindowError(
-                    f"task {self.task_id!r} merges until the end of its run's window, but this run has none: "
-                    "give it at=, or trigger it with a logical date, or with params window_start and "
-                    "window_end"
-                )
-            at = window.end
         return MergeRequest(
             self.feed,
             self.path,
             self.output_path,
-            at,
+            at or window_end(context, f"task {self.task_id!r} merges until the end of"),
             run_name(context),
             self.table,
             self.table_format,
@@ -216,7 +204,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             self.base,
             self.states_path,
             self.deleted,
-            is_window=is_window,
+            is_window=at is None,
             kept_hours=self.kept_hours,
             history=self.history,
         )

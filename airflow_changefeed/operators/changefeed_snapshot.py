@@ -102,9 +102,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         lock_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
-        wrong = [
-            f"{name} cannot be given: a snapshot runs a job of its own" for name in take_own(kwargs, JOB_NAME)
-        ]
+        wrong = take_own(kwargs, JOB_NAME, "a snapshot")
         super().__init__(**kwargs)
         self.feed = feed
         self.output_path = output_path

@@ -169,7 +169,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         program_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        own = take_own(kwargs, JOB_NAME)
+        wrong = take_own(kwargs, JOB_NAME, "an export")
         super().__init__(
             feed=feed,
             path=path,
@@ -194,7 +194,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         self.local_below = local_below
         self.program_path = program_path
         self.program_conn_id = program_conn_id
-        self._wrong += [f"{name} cannot be given: an export runs a job of its own" for name in own]
+        self._wrong += wrong
         self._check()
 
     def _check(self, *more: tuple[Any, ...], **values: Reader) -> None:
@@ -314,7 +314,7 @@ class ChangefeedSubmitOperator(_RunsExports):
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        own = take_own(kwargs, JOB_NAME)
+        wrong = take_own(kwargs, JOB_NAME, "an export")
         super().__init__(**kwargs)
         self.spec_uri = spec_uri
         self.tasks = tasks
@@ -322,10 +322,7 @@ class ChangefeedSubmitOperator(_RunsExports):
         self.program_conn_id = program_conn_id
         self.changefeed_conn_id = changefeed_conn_id
         self.path_conn_id = path_conn_id
-        InvalidArgumentError.collect(
-            f"{type(self).__name__} {self.task_id!r}",
-            [f"{name} cannot be given: an export runs a job of its own" for name in own],
-        )
+        InvalidArgumentError.collect(f"{type(self).__name__} {self.task_id!r}", wrong)
 
     @reports_errors
     def execute(self, context: Context) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.folding.snapshots import ReadRange
     from airflow_changefeed.snapshots.reconciliation import Comparison
+    from airflow_changefeed.snapshots.take import SnapshotRequest
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 #: Exit status if the table and its export differ, and that was not repaired.
@@ -34,19 +35,10 @@ def take(args: Namespace) -> None:
     """Take a snapshot here, or continue with it."""
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.snapshots.ranges import read_here
-    from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+    from airflow_changefeed.snapshots.take import take_snapshot
 
     with open_feeds(args.conn_id) as source:
-        request = SnapshotRequest(
-            args.feed,
-            args.table,
-            args.path,
-            getuser(),
-            range_rows=args.range_rows,
-            rows_per_second=args.rows_per_second,
-            where=args.where or "",
-        )
-
+        request = _reading(args, args.path)
         read = partial(read_here, source, report=_report)
         done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
     show([done.summary], args.output)
@@ -61,19 +53,9 @@ def reconcile_table(args: Namespace) -> None:
     from airflow_changefeed.hooks.changefeed_output import storage_options
     from airflow_changefeed.snapshots.ranges import read_here
     from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
-    from airflow_changefeed.snapshots.take import SnapshotRequest
     from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 
-    reading = SnapshotRequest(
-        args.feed,
-        args.table,
-        args.output_path,
-        getuser(),
-        range_rows=args.range_rows,
-        rows_per_second=args.rows_per_second,
-        where=args.where or "",
-    )
-    request = ReconcileRequest(reading, args.path, args.base, args.repair)
+    request = ReconcileRequest(_reading(args, args.output_path), args.path, args.base, args.repair)
     options = storage_options(args.path, args.path_conn_id)
 
     def compare(task: ReconcileTask) -> Comparison:
@@ -89,6 +71,20 @@ def reconcile_table(args: Namespace) -> None:
     echo(f"Compared {done.text}")
     if not done.equal and not done.repaired:
         raise SystemExit(DIFFERENT)
+
+
+def _reading(args: Namespace, path: str) -> SnapshotRequest:
+    from airflow_changefeed.snapshots.take import SnapshotRequest
+
+    return SnapshotRequest(
+        args.feed,
+        args.table,
+        path,
+        getuser(),
+        range_rows=args.range_rows,
+        rows_per_second=args.rows_per_second,
+        where=args.where or "",
+    )
 
 
 def _report(found: ReadRange) -> None:

@@ -152,10 +152,7 @@ class _Loop:
             except LeaseHeldError:
                 raise
             except TransientError as error:
-                wait = self._backoff.seconds(outages := outages + 1)
-                log.warning("%s; retrying in %.1f s", error, wait)
-                if self._cannot_wait(at_head, outages):
-                    raise
+                wait = self._wait_after(error, outages := outages + 1, at_head)
             self._pause(wait)
 
     def run(self, at_head: bool, max_events: int | None) -> Run:
@@ -179,16 +176,17 @@ class _Loop:
                 outages = 0
             except TransientError as error:
                 # A database or lease error, not the event's fault.
-                wait = self._backoff.seconds(outages := outages + 1)
-                log.warning("%s; retrying in %.1f s", error, wait)
-                if self._cannot_wait(at_head, outages):
-                    raise
+                wait = self._wait_after(error, outages := outages + 1, at_head)
             self._pause(wait)
         return self.done
 
-    def _cannot_wait(self, at_head: bool, outages: int) -> bool:
-        """Whether a run with an end condition has retried often enough."""
-        return at_head and outages > self._backoff.outages
+    def _wait_after(self, error: TransientError, outages: int, at_head: bool) -> float:
+        """Return how long to wait after an error; raise it if a run with an end has retried often enough."""
+        wait = self._backoff.seconds(outages)
+        log.warning("%s; retrying in %.1f s", error, wait)
+        if at_head and outages > self._backoff.outages:
+            raise error
+        return wait
 
     def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
         self._purge_log()
