@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import ClassVar
 
@@ -16,6 +16,8 @@ from airflow_changefeed.core.values import Reader, one_of, optional, read_values
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 
+#: How long replaced versions of a table can be read, by default.
+KEEP_FOR = timedelta(days=7)
 #: What an export cuts its units by, and an output keeps.
 WINDOW, BATCH = "window", "batch"
 MODES = (WINDOW, BATCH)

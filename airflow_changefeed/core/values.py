@@ -148,14 +148,17 @@ LOCK_TIMEOUT = number(0, 86_400, "seconds")
 
 
 def duration(
-    *, is_zero_valid: bool = False, needs_unit: bool = False, longest: timedelta = timedelta.max
+    *, shortest: timedelta | None = None, needs_unit: bool = False, longest: timedelta = timedelta.max
 ) -> Callable[[Any], timedelta]:
     """
     Return a reader of lengths of time.
 
+    :param shortest: None for any above 0.
     :param needs_unit: whether a number is refused, which else is seconds.
     """
-    limits = ", 0 or more" if is_zero_valid else " above 0"
+    limits = " above 0"
+    if shortest is not None:
+        limits = f", {shortest.total_seconds():g} seconds or more" if shortest else ", 0 or more"
     limits += "" if longest == timedelta.max else f" and up to {longest.days} days"
     seconds = "" if needs_unit else "a timedelta, seconds, or "
     what = f"a length of time{limits} ({seconds}a text such as 90s, 15m, 2h, 1d or PT1H)"
@@ -173,7 +176,7 @@ def duration(
                 found = timedelta(**parts)
         except (ValueError, OverflowError):
             raise ValueError(what) from None
-        if not timedelta(0) <= found <= longest or (not found and not is_zero_valid):
+        if not (shortest or timedelta(0)) <= found <= longest or (not found and shortest is None):
             raise ValueError(what)
         return found
 

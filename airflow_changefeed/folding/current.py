@@ -82,7 +82,7 @@ class CurrentVersion(Document):
     """
     A version of a current table: what its commit says of itself, and the files that it had.
 
-    It can be read as long as the merges' ``kept_hours`` let it.
+    It can be read as long as the merges' ``keep_for`` lets it.
     """
 
     KIND = "changefeed table version"

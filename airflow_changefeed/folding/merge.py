@@ -120,7 +120,7 @@ def merge(
             )
         report(f"changefeed merge: somebody else has brought {lake.what} to {format_time(found.at)}")
         return found
-    _clean(output, lake, new, request.kept_hours, report)
+    _clean(output, lake, new, request.keep_for, report)
     return _result(output, new, done)
 
 
@@ -386,12 +386,12 @@ def _clean(
     output: CurrentOutput,
     lake: LakeTable,
     record: MergeRecord,
-    kept_hours: float,
+    keep_for: timedelta,
     report: Callable[[str], None],
 ) -> None:
     """Remove what older versions needed; the next merge does it if this one cannot."""
     try:
-        removed = output.clean(lake.unused(kept_hours), now() - timedelta(hours=kept_hours), record)
+        removed = output.clean(lake.unused(keep_for), now() - keep_for, record)
     except ChangefeedError as problem:
         report(f"changefeed merge: files that {lake.what} does not need could not be removed: {problem}")
         return

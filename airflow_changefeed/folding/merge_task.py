@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_changefeed.core.codec import Document
-from airflow_changefeed.core.plan import CATALOG_FORMATS
+from airflow_changefeed.core.plan import CATALOG_FORMATS, KEEP_FOR
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.values import number, read_values
+from airflow_changefeed.core.values import duration, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
@@ -19,11 +19,10 @@ from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOu
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import PlainFile
-from airflow_changefeed.tables.clean import KEPT_HOURS
 from airflow_changefeed.tables.open import CURRENT_FORMATS, FORMATS
 
 #: Files of merges that run now are younger than an hour.
-KEPT = number(1, 1_000_000, "hours")
+KEPT = duration(shortest=timedelta(hours=1), longest=timedelta(days=36_525))
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class MergeRequest:
     :param states: root of states and snapshots; None for that of the table.
     :param deleted: ``remove`` or ``keep``.
     :param is_window: whether ``at`` is the end of a run's window: then a table that is further is right.
-    :param kept_hours: how long files stay that the table does not need any more.
+    :param keep_for: how long files stay that the table does not need any more; a text or seconds are read.
     :param history: whether the table has all versions of its rows; not with ``keep``.
     """
 
@@ -59,14 +58,14 @@ class MergeRequest:
     states: str | None = None
     deleted: str = REMOVE
     is_window: bool = False
-    kept_hours: float = KEPT_HOURS
+    keep_for: timedelta = KEEP_FOR
     history: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", parse_base(self.base))
         check_format(self.table_format, self.catalog_table)
         check_deleted(self.deleted, self.history)
-        InvalidArgumentError.collect("merge", read_values(self, {"kept_hours": KEPT}))
+        InvalidArgumentError.collect("merge", read_values(self, {"keep_for": KEPT}))
 
 
 def check_format(table_format: object, catalog_table: object) -> None:

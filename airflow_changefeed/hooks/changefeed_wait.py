@@ -24,7 +24,7 @@ else:
 #: The default of ``wait_timeout``.
 WAIT_TIMEOUT = timedelta(hours=1)
 #: Reads it.
-WAIT_LENGTH = duration(is_zero_valid=True)
+WAIT_LENGTH = duration(shortest=timedelta(0))
 #: Longest wait in the task itself: deferring takes a start of the task more.
 SLEEP = timedelta(minutes=1)
 #: Shortest pause, so that a clock that stands still is not asked in a busy loop.

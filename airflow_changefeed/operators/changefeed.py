@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.core.feed import parse_shards
-from airflow_changefeed.core.values import number, optional, read_value, whole
+from airflow_changefeed.core.plan import KEEP_FOR
+from airflow_changefeed.core.values import duration, optional, read_value, whole
 from airflow_changefeed.exceptions import visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 #: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
 #: A century.
-KEPT_HOURS = number(0, 876_600, "hours")
+KEPT = duration(shortest=timedelta(0), longest=timedelta(days=36_525))
 
 
 class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
@@ -155,8 +157,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
     :param path: root of the export, a local path or an fsspec URL. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param catalog_conn_id: Airflow connection of an Iceberg table's catalog.
-    :param kept_hours: for so long older versions of the table can be read, the newest always: longer than any
-        reader takes.
+    :param keep_for: how long replaced versions of the table can be read: longer than any reader takes.
     """
 
     template_fields: Sequence[str] = ("feed", "path")
@@ -168,7 +169,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
         path: str,
         path_conn_id: str | None = None,
         catalog_conn_id: str | None = None,
-        kept_hours: float = 168.0,
+        keep_for: timedelta | float | str = KEEP_FOR,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -176,7 +177,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
         self.path = path
         self.path_conn_id = path_conn_id
         self.catalog_conn_id = catalog_conn_id
-        self.kept_hours = kept_hours
+        self.keep_for = keep_for
         self._check()
 
     def _check(self) -> None:
@@ -184,7 +185,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
             self,
             (check_name, "feed", self.feed),
             (check_name, "path", self.path),
-            values={"kept_hours": KEPT_HOURS},
+            values={"keep_for": KEPT},
         )
 
     @reports_errors
@@ -198,7 +199,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
         options = storage_options(self.path, self.path_conn_id)
         store = ExportStore(self.path, self.feed, options)
         export_there(store)
-        removed = clean(store, table_of_export(store, options, self.catalog_conn_id), self.kept_hours)
+        removed = clean(store, table_of_export(store, options, self.catalog_conn_id), KEPT(self.keep_for))
         for path in removed:
             self.log.info("Removed %s", visible(path))
         self.log.info("Feed %s: files removed: %d", self.feed, len(removed))

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.plan import KEEP_FOR
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.folding.choice import NEWEST, parse_base
@@ -68,8 +70,8 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     :param history: whether the table has all versions of its rows, with the times of the events that made
         and ended each in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if current).
         Not with ``deleted="keep"``.
-    :param kept_hours: hours that readers of older versions have; files that no later version needs are then
-        removed by the next merge.
+    :param keep_for: how long replaced versions can be read; files that no later version needs are
+        then removed by the next merge.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
@@ -100,7 +102,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         states_path: str | None = None,
         deleted: str = "remove",
         history: bool = False,
-        kept_hours: float = 168.0,
+        keep_for: timedelta | float | str = KEEP_FOR,
         path_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -118,7 +120,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         self.states_path = states_path
         self.deleted = deleted
         self.history = history
-        self.kept_hours = kept_hours
+        self.keep_for = keep_for
         self.path_conn_id = path_conn_id
         self._check(wrong)
 
@@ -134,7 +136,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             (parse_at, self.at),
             (parse_base, self.base),
             (check_deleted, self.deleted, self.history),
-            values={"kept_hours": KEPT},
+            values={"keep_for": KEPT},
             problems=wrong,
         )
 
@@ -189,7 +191,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         return output_dataset(self.output_path, table, columns, self.catalog_table or "")
 
     def _request(self, context: Context) -> MergeRequest:
-        from airflow_changefeed.folding.merge_task import MergeRequest
+        from airflow_changefeed.folding.merge_task import KEPT, MergeRequest
 
         at = parse_at(self.at)
         return MergeRequest(
@@ -205,7 +207,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             self.states_path,
             self.deleted,
             is_window=at is None,
-            kept_hours=self.kept_hours,
+            keep_for=KEPT(self.keep_for),
             history=self.history,
         )
 

@@ -176,8 +176,8 @@ def _compared(
             raise TransientError(
                 f"the current table of {taken.table!r} of feed {taken.feed!r} as it was at "
                 f"{format_time(then.record.at)} is gone: a merge has removed {gone[0]}, because its "
-                "kept_hours are over; a retry reads the table again. Give merges more kept_hours than the "
-                "export is behind",
+                "time in keep_for is over; a retry reads the table again. Give merges a longer keep_for than "
+                "the export is behind",
                 feed=taken.feed,
                 table=taken.table,
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_changefeed.core.manifest import FileFacts
@@ -286,7 +287,7 @@ class LakeTable(Protocol):
         :raises TransientError: it could not be reached, before anything was changed.
         """
 
-    def unused(self, older_than_hours: float) -> list[str]:
+    def unused(self, older_than: timedelta) -> list[str]:
         """
         Let go of old versions, and return the files of the table's folder that no kept version names.
 

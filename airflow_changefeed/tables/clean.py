@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from airflow_changefeed.core.plan import KEEP_FOR
 from airflow_changefeed.output.layout import parse_file
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.tables.base import LakeTable
 
-#: Readers of older versions have this long, by default.
-KEPT_HOURS = 168.0
 
-
-def clean(store: ExportStore, table: LakeTable, older_than_hours: float = KEPT_HOURS) -> list[str]:
+def clean(store: ExportStore, table: LakeTable, keep_for: timedelta = KEEP_FOR) -> list[str]:
     """
     Let go of versions of a table, and remove the files that neither a later version nor a manifest names.
 
     Files of attempts that have not ended stay.
 
-    :param older_than_hours: versions that are older can no longer be read, except the newest; longer than any
-        reader takes.
+    :param keep_for: replaced versions that are older can no longer be read; longer than any reader takes.
     :return: the removed files, relative to the table's folder.
     """
-    unused = table.unused(older_than_hours)
+    unused = table.unused(keep_for)
     # Behind the table: who commits in between has a manifest by then, or is still under way.
     running = set(store.begun_attempts())
     named = {

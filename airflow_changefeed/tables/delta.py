@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_changefeed.core.feed import shard_text
@@ -147,19 +148,19 @@ class DeltaLakeTable:
                 post_commithook_properties=_hooks(),
             )
 
-    def unused(self, older_than_hours: float) -> list[str]:
+    def unused(self, older_than: timedelta) -> list[str]:
         """
         An older version stays in the log, but the caller may delete its files. If the log does not tell of so
         many hours, a commit lets it tell of them from then on. Until it does, no file is named, as each may
         be of a version that is kept.
 
-        :param older_than_hours: a part of an hour counts as a whole one.
+        :param older_than: a part of an hour counts as a whole one.
         :raises TableConflictError: somebody else has committed at the same moment.
         """
         table = self._load()
         if table is None:
             return []
-        hours = math.ceil(older_than_hours)
+        hours = math.ceil(older_than / timedelta(hours=1))
         if not is_told(self._tell_of(table, hours), time.time() - 3600 * hours):
             return []
         with asking(self.what, self._secrets):

@@ -142,9 +142,9 @@ class IcebergTable:
             self._snapshot(transaction, change, [known[path] for path in change.remove])
             transaction.commit_transaction()
 
-    def unused(self, older_than_hours: float) -> list[str]:
+    def unused(self, older_than: timedelta) -> list[str]:
         """Expire the snapshots that were replaced before then, but for those that branches and tags name."""
-        limit = datetime.now(timezone.utc) - timedelta(hours=older_than_hours)
+        limit = datetime.now(timezone.utc) - older_than
         with self._catalog(is_commit=True) as catalog:
             table = self._load(catalog)
             if table is None:

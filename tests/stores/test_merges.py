@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,6 @@ def test_a_current_table_in_a_store(format: str, s3_server: Server, tmp_path: Pa
         3,
         bucket.export.store.database(),
     )
-    removed = output.clean(lake.unused(0), datetime(2100, 1, 1, tzinfo=timezone.utc), record)
+    removed = output.clean(lake.unused(timedelta(0)), datetime(2100, 1, 1, tzinfo=timezone.utc), record)
     assert len(removed) == 2
     assert bucket.ids() == [1, 2, 3]

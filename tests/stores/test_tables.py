@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_units_are_added_replaced_and_read(make: Make, is_nested: bool) -> None:
     assert paths(export.table().look()) == sorted([newer.path, files[1].path])
     second = [{**row, "more": None} for row in export.expected(files[1:])]
     assert rows(export) == in_order([*second, *export.expected([newer])])
-    assert export.table().unused(24) == []
+    assert export.table().unused(timedelta(hours=24)) == []
 
 
 def test_one_of_two_wins(make: Make) -> None:

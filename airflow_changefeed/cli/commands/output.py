@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils.platform import getuser
@@ -82,7 +81,7 @@ def clean(args: Namespace) -> None:
 
     store, options = _output(args)
     table = table_of_export(store, options, args.catalog_conn_id)
-    removed = clean(store, table, args.keep_for / timedelta(hours=1))
+    removed = clean(store, table, args.keep_for)
     for path in removed:
         print(visible(path))
     echo(f"Files removed: {len(removed)}")

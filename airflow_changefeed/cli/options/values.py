@@ -90,7 +90,7 @@ _CENTURY = timedelta(days=36_525)
 _duration = values.duration(needs_unit=True, longest=_CENTURY)
 #: A length of time with its unit: ``90s``, ``15m``, ``2h``, ``1d``; and one that may be 0, as ``0s``.
 duration = typed(_duration)
-duration_or_none = typed(values.duration(is_zero_valid=True, needs_unit=True, longest=_CENTURY))
+duration_or_none = typed(values.duration(shortest=timedelta(0), needs_unit=True, longest=_CENTURY))
 
 
 def clock(text: str) -> time_of_day:

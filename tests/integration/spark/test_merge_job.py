@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Listed:
         version = (seen.version or 0) + 1
         self.state = TableState(version, change.schema, plain=(*kept, *added), marks=change.marks)
 
-    def unused(self, older_than_hours: float) -> list[str]:
+    def unused(self, older_than: timedelta) -> list[str]:
         """Remove nothing."""
         return []
 

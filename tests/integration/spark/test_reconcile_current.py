@@ -126,7 +126,7 @@ def test_a_current_table_whose_files_were_removed_meanwhile_is_read_again(shop: 
     shop.merge()
     for folder in before:
         output.files.remove(f"{output.layout.data}/{folder}") if folder != "_delta_log" else None
-    with pytest.raises(TransientError, match=r"as it was at .* is gone: .* Give merges more kept_hours"):
+    with pytest.raises(TransientError, match=r"as it was at .* is gone: .* Give merges a longer keep_for"):
         shop.reconcile(base="current")
     assert shop.reconciled(base="current").equal
 

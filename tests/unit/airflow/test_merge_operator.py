@@ -222,7 +222,7 @@ def test_a_run_without_a_window_needs_a_time(export: CapturedExport) -> None:
         ({"deleted": "flag"}, "deleted must be remove or keep"),
         ({"history": "yes"}, "history must be True or False, not 'yes'"),
         ({"history": True, "deleted": "keep"}, "history=True cannot be combined with deleted='keep'"),
-        ({"kept_hours": "long"}, "kept_hours must be a number of hours, 1 to"),
+        ({"keep_for": "long"}, "keep_for must be a length of time, 3600 seconds or more"),
         ({"application": "x.py"}, "application cannot be given"),
     ],
     ids=lambda value: str(value)[:40],

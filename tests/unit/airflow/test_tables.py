@@ -302,7 +302,7 @@ def test_a_task_cleans_up_as_the_command_does(database: str, path: str) -> None:
     for _ in range(2):
         operator(table, local_below=1000, **DELTA).execute(context(START, START + HOUR))
     assert ChangefeedCleanOperator(**given).execute(context())["removed"] == 0
-    done = ChangefeedCleanOperator(**given, kept_hours=0).execute(context())
+    done = ChangefeedCleanOperator(**given, keep_for=0).execute(context())
     assert done == {"feed": FEED, "path": table, "removed": 2}
     assert delta_ids(table) == list(range(6))
 
@@ -321,7 +321,7 @@ def test_maintenance_cleans_the_exports_that_are_tables(
     run_example((folder / "changefeed_maintain.py").read_text(encoding="utf-8"), names)
     task = names["dag"].get_task(f"clean_{FEED}")
     assert task.execute(context()) == {"feed": FEED, "path": path, "removed": 0}
-    task.kept_hours = 0
+    task.keep_for = 0
     assert task.execute(context())["removed"] == 2
     assert exported(path) == list(range(6))
 
@@ -329,8 +329,8 @@ def test_maintenance_cleans_the_exports_that_are_tables(
 @pytest.mark.parametrize("hours", [-1, float("nan"), 1e12, "a week", True])
 def test_a_task_refuses_what_is_no_number_of_hours(hours: Any) -> None:
     """When the DAG is read."""
-    with pytest.raises(InvalidArgumentError, match="kept_hours must be a number of hours, 0 to 876600, not"):
-        ChangefeedCleanOperator(task_id="clean", feed=FEED, path="/x", kept_hours=hours)
+    with pytest.raises(InvalidArgumentError, match="keep_for must be a length of time, 0 or more"):
+        ChangefeedCleanOperator(task_id="clean", feed=FEED, path="/x", keep_for=hours)
 
 
 @pytest.mark.parametrize("given", ["-1d", "nan", "168", "1e12d", "a week"])

@@ -26,12 +26,11 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.values import Fields
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.folding.choice import parse_base
-from airflow_changefeed.folding.merge_task import MergeRequest
 from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.hooks.storage import aws, azure, google
 from airflow_changefeed.hooks.storage.extra import read_extra
-from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
+from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
 from airflow_changefeed.output.coverage import Interval
@@ -123,8 +122,6 @@ NUMBER: dict[str, Face] = {
     "backoff": made(Backoff, "longest"),
     "default consumer": made(DefaultOptions, "emit_timeout"),
     "handler": task(ChangefeedConsumeOperator, "handler_timeout", consumer="lake", handler=print),
-    "clean": task(ChangefeedCleanOperator, "kept_hours", path="/out"),
-    "merge": made(MergeRequest, "kept_hours", feed="f", path="/x", output="/y", at=START, run="me"),
     "sensor": task(ChangefeedSensor, "lock_timeout", consumer="lake"),
     "export": task(ChangefeedToParquetOperator, "lock_timeout", **EXPORT),
 }

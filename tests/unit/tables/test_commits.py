@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_there_is_no_table_before_the_first_commit(export: Export) -> None:
     """And looking makes none."""
     assert export.table().look() == TableState()
     assert export.table().columns() is None
-    assert export.table().unused(0) == []
+    assert export.table().unused(timedelta(0)) == []
     assert export.store.files.names(export.store.layout.data) == []
 
 
@@ -328,9 +329,9 @@ def test_unused_files_are_those_of_no_version_that_is_kept(export: Export) -> No
     newer = export.write(unit(0), 2)
     export.table().commit(seen, change([newer], [file.path]))
     never = export.write(unit(3), 9)
-    assert file.path not in export.table().unused(24)
+    assert file.path not in export.table().unused(timedelta(hours=24))
     time.sleep(0.01)
-    assert export.table().unused(0) == sorted([file.path, never.path])
+    assert export.table().unused(timedelta(0)) == sorted([file.path, never.path])
     assert export.store.files.exists(f"{export.store.layout.data}/{file.path}")
     assert paths(export.table().look()) == [newer.path]
 
@@ -341,7 +342,7 @@ def test_who_saw_a_version_that_was_let_go_loses(export: Export) -> None:
     newer = export.write(unit(0), 2)
     export.table().commit(seen, change([newer], [file.path]))
     time.sleep(0.01)
-    export.table().unused(0)
+    export.table().unused(timedelta(0))
     after = export.table().look()
     for old in (TableState(), seen):
         with pytest.raises(TableConflictError):
@@ -356,7 +357,7 @@ def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
     time.sleep(0.5)
     newer = export.write(unit(0), 2)
     export.table().commit(seen, change([newer], [file.path]))
-    assert export.table().unused(0.4 / 3600) == []
+    assert export.table().unused(timedelta(seconds=0.4)) == []
     assert paths(export.table().look()) == [newer.path]
 
 

@@ -8,7 +8,7 @@ What the Spark job writes is in ``tests/integration/spark/test_merge.py``.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,9 @@ def test_a_merge_that_was_killed_is_tried_again(current: Current, where: str, st
     output, record = current.output, current.output.read(current.look().marks)
     assert record is not None
     there = set(Path(output.layout.data).rglob("*.parquet"))
-    output.clean(current.open(output).unused(0), START, record)
+    output.clean(current.open(output).unused(timedelta(0)), START, record)
     assert set(Path(output.layout.data).rglob("*.parquet")) == there
-    output.clean(current.open(output).unused(0), datetime.max.replace(tzinfo=START.tzinfo), record)
+    output.clean(current.open(output).unused(timedelta(0)), datetime.max.replace(tzinfo=START.tzinfo), record)
     left = [str(path.relative_to(output.layout.data)) for path in Path(output.layout.data).rglob("*.parquet")]
     assert [path for path in left if path.startswith("changefeed")] == current.files()
     assert len(output.files.names(f"{output.layout.control}/merges")) == 1
@@ -203,7 +203,7 @@ def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(current:
         ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),
         ({"deleted": "keep", "history": True}, "cannot be combined .* Give only one of the two"),
         ({"deleted": "mark", "history": 1}, "deleted must be .*; history must be True or False, not 1"),
-        ({"kept_hours": 0}, "kept_hours must be a number of hours, 1 to"),
+        ({"keep_for": 0}, "keep_for must be a length of time, 3600 seconds or more"),
         ({"base": "oldest"}, "base must be"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,14 +132,14 @@ def test_versions_are_kept_longer_than_checkpoints_name_their_files(
     first(delta)
     with monkeypatch.context() as patched:
         ago(59, patched)
-        assert delta.table().unused(720) == []
+        assert delta.table().unused(timedelta(hours=720)) == []
     assert properties(delta) == {"delta.deletedFileRetentionDuration": "interval 720 hours"}
     old, new = replaced(delta, 40, 2), replaced(delta, 10, 3)
     checkpoint(delta)
-    assert delta.table().unused(720) == [old]
-    assert delta.table().unused(168) == sorted([old, new])
+    assert delta.table().unused(timedelta(hours=720)) == [old]
+    assert delta.table().unused(timedelta(hours=168)) == sorted([old, new])
     version = delta.table().look().version
-    assert delta.table().unused(719.5) == [old]
+    assert delta.table().unused(timedelta(hours=719.5)) == [old]
     assert delta.table().look().version == version
 
 
@@ -149,26 +150,26 @@ def test_files_that_the_log_has_forgotten_wait_for_as_long_as_versions_are_kept(
     first(delta)
     forgotten = replaced(delta, 10, 2)
     checkpoint(delta)
-    assert delta.table().unused(168) == [forgotten]
+    assert delta.table().unused(timedelta(hours=168)) == [forgotten]
     seen = delta.table().look()
     for _ in range(2):
-        assert delta.table().unused(30 * 24) == []
+        assert delta.table().unused(timedelta(hours=30 * 24)) == []
     assert delta.table().look().version == seen.version + 1
-    assert delta.table().unused(168) == [forgotten]
+    assert delta.table().unused(timedelta(hours=168)) == [forgotten]
     with pytest.raises(TableConflictError):
         delta.table().commit(seen, change([delta.write(unit(1), 3)]))
     for days, found in ((22, []), (24, [forgotten])):
         with monkeypatch.context() as patched:
             ago(-days, patched)
-            assert delta.table().unused(30 * 24) == found
+            assert delta.table().unused(timedelta(hours=30 * 24)) == found
     # Longer still: the log itself is kept as well, and what it did not tell before it still does not.
-    assert delta.table().unused(60 * 24) == []
+    assert delta.table().unused(timedelta(hours=60 * 24)) == []
     assert properties(delta) == dict.fromkeys(
         ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), "interval 1440 hours"
     )
     with monkeypatch.context() as patched:
         ago(-52, patched)
-        assert delta.table().unused(60 * 24) == []
+        assert delta.table().unused(timedelta(hours=60 * 24)) == []
 
 
 @pytest.mark.parametrize(
@@ -200,21 +201,21 @@ def test_who_lets_a_table_be_kept_longer_may_be_overtaken(
     def overtaken() -> Any:
         loaded = real()
         monkeypatch.undo()
-        delta.table().unused(500)
+        delta.table().unused(timedelta(hours=500))
         return loaded
 
     monkeypatch.setattr(table, "_load", overtaken)
     with pytest.raises(TableConflictError, match="was changed by somebody else"):
-        table.unused(720)
-    assert table.unused(720) == []
+        table.unused(timedelta(hours=720))
+    assert table.unused(timedelta(hours=720)) == []
 
 
 def test_a_merge_keeps_versions_for_its_hours(tmp_path: Path) -> None:
     """From its first commit on."""
     current = Current(tmp_path, "delta")
-    current.merge(current.window(0, Event(minute(1), "add", None, shoe(1))), kept_hours=1_000)
+    current.merge(current.window(0, Event(minute(1), "add", None, shoe(1))), keep_for=timedelta(hours=1_000))
     table = current.library.table()
     assert table.metadata().configuration["delta.deletedFileRetentionDuration"] == "interval 1000 hours"
-    current.merge(current.window(1, Event(minute(61), "add", None, shoe(2))), kept_hours=1_000)
+    current.merge(current.window(1, Event(minute(61), "add", None, shoe(2))), keep_for=timedelta(hours=1_000))
     assert current.library.table().version() == 2
     assert len(current.rows()) == 2

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_feeds_may_have_any_name(export: Export, tmp_path: Path, feed: str) -> N
     file, table = export.write(unit(0), 1), export.table()
     table.commit(table.look(), change([file]))
     assert paths(export.table().look()) == [file.path]
-    assert export.table().unused(0) == []
+    assert export.table().unused(timedelta(0)) == []
 
 
 @pytest.mark.parametrize("folder", ["a lake", "löke"])
@@ -111,7 +112,7 @@ def test_folders_may_have_any_other_name(export: Export, tmp_path: Path, folder:
     file, table = export.write(unit(0), 1), export.table()
     table.commit(table.look(), change([file]))
     assert paths(export.table().look()) == [file.path]
-    assert export.table().unused(0) == []
+    assert export.table().unused(timedelta(0)) == []
 
 
 @pytest.mark.parametrize(

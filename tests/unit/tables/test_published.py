@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -227,8 +228,8 @@ def test_what_was_replaced_is_read_until_it_is_cleaned(
     files = set(lake.store.files.sizes(lake.store.layout.data))
     old = {name for name in files if f"changefeed_attempt={first.plan.attempt}/" in name}
     assert len(old) == 2
-    assert not old & set(clean(lake.store, lake.table(), 1))
-    removed = set(clean(lake.store, lake.table(), 0))
+    assert not old & set(clean(lake.store, lake.table(), timedelta(hours=1)))
+    removed = set(clean(lake.store, lake.table(), timedelta(0)))
     assert old <= removed
     assert not any(f"changefeed_attempt={second.plan.attempt}/" in name for name in removed)
     assert not removed & set(lake.store.files.sizes(lake.store.layout.data))
@@ -246,9 +247,9 @@ def test_cleaning_leaves_what_a_running_attempt_has_placed(
     for changes in (3, 5, 7):
         with pytest.raises(Killed):
             running.run(kill_at(changes))
-        assert all("attempt=" in name for name in clean(lake.store, lake.table(), 0))
+        assert all("attempt=" in name for name in clean(lake.store, lake.table(), timedelta(0)))
     running.write()
-    clean(lake.store, lake.table(), 0)
+    clean(lake.store, lake.table(), timedelta(0))
     running.publish()
     check_whole(lake, ROWS)
 
