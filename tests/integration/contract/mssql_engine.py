@@ -185,7 +185,7 @@ class MssqlEngine:
         return self._source(lock_timeout)
 
     def _source(self, lock_timeout: float = 20.0) -> MssqlFeedSource:
-        return MssqlFeedSource(**self.description, lock_timeout=lock_timeout)
+        return MssqlFeedSource(**self.description | {"lock_timeout": lock_timeout})
 
     def create_table(self, table: Table) -> None:
         """Create an event table, with its schema."""

@@ -31,7 +31,7 @@ class Feed:
         self.name = f"myservice.{name}"
         self.client = client
         self.database = database
-        self.direct = MssqlFeedSource(**database.description, lock_timeout=20)
+        self.direct = MssqlFeedSource(**database.description | {"lock_timeout": 20})
         self.keys: list[int] = []
         client.results(f"create table {self.name} (EventID int not null primary key)")
         client.results(f"exec changefeed.setup_feed N'{self.name}', @outbox = 1")

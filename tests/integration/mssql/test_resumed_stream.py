@@ -49,7 +49,7 @@ def sealed(database: Database) -> Iterator[MssqlFeedSource]:
     with database.client() as client:
         for feed in (FEED, CHANGING):
             _make(client, feed)
-    with closing(MssqlFeedSource(**database.description, lock_timeout=20)) as source:
+    with closing(MssqlFeedSource(**database.description | {"lock_timeout": 20})) as source:
         for feed in (FEED, CHANGING):
             source.seal(feed, source.now())
         yield source

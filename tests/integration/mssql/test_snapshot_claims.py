@@ -113,7 +113,7 @@ def test_of_many_that_begin_at_once_one_counts(source: MssqlFeedSource, database
     found: list[str] = []
 
     def begin(token: str) -> None:
-        with closing(MssqlFeedSource(**database.description, lock_timeout=20)) as own:
+        with closing(MssqlFeedSource(**database.description | {"lock_timeout": 20})) as own:
             found.append(_begin(own, token).token)
 
     threads = [threading.Thread(target=begin, args=(f"t{number}",)) for number in range(4)]

@@ -52,7 +52,7 @@ def source(database: Database) -> Iterator[MssqlFeedSource]:
         for shard in SHARDS:
             for hour in range(HOURS):
                 _write(client, shard, hour)
-    with closing(MssqlFeedSource(**database.description, lock_timeout=20)) as source:
+    with closing(MssqlFeedSource(**database.description | {"lock_timeout": 20})) as source:
         yield source
 
 
