@@ -40,7 +40,6 @@ class AzureObjects:
         return self._system.service_client.get_container_client(container), f"{name}/" if name else ""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a folder."""
 
         async def work() -> list[str]:
             container, prefix = self._container(folder)
@@ -63,7 +62,6 @@ class AzureObjects:
         return dict(self._wait(work))
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of all files below a folder."""
         return {name: size for name, size in self._list(folder).items() if size is not None}
 
     def _properties(self, path: str) -> Any:
@@ -75,20 +73,16 @@ class AzureObjects:
             return None
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes."""
         properties = self._properties(path)
         return None if properties is None or _is_folder(properties.metadata) else int(properties.size)
 
     def read(self, path: str) -> bytes:
-        """Return a file's content."""
         return bytes(self._system.cat_file(path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once."""
         self._system.pipe_file(path, content)
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
         from azure.core.exceptions import ResourceNotFoundError
 
         with contextlib.suppress(ResourceNotFoundError):

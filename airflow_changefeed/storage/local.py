@@ -274,7 +274,6 @@ class LocalFiles:
         return self._url + path.removeprefix(self.root.rstrip("/"))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; empty if it does not exist."""
         with (
             _looking(folder),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -284,27 +283,22 @@ class LocalFiles:
         return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of all files below a folder, by path relative to it."""
         return {path: found.st_size for path, found in self._below(folder) if not _is_link(found)}
 
     def links(self, folder: str) -> list[str]:
-        """Return the symbolic links below a folder, or the first one on the way to it."""
         try:
             return sorted(f"{folder}/{path}" for path, found in self._below(folder) if _is_link(found))
         except SymbolicLinkError as problem:
             return [problem.facts["path"]]
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder exists."""
         return self._check(path) is not None
 
     def size(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if it does not exist."""
         found = self._check(path)
         return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None if it does not exist."""
         with (
             _looking(path),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -314,13 +308,11 @@ class LocalFiles:
         return None
 
     def reader(self, path: str) -> BinaryIO:
-        """Open a file for random reads; FileNotFoundError if it does not exist."""
         return open(path, "rb", opener=self._open_file)
 
     # ---- changes
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file atomically: readers see the old or the new content."""
         for _ in range(_TRIES):
             # Not found: somebody pruned the folder just made, or a newer attempt removed what is not whole.
             with (
@@ -342,7 +334,6 @@ class LocalFiles:
 
     @contextmanager
     def writer(self, path: str) -> Iterator[Any]:
-        """Open a new file for writing bytes."""
         with writing(path), self._create(path) as file:
             yield file
 
@@ -365,7 +356,6 @@ class LocalFiles:
         """Nothing to do: there are no uploads."""
 
     def move(self, source: str, target: str) -> bool:
-        """Move a file or folder to a free path; False if it does not exist."""
         with writing(target):
             for _ in range(_TRIES):
                 if self._check(source) is None:
@@ -381,7 +371,6 @@ class LocalFiles:
         raise _never_there(target)
 
     def swap_in(self, source: str, target: str) -> bool | None:
-        """Move a folder to a path that is free or empty; False if it is not, None without a source."""
         try:
             return self.move(source, target) or None
         except OutputNotWritableError as problem:
@@ -392,7 +381,6 @@ class LocalFiles:
             raise
 
     def remove(self, path: str) -> None:
-        """Remove a folder with its content, if it exists."""
         found = self._find(path)
         if found is None or not stat.S_ISDIR(found.st_mode):
             self.remove_file(path)
@@ -403,7 +391,6 @@ class LocalFiles:
             self._empty_trash([condemned])
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, if it exists."""
         with (
             writing(path),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -416,7 +403,6 @@ class LocalFiles:
         return f"{self.root}/{TRASH}"
 
     def sweep(self) -> None:
-        """Clean up after a killed :meth:`remove`."""
         self._empty_trash(self.names(self._trash))
 
     def _empty_trash(self, names: Iterable[str]) -> None:
@@ -426,7 +412,6 @@ class LocalFiles:
         self.prune(self._trash, self.root)
 
     def prune(self, folder: str, upto: str) -> None:
-        """Remove a folder if it is empty, then its parents up to but not ``upto``."""
         while folder.startswith(f"{upto}/"):
             try:
                 with self._beside(folder) as (name, parent):
@@ -438,7 +423,6 @@ class LocalFiles:
             folder = os.path.dirname(folder)
 
     def check_writable(self) -> None:
-        """Check whether the root can be written, without leaving files."""
         there = _deepest(self.root)
         if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
             why = "is not writable" if os.path.isdir(there) else "is not a folder"

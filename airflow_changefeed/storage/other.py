@@ -28,7 +28,6 @@ class OtherObjects:
             self._system.makedirs(posixpath.dirname(path), exist_ok=True)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a folder."""
         self._system.invalidate_cache()
         try:
             found = self._system.ls(folder, detail=False)
@@ -38,14 +37,12 @@ class OtherObjects:
         return [posixpath.basename(name) for name in names if name.strip("/") != folder.strip("/")]
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of all files below a folder."""
         prefix = f"{folder}/"
         self._system.invalidate_cache()
         found = self._system.find(folder, detail=True)
         return {path[len(prefix) :]: info["size"] for path, info in found.items() if path.startswith(prefix)}
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes."""
         self._system.invalidate_cache()
         try:
             info = self._system.info(path)
@@ -54,22 +51,18 @@ class OtherObjects:
         return info["size"] if info["type"] == "file" else None
 
     def read(self, path: str) -> bytes:
-        """Return a file's content."""
         return bytes(self._system.cat_file(path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once."""
         self._make_folder(path)
         self._system.pipe_file(path, content)
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
         self._system.invalidate_cache()
         with contextlib.suppress(FileNotFoundError):
             self._system.rm_file(path)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file."""
         self._make_folder(target)
         self._system.cp_file(source, target)
 
@@ -81,7 +74,6 @@ class OtherObjects:
                 self._system.rm(folder, recursive=True)
 
     def prune(self, folder: str) -> bool:
-        """Remove an empty folder."""
         if not self._has_folders or self.names(folder):
             return False
         with contextlib.suppress(Exception):
@@ -89,7 +81,6 @@ class OtherObjects:
         return True
 
     def open(self, path: str) -> Any:
-        """Open a new file for writing."""
         self._make_folder(path)
         return self._system.open(path, "wb")
 

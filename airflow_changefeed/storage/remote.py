@@ -106,19 +106,16 @@ class RemoteFiles:
             ) from None
 
     def url(self, path: str) -> str:
-        """Return a path in the form that Spark and other readers use."""
         if self._url is None:
             return str(self.system.unstrip_protocol(path))
         return self._url.rstrip("/") + path.removeprefix(self.root)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; empty if it does not exist."""
         with self._answering(folder), contextlib.suppress(FileNotFoundError):
             return sorted(set(self.objects.names(folder)))
         return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of all files below a folder, by path relative to it."""
         with self._answering(folder), contextlib.suppress(FileNotFoundError):
             return self.objects.sizes(folder)
         return {}
@@ -128,16 +125,13 @@ class RemoteFiles:
         return []
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder exists."""
         return self.size(path) is not None or bool(self.names(path))
 
     def size(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if it does not exist."""
         with self._answering(path):
             return self.objects.size(path)
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None if it does not exist."""
         with self._answering(path):
             try:
                 return self.objects.read(path)
@@ -145,7 +139,6 @@ class RemoteFiles:
                 return None
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file atomically: readers see the old or the new content."""
         with self._writing(path):
             self.objects.write(path, content)
 
@@ -166,7 +159,6 @@ class RemoteFiles:
             file.close()
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
-        """Make an uploaded file visible; False if it was aborted. Can be repeated."""
         with self._answering(path):
             try:
                 self.objects.complete(path, receipt)
@@ -188,12 +180,10 @@ class RemoteFiles:
         return []
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Abort an upload, so that it can never be completed."""
         with self._answering(path):
             self.objects.abort(path, upload_id)
 
     def reader(self, path: str) -> BinaryIO:
-        """Open a file for random reads; FileNotFoundError if it does not exist."""
         with self._answering(path):
             self.system.invalidate_cache()
             file = self.system.open(path, "rb")
@@ -240,14 +230,12 @@ class RemoteFiles:
         raise io.UnsupportedOperation(f"no folder can be renamed to {target}: {source} is on an object store")
 
     def remove(self, path: str) -> None:
-        """Remove a folder with its content, if it exists."""
         for name in self.sizes(path):
             self.remove_file(f"{path}/{name}")
         with self._answering(path):
             self.objects.drop(path)
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, if it exists."""
         with self._answering(path):
             self.objects.delete(path)
 

@@ -35,7 +35,6 @@ class S3Objects:
             more = {"ContinuationToken": found["NextContinuationToken"]}
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly below a folder."""
         keys = [
             (prefix, key)
             for prefix, page in self._pages(folder, Delimiter="/")
@@ -47,7 +46,6 @@ class S3Objects:
         return [key[len(prefix) :].rstrip("/") for prefix, key in keys if key != prefix]
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Return the bytes of all files below a folder."""
         return {
             each["Key"][len(prefix) :]: each["Size"]
             for prefix, page in self._pages(folder)
@@ -56,7 +54,6 @@ class S3Objects:
         }
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes."""
         try:
             return int(self._call("head_object", path)["ContentLength"])
         except FileNotFoundError:
@@ -67,7 +64,6 @@ class S3Objects:
         return bytes(self._system.cat_file(path, max_concurrency=1))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a whole file at once."""
         self._system.pipe_file(path, content)
 
     def delete(self, path: str) -> None:
@@ -105,12 +101,10 @@ class S3Objects:
         )
 
     def complete(self, path: str, receipt: Receipt) -> None:
-        """Complete a multipart upload."""
         arguments = {"UploadId": receipt["id"], "MultipartUpload": {"Parts": receipt["parts"]}}
         self._call("complete_multipart_upload", path, **arguments)
 
     def uploads(self, folder: str) -> list[OpenUpload]:
-        """Return the multipart uploads under way below a folder."""
         bucket, key, _ = self._system.split_path(folder)
         found: list[OpenUpload] = []
         more: dict[str, str] = {}
@@ -127,7 +121,6 @@ class S3Objects:
                 more["UploadIdMarker"] = marker
 
     def abort(self, path: str, upload_id: str) -> None:
-        """Abort a multipart upload."""
         with contextlib.suppress(FileNotFoundError):
             self._call("abort_multipart_upload", path, UploadId=upload_id)
 
