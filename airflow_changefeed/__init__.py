@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.aio import AsyncConsumer
     from airflow_changefeed.consumers.begin import create_consumer
     from airflow_changefeed.consumers.consumer import Consumer
+    from airflow_changefeed.consumers.events.batch import Batch
+    from airflow_changefeed.consumers.events.event import FeedEvent
+    from airflow_changefeed.consumers.handlers.attempt import Backoff
     from airflow_changefeed.consumers.handlers.run import run_consumer
     from airflow_changefeed.core.capture import CaptureSpec, KeyChange, OnDdl, TableCapture
-    from airflow_changefeed.core.consumer import ConsumerSpec
+    from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
+    from airflow_changefeed.core.feed import FeedKind, FeedStorage
     from airflow_changefeed.core.plan import ExportOptions
-    from airflow_changefeed.core.ulid import Ulid
+    from airflow_changefeed.core.ulid import Ulid, UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.export.completed import CompletedExport
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.output.dataset import export_dataset
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
+    from airflow_changefeed.sources.base_control import held_reason
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
     from airflow_changefeed.spark.folds.fold import fold
     from airflow_changefeed.spark.read import read_export
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AsyncConsumer": "consumers.aio",
+    "Batch": "consumers.events.batch",
+    "Backoff": "consumers.handlers.attempt",
     "CaptureSpec": "core.capture",
     "ChangefeedCleanOperator": "operators.changefeed",
     "ChangefeedConsumeOperator": "operators.changefeed_consume",
@@ -64,15 +71,21 @@ _MODULES = {
     "ChangefeedSnapshotOperator": "operators.changefeed_snapshot",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
     "ChangefeedVerifyOperator": "operators.changefeed",
+    "CompletedExport": "export.completed",
     "Consumer": "consumers.consumer",
     "ConsumerSpec": "core.consumer",
+    "DeadLetterState": "core.consumer",
     "ExportJob": "transfers.changefeed_group",
     "ExportOptions": "core.plan",
+    "FeedEvent": "consumers.events.event",
+    "FeedKind": "core.feed",
+    "FeedStorage": "core.feed",
     "KeyChange": "core.capture",
     "OnDdl": "core.capture",
+    "OnPoison": "core.consumer",
     "TableCapture": "core.capture",
-    "CompletedExport": "export.completed",
     "Ulid": "core.ulid",
+    "UlidRange": "core.ulid",
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
     "changefeed_export_group": "transfers.changefeed_group",
@@ -80,6 +93,7 @@ _MODULES = {
     "create_consumer": "consumers.begin",
     "export_dataset": "output.dataset",
     "fold": "spark.folds.fold",
+    "held_reason": "sources.base_control",
     "open_source": "sources",
     "read_export": "spark.read",
     "run_consumer": "consumers.handlers.run",
@@ -89,6 +103,8 @@ _MODULES = {
 
 __all__ = [
     "AsyncConsumer",
+    "Backoff",
+    "Batch",
     "CaptureSpec",
     "ChangefeedCleanOperator",
     "ChangefeedConsumeOperator",
@@ -107,12 +123,18 @@ __all__ = [
     "CompletedExport",
     "Consumer",
     "ConsumerSpec",
+    "DeadLetterState",
     "ExportJob",
     "ExportOptions",
+    "FeedEvent",
+    "FeedKind",
+    "FeedStorage",
     "KeyChange",
     "OnDdl",
+    "OnPoison",
     "TableCapture",
     "Ulid",
+    "UlidRange",
     "Window",
     "__version__",
     "changefeed_asset",
@@ -121,6 +143,7 @@ __all__ = [
     "create_consumer",
     "export_dataset",
     "fold",
+    "held_reason",
     "open_source",
     "read_export",
     "run_consumer",

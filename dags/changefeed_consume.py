@@ -28,7 +28,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow_changefeed import ChangefeedHook, ConsumerSpec, create_consumer, window_params
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.events.event import FeedEvent
+    from airflow_changefeed import FeedEvent
 
 CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
@@ -51,7 +51,7 @@ with DAG(
     @task
     def create() -> None:
         """Create the consumer, which is safe to repeat. From then on no purge passes it."""
-        from airflow_changefeed.core.consumer import OnPoison
+        from airflow_changefeed import OnPoison
 
         source = ChangefeedHook(CONN_ID).source()
         create_consumer(

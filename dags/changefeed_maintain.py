@@ -32,8 +32,8 @@ from airflow_changefeed import (
     ChangefeedHook,
     ChangefeedSnapshotOperator,
     ChangefeedVerifyOperator,
+    held_reason,
 )
-from airflow_changefeed.sources.base_control import held_reason
 
 log = logging.getLogger(__name__)
 
