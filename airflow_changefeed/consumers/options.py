@@ -34,19 +34,12 @@ def checked_options(name: str, feed: str, **given: Any) -> dict[str, Any]:
 
 
 def open_columns(
-    source: FeedSource,
-    feed: str,
-    shards: Sequence[Shard] | None,
-    *,
-    with_sequence: bool = False,
-    with_epoch: bool = False,
-    with_tid: bool = False,
-    with_ddl: bool = False,
-    by_transaction: bool = False,
+    source: FeedSource, feed: str, shards: Sequence[Shard] | None, **asked: bool
 ) -> EventColumns:
     """
     Check the options against the feed and describe its events.
 
+    :param asked: as ``EventColumns.of`` takes them.
     :raises FeedNotFoundError: the feed does not exist.
     :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have.
     """
@@ -58,12 +51,4 @@ def open_columns(
             "a consumer keeps the file open, and the bulk reader 'adbc' could then damage it; open the "
             "source with bulk_reader='sqlite3'"
         )
-    return EventColumns.of(
-        feed,
-        source.schema(feed),
-        with_sequence=with_sequence,
-        with_epoch=with_epoch,
-        with_tid=with_tid,
-        with_ddl=with_ddl,
-        by_transaction=by_transaction,
-    )
+    return EventColumns.of(feed, source.schema(feed), **asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
@@ -151,14 +152,9 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         options = storage_options(self.output_path, self.path_conn_id)
         self._check_spark()
 
-        def open_lake(output: CurrentOutput) -> LakeTable:
-            return self._lake(output, options)
-
-        def run(task: MergeTask) -> MergedFiles:
-            # A merge reads no database.
-            return self._write(context, task, JobConnection({}, options))
-
-        done = merge(request, options, open_lake, run, self.log.info)
+        # A merge reads no database.
+        run = partial(self._write, context, JobConnection({}, options))
+        done = merge(request, options, partial(self._lake, options), run, self.log.info)
         self.log.info("Table %s at %s: %s rows in %s", done.table, done.at.isoformat(), done.rows, done.path)
         self.keep_lineage(lambda: self._lineage_of(done))
         result: dict[str, Any] = encode(done)
@@ -211,7 +207,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             history=self.history,
         )
 
-    def _lake(self, output: CurrentOutput, options: dict[str, Any]) -> LakeTable:
+    def _lake(self, options: dict[str, Any], output: CurrentOutput) -> LakeTable:
         from airflow_changefeed.tables.base import CURRENT
 
         table = lake_table(output, output.claimed(), options, self.catalog_conn_id, CURRENT)
@@ -219,7 +215,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
             raise ConnectionNotUsableError(f"{self.table_format} is no format of tables")
         return table
 
-    def _write(self, context: Context, task: MergeTask, connection: JobConnection) -> MergedFiles:
+    def _write(self, context: Context, connection: JobConnection, task: MergeTask) -> MergedFiles:
         """Run the job, and return what it has written."""
         from airflow_changefeed.folding.merge_task import MergedFiles
         from airflow_changefeed.spark.merge.merge_job import run_merge

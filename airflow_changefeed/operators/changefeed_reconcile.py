@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-    from airflow_changefeed.folding.snapshots import SnapshotFiles
-    from airflow_changefeed.snapshots.ranges import RangesToRead
     from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask
     from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
     from airflow_changefeed.sources.base import FeedSource
@@ -159,16 +158,13 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         connection = JobConnection(source.describe(), options)
         self._check_spark()
 
-        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-            self._read(context, source, connection, files, wanted)
-
-        def compare(task: ReconcileTask) -> Comparison:
-            # A comparison reads no database.
-            return self._compare(context, task, JobConnection({}, options))
+        read = partial(self._read, context, source, connection)
 
         def look(output: CurrentOutput) -> CurrentVersion:
             return current_version(output, options, self.catalog_conn_id)
 
+        # A comparison reads no database.
+        compare = partial(self._compare, context, JobConnection({}, options))
         request = self._reconcile_request(run_name(context), self.base)
         try:
             done = reconcile(source, request, options, read, compare, self.log.info, look)
@@ -211,7 +207,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         moment = datetime.fromtimestamp(time.time(), timezone.utc) + _PAUSE
         self.defer(trigger=DateTimeTrigger(moment), method_name=self.execute_complete.__name__)
 
-    def _compare(self, context: Context, task: ReconcileTask, connection: JobConnection) -> Comparison:
+    def _compare(self, context: Context, connection: JobConnection, task: ReconcileTask) -> Comparison:
         from airflow_changefeed.snapshots.reconciliation import Comparison
         from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.times import format_time
@@ -161,10 +162,8 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         if not self.local_below:
             self._check_spark()
 
-        def read(files: SnapshotFiles, wanted: RangesToRead) -> None:
-            self._read(context, source, connection, files, wanted)
-
         request = self._request(run_name(context), self.where)
+        read = partial(self._read, context, source, connection)
         done = take_snapshot(source, request, options, read, self.log.info)
         self.log.info(
             "Table %s: %s rows in %s; folds from it are exact from %s on",
