@@ -36,6 +36,11 @@ def cursor_rows(
     return [cursor_row(row) for row in rows]
 
 
+def rows_by_shard(connection: sqlite3.Connection, consumer: str, feed: str) -> dict[Shard, CursorRow]:
+    """Return the cursor rows of a consumer by their shards."""
+    return {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+
+
 def output_checks(connection: sqlite3.Connection) -> list[OutputCheck]:
     """Return what the newest looks at the outputs of all exports found, by feed and consumer."""
     rows = records(

@@ -28,6 +28,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     cursor_rows,
     first_version,
     known_row,
+    rows_by_shard,
 )
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond, check_purged
@@ -75,7 +76,7 @@ class SqliteCursors:
         check_consumer(consumer)
         feed = tables.info.name
         _check_of_export(connection, feed, consumer)
-        known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        known = rows_by_shard(connection, consumer, feed)
         is_changed = False
         for shard, after in starts.items():
             check_shard(shard, tables.info.shard_key_type)
@@ -174,7 +175,7 @@ class SqliteCursors:
             )
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            known = rows_by_shard(connection, consumer, feed)
             now = self.database.now()
             for move in moves:
                 row = known_row(known, consumer, feed, move.shard)

@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import LeaseHeldError
 from airflow_changefeed.sources.base_leases import Grant, LeaseInfo, Waiter, check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
 from airflow_changefeed.sources.sqlite.consumers.control import SqliteConsumers, consumer_infos, load_consumer
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows, known_row, rows_by_shard
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 
@@ -62,7 +62,7 @@ class SqliteLeases(SqliteConsumers):
                     ).rowcount
                 ]
                 wanted = [shard for shard in shards if shard not in (tokens or {})]
-                free = self._free(connection, consumer, feed, wanted, holder)[:at_most]
+                free = self._free(rows_by_shard(connection, consumer, feed), wanted, holder)[:at_most]
                 if free:
                     token = _draw_token(connection)
                     # Not shown for exports.
@@ -91,8 +91,8 @@ class SqliteLeases(SqliteConsumers):
         seconds: float,
     ) -> bool:
         """Whether the write lock is worth taking: waiting consumers ask often."""
-        begun = {row.shard for row in cursor_rows(connection, feed, consumer)}
-        if not begun.issuperset(shards) or self._free(connection, consumer, feed, shards, holder):
+        rows = rows_by_shard(connection, consumer, feed)
+        if not rows.keys() >= set(shards) or self._free(rows, shards, holder):
             return True
         half = self.database.now_ms() + int(seconds * 500)
         return not connection.execute(
@@ -125,7 +125,7 @@ class SqliteLeases(SqliteConsumers):
     ) -> None:
         """Raise LeaseHeldError if another holder has an unexpired lease on a shard."""
         now = self.database.now()
-        rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        rows = rows_by_shard(connection, consumer, feed)
         for shard in shards:
             row = known_row(rows, consumer, feed, shard)
             if (expires := _held_until(row, holder, now)) is not None:
@@ -137,16 +137,8 @@ class SqliteLeases(SqliteConsumers):
                     expires=expires,
                 )
 
-    def _free(
-        self,
-        connection: sqlite3.Connection,
-        consumer: str,
-        feed: str,
-        shards: Sequence[Shard],
-        holder: str,
-    ) -> list[Shard]:
+    def _free(self, rows: Mapping[Shard, CursorRow], shards: Sequence[Shard], holder: str) -> list[Shard]:
         now = self.database.now()
-        rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
         free = [shard for shard in shards if shard in rows and _held_until(rows[shard], holder, now) is None]
         return sorted(free, key=lambda shard: rows[shard].lease_holder != holder)
 
@@ -161,7 +153,7 @@ class SqliteLeases(SqliteConsumers):
     ) -> Grant:
         """Return the leases held by a call, and who else holds some or waits."""
         now = self.database.now()
-        rows = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+        rows = rows_by_shard(connection, consumer, feed)
         others = [
             expires
             for shard in shards
@@ -208,7 +200,7 @@ class SqliteLeases(SqliteConsumers):
     def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            known = {row.shard: row for row in cursor_rows(connection, feed, consumer)}
+            known = rows_by_shard(connection, consumer, feed)
             row = known_row(known, consumer, feed, shard)
             if row.fencing_token != fencing_token or row.lease_holder is None:
                 raise stale_lease(row, fencing_token)
