@@ -104,6 +104,11 @@ def run(coroutine: Coroutine[Any, Any, Result], loop: VirtualLoop | None = None)
         loop.close()
 
 
+def _values(entry: Any) -> tuple[Any, ...]:
+    """Return the number of a trigger and its event, which are a pair before Airflow 3.3."""
+    return entry if type(entry) is tuple else (entry.trigger_id, entry.event)
+
+
 class Triggerer:
     """Airflow's runner of triggers, without the process around it."""
 
@@ -115,6 +120,8 @@ class Triggerer:
         """Run a trigger; return its number."""
         number = len(self.tasks)
         trigger.trigger_id = number
+        # Before 3.3 the runner takes it from the database for each trigger.
+        vars(trigger)["timeout_after"] = None
         self.runner.triggers[number] = {"name": f"trigger {number}", "events": 0}
         self.tasks[number] = asyncio.create_task(self.runner.run_trigger(number, trigger))
         return number
@@ -131,7 +138,7 @@ class Triggerer:
     @property
     def payloads(self) -> dict[int, Any]:
         """What the triggers have fired, each once, by their numbers."""
-        fired = [(entry.trigger_id, entry.event.payload) for entry in self.runner.events]
+        fired = [(number, event.payload) for number, event in map(_values, self.runner.events)]
         assert len(fired) == len(dict(fired))
         return dict(fired)
 
