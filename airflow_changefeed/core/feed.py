@@ -236,8 +236,8 @@ def shard_text(shard: Shard) -> str:
     return str(shard)
 
 
-#: As far as SQL's numbers reach.
-_NUMBER = whole(-(1 << 63), (1 << 63) - 1)
+#: Any that is written as a shard is read as one; whether it fits the feed is another question.
+_NUMBER = whole(-(10**40), 10**40)
 
 
 def parse_shard(text: str | int | uuid.UUID) -> Shard:

@@ -33,7 +33,7 @@ _FLAGS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
-_WHOLE = re.compile("[+-]?[0-9]{1,19}")
+_WHOLE = re.compile("[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 #: SQL's largest number.
 _MOST = 2**63 - 1

@@ -7,7 +7,7 @@ import contextlib
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.feed import (
@@ -28,6 +28,7 @@ from tests.unit.core.strategies import shards, ulids
 
 
 @given(shards)
+@example(1 << 80)
 def test_a_shard_survives_as_text(shard: Shard) -> None:
     """Paths and JSON give back a shard of the same type."""
     text = shard_text(shard)
