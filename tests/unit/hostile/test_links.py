@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -461,7 +462,7 @@ def test_the_metadata_of_a_table_is_not_written_where_a_link_leads(tmp_path: Pat
     folder.symlink_to(tmp_path / "elsewhere")
     before = tree(tmp_path / "elsewhere")
     table = export.table()
-    for act in (table.look, table.columns, lambda: table.unused(0)):
+    for act in (table.look, table.columns, lambda: table.unused(timedelta(0))):
         with pytest.raises(SymbolicLinkError, match=folder.name):
             act()
     assert tree(tmp_path / "elsewhere") == before

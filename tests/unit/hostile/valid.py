@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import uuid
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -80,11 +81,16 @@ def document_kinds() -> list[type[Document]]:
     """Return the classes of all documents that the package has."""
     package = Path(airflow_changefeed.__path__[0])
     for file in package.rglob("*.py"):
-        if "(Document)" in file.read_text(encoding="utf-8"):
+        if "\n    KIND = " in file.read_text(encoding="utf-8"):
             name = file.relative_to(package.parent).with_suffix("").as_posix()
             importlib.import_module(name.replace("/", "."))
-    found = [kind for kind in Document.__subclasses__() if kind.__module__.startswith("airflow_changefeed.")]
+    found = [kind for kind in _kinds_of(Document) if kind.__module__.startswith("airflow_changefeed.")]
     return sorted(found, key=lambda kind: kind.__name__)
+
+
+def _kinds_of(base: type[Any]) -> Iterator[type[Any]]:
+    for kind in base.__subclasses__():
+        yield from [kind] if "KIND" in vars(kind) else _kinds_of(kind)
 
 
 def drawn(kind: type[Any]) -> st.SearchStrategy[Any]:
