@@ -458,6 +458,14 @@ EMBEDDED = (
     ),
     # ---- secrets
     Break(
+        "passwords_of_connections_are_shown",
+        "Secrets",
+        "sources/mssql/connection/options.py",
+        "read_connection",
+        {"must be a text": "must be a text, not {given['password']!r}"},
+        ("tests/unit/airflow/test_value_faces.py::test_a_password_is_never_shown",),
+    ),
+    Break(
         "errors_of_a_store_show_secrets",
         "Secrets",
         "storage/errors.py",

@@ -313,3 +313,10 @@ def test_a_connection_means_the_same_whoever_gives_it(name: str, values: list[st
         assert found[0] == found[1] == found[2], value
     assert SECRET not in texts
     assert of_spark(name, "") == of_source("encrypt", "yes")
+
+
+def test_a_password_is_never_shown() -> None:
+    """Not even one that is no text."""
+    with pytest.raises(InvalidArgumentError, match="password must be a text") as caught:
+        of_source("password", SECRET.encode())
+    assert SECRET not in f"{caught.value} {caught.value.facts}"
