@@ -37,7 +37,6 @@ def graph() -> check.Graph:
         ("airflow_changefeed/output/store.py", {"tests/unit/export/test_restored.py"}),
         (CODEC, {"tests/unit/core/test_codec.py"}),
         (LAYOUT, {"tests/unit/export/test_layout.py"}),
-        ("airflow_changefeed/cli/commands/output.py", {"tests/unit/airflow/test_cli.py"}),
         ("airflow_changefeed/tables/delta.py", FORMATS),
         ("airflow_changefeed/tables/iceberg.py", FORMATS),
         ("airflow_changefeed/tables/open.py", FORMATS),
@@ -56,6 +55,8 @@ def test_a_file_is_tested_by_what_is_nearest(file: str, tests: set[str], graph: 
 def test_a_changed_test_is_itself_and_what_nothing_tests_is_named(graph: check.Graph) -> None:
     """So that nobody takes silence for a test."""
     own = "tests/unit/core/test_codec.py"
+    command = "airflow_changefeed/cli/commands/output.py"
+    assert "tests/unit/airflow/test_cli.py" in check.chosen_tests([command], graph)[0]
     picture = "docs/images/" + "nothing" * 2
     assert check.chosen_tests([own, picture], graph) == ([own], [picture])
     assert "tests/unit/test_project.py" in check.chosen_tests(["constraints.txt"], graph)[0]

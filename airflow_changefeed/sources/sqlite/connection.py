@@ -41,7 +41,7 @@ def read_connection(given: Mapping[str, Any], among: str = "") -> tuple[dict[str
     :return: what that class takes; the fields that are missing; and a sentence for each problem.
     """
     found, problems = read_fields({name: given.get(name) for name in CONNECTION}, CONNECTION, among)
-    path = given.get("path") or ""
+    path = str(given.get("path") or "")
     # A Spark job may run in another folder than this process.
     described = {"path": str(Path(path).expanduser().absolute()), "lock_timeout": 60.0, **found}
     return described, [] if path.strip() else ["path"], problems

@@ -71,7 +71,8 @@ def test_connections_of_source_and_storage_are_masked(monkeypatch: pytest.Monkey
     """When they are asked for, before anything can log them."""
     for name, secret in (("MASKED_FEED", "feed-canary-1"), ("MASKED_STORE", "store-canary-1")):
         # Airflow masks by itself what is called a token, and not this.
-        connection = {"conn_type": "sqlite", "host": "/data/feeds.db", "extra": {"account_key": secret}}
+        kind = "sqlite" if name == "MASKED_FEED" else "generic"
+        connection = {"conn_type": kind, "host": "/data/feeds.db", "extra": {"account_key": secret}}
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
     ChangefeedHook("masked_feed").describe()
     storage_options("s3://bucket", "masked_store")
