@@ -85,7 +85,7 @@ def load(rows: int) -> float | None:
     :return: seconds that writing and ordering the rows took; None if they were there.
     """
     _make_database()
-    with closing(MssqlFeedSource(**described(), lock_timeout=_LOCK_TIMEOUT)) as source:
+    with closing(MssqlFeedSource(**described() | {"lock_timeout": _LOCK_TIMEOUT})) as source:
         if _is_loaded(source, rows):
             return None
         schema = source.database.schema

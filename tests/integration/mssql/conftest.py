@@ -57,7 +57,7 @@ def line(database: Database) -> Iterator[Line]:
 def distant(database: Database, line: Line) -> Iterator[MssqlFeedSource]:
     """Give a source at the other end of the line."""
     description = database.description | {"host": "127.0.0.1", "port": line.port}
-    with closing(MssqlFeedSource(**description, lock_timeout=20)) as source:
+    with closing(MssqlFeedSource(**description | {"lock_timeout": 20})) as source:
         yield source
 
 

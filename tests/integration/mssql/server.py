@@ -133,7 +133,7 @@ class Database:
     @contextmanager
     def source(self, schema: str = "changefeed") -> Iterator[MssqlFeedSource]:
         """Open our source."""
-        source = MssqlFeedSource(**self.description | {"schema": schema}, lock_timeout=20)
+        source = MssqlFeedSource(**self.description | {"schema": schema, "lock_timeout": 20})
         try:
             yield source
         finally:

@@ -142,7 +142,7 @@ def test_a_secondary_that_lags_is_waited_for(database: Database, sealed: MssqlFe
     """
     end = sealed.now()
     range_ = UlidRange(Ulid.MIN, Ulid.floor(end).previous())
-    replica = MssqlFeedSource(**database.description, lock_timeout=20, read_only_replica=True)
+    replica = MssqlFeedSource(**database.description | {"lock_timeout": 20, "read_only_replica": True})
     with closing(replica):
         replica.database.retry = RetryPolicy(attempts=2, first_pause=0.0, longest_pause=0.0)
         with pytest.raises(
@@ -158,7 +158,7 @@ def test_what_is_not_sealed_is_read_at_the_primary_only(database: Database, seal
     """A secondary cannot tell that nothing more comes."""
     far = UlidRange(Ulid.MIN, Ulid.floor(datetime(2999, 1, 1, tzinfo=timezone.utc)))
     assert sum(batch.num_rows for batch in sealed.stream(FEED, 0, far)) == ROWS
-    with closing(MssqlFeedSource(**database.description, read_only_replica=True)) as replica:
+    with closing(MssqlFeedSource(**database.description | {"read_only_replica": True})) as replica:
         replica.database.retry = RetryPolicy(attempts=1)
         with pytest.raises(ReplicaBehindError, match="can be read only there"):
             list(replica.stream(FEED, 0, far))

@@ -243,7 +243,7 @@ def test_a_secondary_must_have_the_snapshot(database: Database, lab: Lab) -> Non
     """The server has no secondary: what lags is the snapshot itself, as a secondary would see it."""
     capture = lab.capture("replicated", "k int primary key", "1", "2")
     table = "myservice.replicated"
-    replica = MssqlFeedSource(**database.description, lock_timeout=20, read_only_replica=True)
+    replica = MssqlFeedSource(**database.description | {"lock_timeout": 20, "read_only_replica": True})
     with closing(replica):
         replica.database.retry = RetryPolicy(attempts=2, first_pause=0.0, longest_pause=0.0)
         with pytest.raises(ReplicaBehindError, match="does not have the snapshot of table"):
