@@ -111,7 +111,7 @@ class ChangefeedHook(BaseHook):
 
     def freshness(
         self,
-        max_age: timedelta | float,
+        max_age: timedelta | float | str,
         *,
         feed: str | Sequence[str] | None = None,
         consumer: str | None = None,
@@ -120,7 +120,7 @@ class ChangefeedHook(BaseHook):
         Compute how old consumers' frontiers are, and why one is older than ``max_age``; see
         :func:`~airflow_changefeed.doctor.freshness.check_freshness`.
 
-        :param max_age: a ``timedelta``, or seconds.
+        :param max_age: a ``timedelta``, seconds, or a text such as ``2h``.
         """
         from airflow_changefeed.doctor.freshness import check_freshness
         from airflow_changefeed.hooks.changefeed_arguments import MAX_AGE

@@ -42,7 +42,7 @@ class WaitsForWindow(_Base):
     """
 
     feed: str
-    wait_timeout: timedelta | float
+    wait_timeout: timedelta | float | str
     _is_killed = False
     _waits_since: datetime | None = None
 

@@ -29,8 +29,8 @@ class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
     If the database does not answer, the text is that error.
 
     :param notifier: any notifier, for example Slack's, or a function that takes the context.
-    :param max_age: how old a frontier may be, a ``timedelta`` or seconds; the text has reasons for those that
-        are older.
+    :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``; the text
+        has reasons for those that are older.
     :param feed: name or pattern of feeds, or a list of them; None for all that have consumers. (templated)
     :param consumer: name of the consumer; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)
@@ -42,7 +42,7 @@ class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
         self,
         *,
         notifier: Callable[[Any], object],
-        max_age: timedelta | float,
+        max_age: timedelta | float | str,
         feed: str | Sequence[str] | None = None,
         consumer: str | None = None,
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,

@@ -65,9 +65,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         process consumes at the time are left to it. ``window_end``: those below the end of the run's window,
         which is waited for and sealed first; the task fails while one of them is a dead letter, or is in a
         shard that others hold after ``register_timeout``.
-    :param wait_timeout: how long to wait for the window's end by the database's clock, a ``timedelta`` or
-        seconds: up to a minute in the task, longer deferred. A window that ends later is refused at once. 0
-        never defers.
+    :param wait_timeout: how long to wait for the window's end by the database's clock, a ``timedelta``,
+        seconds, or a text such as ``2h``: up to a minute in the task, longer deferred. A window that ends
+        later is refused at once. 0 never defers.
     :param batch: what is handled at once: ``1`` (an event), a number of events, or ``transaction``: all
         events of the transaction that made them, of captures only.
     :param shards: those to consume; None for all. (templated)
@@ -89,7 +89,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         consumer: str,
         handler: Callable[..., object] | str,
         until: str = "head",
-        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        wait_timeout: timedelta | float | str = WAIT_TIMEOUT,
         batch: int | str = 1,
         shards: Sequence[Any] | None = None,
         handler_timeout: float | None = None,

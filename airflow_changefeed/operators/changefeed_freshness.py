@@ -50,8 +50,8 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     "age_seconds", "is_fresh", "reasons", "warnings", "files_checked_at", "error"}`` for each consumer, and
     for each feed that could not be read; a reason or warning is ``{"code", "where", "what", "remedy"}``.
 
-    :param max_age: how old a frontier may be, a ``timedelta`` or seconds: for an export longer than its
-        schedule's interval and the time that a run takes.
+    :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``: for an
+        export longer than its schedule's interval and the time that a run takes.
     :param feed: name or pattern of feeds, or a list of them; None for all that have consumers. (templated)
     :param consumer: name of the consumer; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)
@@ -62,7 +62,7 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     def __init__(
         self,
         *,
-        max_age: timedelta | float,
+        max_age: timedelta | float | str,
         feed: str | Sequence[str] | None = None,
         consumer: str | None = None,
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
@@ -117,7 +117,7 @@ class ChangefeedFreshnessBranchOperator(ChangefeedFreshnessOperator, BaseBranchO
     def __init__(
         self,
         *,
-        max_age: timedelta | float,
+        max_age: timedelta | float | str,
         follow_task_ids_if_fresh: str | list[str],
         follow_task_ids_if_stale: str | list[str],
         feed: str | Sequence[str] | None = None,

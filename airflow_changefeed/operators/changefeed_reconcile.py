@@ -73,8 +73,8 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         start from it. A task that has repaired does not fail.
     :param on_difference: ``fail``, or ``report``: succeed, so that a DAG can branch on the result.
     :param wait_timeout: how long to wait, deferred, until the export reaches the time to compare, a
-        ``timedelta`` or seconds; then the task fails, and a retry within a day compares what was read. 0
-        never defers.
+        ``timedelta``, seconds, or a text such as ``2h``; then the task fails, and a retry within a day
+        compares what was read. 0 never defers.
     :param changefeed_conn_id: Airflow connection of the feed's database. Its login may read the table.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path`` and
         ``output_path``.
@@ -100,7 +100,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         catalog_conn_id: str | None = None,
         repair: bool = False,
         on_difference: str = "fail",
-        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        wait_timeout: timedelta | float | str = WAIT_TIMEOUT,
         changefeed_conn_id: str = ChangefeedHook.default_conn_name,
         path_conn_id: str | None = None,
         parallel: int = 4,

@@ -74,8 +74,8 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         other, which then needs neither Java nor a Spark connection. 0 for never.
     :param only_if_missing: whether nothing is read if a snapshot is there that later folds can start from; a
         DAG with it takes another one by itself after a gap.
-    :param max_age: likewise, if one is there that began no longer ago, a ``timedelta`` or seconds: so that a
-        DAG that runs each night takes one each month. None for any age.
+    :param max_age: likewise, if one is there that began no longer ago, a ``timedelta``, seconds, or a text
+        such as ``30d``: so that a DAG that runs each night takes one each month. None for any age.
     :param where: a part of the table: comparisons (``=``, ``<``, ``<=``, ``>``, ``>=``) of key columns with
         whole numbers, decimals or dates (``'2024-12-31'``), joined by ``and``; only these rows are read. Only
         a fold whose ``base`` is the snapshot's begin uses it. None for all rows. (templated)
@@ -98,7 +98,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         rows_per_second: int | None = None,
         local_below: int = 0,
         only_if_missing: bool = False,
-        max_age: timedelta | float | None = None,
+        max_age: timedelta | float | str | None = None,
         where: str | None = None,
         lock_timeout: float | None = None,
         **kwargs: Any,

@@ -106,7 +106,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         unit: timedelta | str | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
-        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        wait_timeout: timedelta | float | str = WAIT_TIMEOUT,
         options: ExportOptions | Mapping[str, Any] | None = None,
         shape: str | None = None,
         table_format: str | None = None,

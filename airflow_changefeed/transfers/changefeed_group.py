@@ -260,7 +260,7 @@ def changefeed_export_group(
     unit: timedelta | str | None = None,
     window_start: datetime | str | None = None,
     window_end: datetime | str | None = None,
-    wait_timeout: timedelta | float | None = None,
+    wait_timeout: timedelta | float | str | None = None,
     options: ExportOptions | Mapping[str, Any] | None = None,
     lock_timeout: float | None = None,
     shape: str | None = None,

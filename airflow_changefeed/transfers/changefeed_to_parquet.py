@@ -117,8 +117,8 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         (``PT1H``), ``01:00:00``, or seconds. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
-    :param wait_timeout: how long to wait for the window's end, a ``timedelta`` or seconds: up to a minute in
-        the task, longer deferred. A window that ends later is refused at once. 0 never defers.
+    :param wait_timeout: how long to wait for the window's end, a ``timedelta``, seconds, or ``2h``: up to a
+        minute in the task, longer deferred. A window that ends later is refused at once. 0 never defers.
     :param options: how files are written: an ``ExportOptions``, or a dict of its arguments, for example
         ``{"compression": "gzip"}``. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
@@ -157,7 +157,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         unit: timedelta | str | None = None,
         window_start: datetime | str | None = None,
         window_end: datetime | str | None = None,
-        wait_timeout: timedelta | float = WAIT_TIMEOUT,
+        wait_timeout: timedelta | float | str = WAIT_TIMEOUT,
         options: ExportOptions | Mapping[str, Any] | None = None,
         lock_timeout: float | None = None,
         local_below: int = 0,
