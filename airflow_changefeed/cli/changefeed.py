@@ -191,7 +191,7 @@ _READ = action(
     option("--limit", help="Number of events to show (default: 100)", type=count, default=100),
     option(
         "--drain",
-        help="Order the events waiting in the outbox once all ordered events are SHOWN",
+        help="Order the events waiting in the outbox once all ordered events are shown",
         action="store_true",
     ),
     *SHOWN,

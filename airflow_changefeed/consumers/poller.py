@@ -153,10 +153,14 @@ class Poller:
                 except Exception as error:
                     answers = dict.fromkeys(asks, error)
                     source = None
-                    stack.close()
+                    # The waiters are told what the poll says.
+                    with suppress(Exception):
+                        stack.close()
                 for one in waiters:
                     if one.take(source, answers[one.watch.feed, one.watch.consumer]):
                         self._withdraw(one)
+                # Also a database that answers slowly is left alone between two polls.
+                self._next_poll = self._clock() + self._interval
 
     def _next(self) -> list[_Waiter] | None:
         """Wait for the next poll and return its waiters; None if nobody is watching."""

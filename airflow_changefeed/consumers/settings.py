@@ -26,8 +26,8 @@ OPTIONS: dict[str, Reader] = {
     "poll_interval": _SECONDS,
     "at_most_shards": optional(whole(1)),
     "max_events": optional(whole(1)),
-    # A century of hours is no limit that anybody means.
-    "handler_timeout": optional(number(above=0, highest=876_600, unit="seconds")),
+    # A century is no limit that anybody means.
+    "handler_timeout": optional(number(above=0, highest=36_525 * 86_400, unit="seconds")),
 }
 _SUBJECT = "options of the default consumer"
 _MAX_MILLISECONDS = 86_400_000

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import KEEP_FOR
 from airflow_changefeed.core.values import duration, optional, read_value, whole
-from airflow_changefeed.exceptions import visible
+from airflow_changefeed.exceptions import InvalidArgumentError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import (
     check_arguments,
@@ -101,10 +101,8 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
             (check_name, "path", self.path),
             (read_value, "shards", self.shards, parse_shards),
             (check_window, self.window_start, self.window_end),
+            (_check_sample, self.sample_days, self.window_start),
             values={"sample_days": optional(whole(1, unit="days"))},
-            problems=["sample_days draws from the whole export: leave it out, or the window"]
-            if self.sample_days is not None and self.window_start is not None
-            else [],
         )
 
     @reports_errors
@@ -141,6 +139,11 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
         table = table_to_verify(self.path, self.feed, options, self.catalog_conn_id)
         report = verify_export(self.path, self.feed, start, end, shards, options, source=source, table=table)
         return str(window or "the whole export"), report
+
+
+def _check_sample(days: object, window_start: object) -> None:
+    if days is not None and window_start is not None:
+        raise InvalidArgumentError("sample_days draws from the whole export: leave it out, or the window")
 
 
 class ChangefeedCleanOperator(NamesConnections, BaseOperator):

@@ -114,6 +114,8 @@ def _connection(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
         return {}, [wrong, *_wrong_names(given, None)]
     names, read_connection = CONNECTIONS[kind]
     fields: dict[str, Any] = {name: given[name] for name in names if name in given}
+    if "path" in fields:
+        fields["path"] = fields["path"].strip()
     fields["driver_options"] = {name: fields[name] for name in mssql.DRIVER_OPTIONS if name in fields}
     described, missing, problems = read_connection(fields)
     lacks = [f"{name} is missing: give it, type {kind} needs it" for name in missing]

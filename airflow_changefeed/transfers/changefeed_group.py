@@ -21,7 +21,6 @@ from airflow_changefeed.exceptions import (
     visible,
 )
 from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import check_program_path, need_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
@@ -236,6 +235,11 @@ def _pulled(plan: BaseOperator, key: str) -> str:
     return f"{{{{ ti.xcom_pull(task_ids={plan.task_id!r}, key={key!r}, map_indexes=ti.map_index) }}}}"
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Leave out what is None: it is for the DAG's ``default_args`` to say."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 def _by_spark(arguments: Mapping[str, Any]) -> Callable[[ExportJob], object]:
     return lambda job: ChangefeedSubmitOperator(
         task_id="submit",
@@ -254,7 +258,7 @@ def changefeed_export_group(
     consumer: str | None = None,
     submit: Callable[[ExportJob], object] | None = None,
     group_id: str = "export",
-    changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+    changefeed_conn_id: str | None = None,
     path_conn_id: str | None = None,
     shards: Sequence[Shard | str] | None = None,
     unit: timedelta | str | None = None,
@@ -322,39 +326,33 @@ def changefeed_export_group(
             "changefeed_export_group exports windows only: the leases of a batch cannot span tasks. Use a "
             "ChangefeedToParquetOperator with mode='batch'"
         )
-    shared: dict[str, Any] = {
-        "changefeed_conn_id": changefeed_conn_id,
-        "path_conn_id": path_conn_id,
-        "catalog_conn_id": catalog_conn_id,
-        "lock_timeout": lock_timeout,
-    }
-    program = {"program_path": program_path, "program_conn_id": program_conn_id}
+    connections = _given(changefeed_conn_id=changefeed_conn_id, path_conn_id=path_conn_id)
+    shared = {**connections, **_given(catalog_conn_id=catalog_conn_id, lock_timeout=lock_timeout)}
+    program = _given(program_path=program_path, program_conn_id=program_conn_id)
     if submit is not None:
         need_program_path(program_path)
         # Another one looks before it starts the job.
         kwargs |= program
-    export = {
-        "feed": feed,
-        "feeds": feeds,
-        "exclude": exclude,
-        "path": path,
-        "consumer": consumer,
-        "shards": shards,
-        "unit": unit,
-        "window_start": window_start,
-        "window_end": window_end,
-        "wait_timeout": wait_timeout,
-        "options": options,
-        "shape": shape,
-        "table_format": table_format,
-        "catalog_table": catalog_table,
-    }
-    kwargs |= {name: value for name, value in export.items() if value is not None}
+    kwargs |= _given(
+        feed=feed,
+        feeds=feeds,
+        exclude=exclude,
+        path=path,
+        consumer=consumer,
+        shards=shards,
+        unit=unit,
+        window_start=window_start,
+        window_end=window_end,
+        wait_timeout=wait_timeout,
+        options=options,
+        shape=shape,
+        table_format=table_format,
+        catalog_table=catalog_table,
+    )
     with TaskGroup(group_id) as group:
         plan = ChangefeedPlanOperator(task_id="plan", **shared, **kwargs)
         output: Any = plan.output
         if submit is None:
-            connections = {"changefeed_conn_id": changefeed_conn_id, "path_conn_id": path_conn_id}
             submit = _by_spark({**(spark or {}), **connections, **program})
         submit(ExportJob(*(_pulled(plan, key) for key in KEYS[:3]), *(output[key] for key in KEYS[3:])))
         made: list[Any] = [task for task in group if task is not plan]

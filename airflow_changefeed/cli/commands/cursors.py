@@ -283,7 +283,7 @@ def rebuild(args: Namespace) -> None:
 
     with open_feeds(args.conn_id) as source:
         _check_of_export(source, args)
-        (store,) = _outputs(args)
+        store = _store(args)
         before = source.cursors(args.feed, args.name)
         rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
         _show_rows(args, before, rows)
@@ -291,13 +291,21 @@ def rebuild(args: Namespace) -> None:
 
 
 def _outputs(args: Namespace) -> list[ExportStore]:
-    """Return the output that was named, if one was."""
-    from airflow_changefeed.hooks.changefeed_output import storage_options
-    from airflow_changefeed.output.store import ExportStore
+    """Return the output that was named, if one was; it must be there."""
+    from airflow_changefeed.output.read import export_there
 
     if args.path is None:
         return []
-    return [ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))]
+    store = _store(args)
+    export_there(store)
+    return [store]
+
+
+def _store(args: Namespace) -> ExportStore:
+    from airflow_changefeed.hooks.changefeed_output import storage_options
+    from airflow_changefeed.output.store import ExportStore
+
+    return ExportStore(args.path, args.feed, storage_options(args.path, args.path_conn_id))
 
 
 def _check_of_export(source: FeedSource, args: Namespace) -> None:

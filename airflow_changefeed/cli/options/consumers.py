@@ -71,7 +71,7 @@ def _name() -> Option:
 
 
 def _numbers() -> Option:
-    return option("number", help="Numbers of dead letters, as SHOWN by list", nargs="+", type=count)
+    return option("number", help="Numbers of dead letters, as shown by list", nargs="+", type=count)
 
 
 def _feed(*, required: bool = False) -> Option:

@@ -63,7 +63,7 @@ _SET = action(
     "cursors.set_cursors",
     "Move cursors to a ULID, a time, the first or the last event",
     "Shows how many events would be repeated or skipped and asks for confirmation. Refused if a cursor "
-    "has changed since it was SHOWN. Exits with status 1 if you decline.",
+    "has changed since it was shown. Exits with status 1 if you decline.",
     *_consumer(),
     option(
         "--to",
@@ -84,7 +84,7 @@ _RESET = action(
     "Move cursors back to where the consumer began, or undo a change from the history",
     "Asks for confirmation and refuses as set does.",
     *_consumer(),
-    option("--change", help="Number of the change to go back before, as SHOWN by history", type=count),
+    option("--change", help="Number of the change to go back before, as shown by history", type=count),
     _shards("Shard whose cursor moves"),
     *_decision(),
     *SHOWN,

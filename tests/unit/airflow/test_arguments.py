@@ -404,3 +404,19 @@ def test_default_arguments_of_the_dag_count() -> None:
         assert ChangefeedToParquetOperator(task_id="one", **arguments).name == "nightly"
         assert ChangefeedToParquetOperator(task_id="two", name="mine", **arguments).name == "mine"
     assert ChangefeedToParquetOperator(task_id="three", **arguments).name == "changefeed-export"
+    defaults = {
+        "changefeed_conn_id": "feeds",
+        "path_conn_id": "lake",
+        "catalog_conn_id": "catalog",
+        "lock_timeout": 7,
+        "program_path": "/programs",
+    }
+    with DAG("group", schedule=None, default_args=defaults) as dag:
+        airflow_changefeed.changefeed_export_group(**arguments)
+    for task_id, names in {
+        "plan": defaults.keys(),
+        "submit": defaults.keys() - {"catalog_conn_id", "lock_timeout"},
+        "finish": defaults.keys() - {"program_path"},
+    }.items():
+        made = dag.get_task(f"export.{task_id}")
+        assert {name: getattr(made, name) for name in names} == {name: defaults[name] for name in names}

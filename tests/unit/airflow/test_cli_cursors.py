@@ -299,6 +299,8 @@ def test_the_output_that_is_named_says_where_windows_begin(
     """Where the moves so far do not, or show shorter ones: of two hours a cursor goes to the begin."""
     ExportStore(str(tmp_path), FEED).claim(exported.identity().id, unit=2 * HOUR)
     named = ("--path", str(tmp_path), "--yes")
+    away = commands.fails("cursor set", *OF, "--to", end_of(0), "--path", str(tmp_path / "typo"), "--yes")
+    assert "holds no export of feed" in away
     edit("0", ulid=end_of(0))
     assert "--to 2013-01-01T00:00:00Z" in commands.fails("cursor adopt", *OF, *named)
     commands.rows("cursor publish", *OF)

@@ -92,6 +92,23 @@ def test_each_printed_command_is_taken(capsys: pytest.CaptureFixture[str]) -> No
     assert refused == []
 
 
+def test_each_command_in_a_message_of_t_sql_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its options; names that the message has from a variable are any."""
+    found = []
+    for file in sorted((DOCS.parent / "airflow_changefeed/sql").rglob("*.sql")):
+        # A name that the message has from a variable is any.
+        text = re.sub(r"', @\w+, N'|<<\w+>>", "name", file.read_text(encoding="utf-8"))
+        commands = re.findall(r"airflow-changefeed ([^\n]*?) --conn-id \.\.\.", text)
+        found += [(file.name, command.replace("...", "words")) for command in commands]
+    assert len(found) > 4
+    for name, text in found:
+        words = shlex.split(text)
+        try:
+            parser().parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{name}: {text}: {capsys.readouterr().err}")
+
+
 def test_each_object_that_a_command_is_given_is_json() -> None:
     """As an argument, or as the value of a variable such as a connection."""
     found = 0

@@ -186,6 +186,9 @@ def test_all_wrong_arguments_are_named_at_once() -> None:
         )
     for name in ("feed", "path", "shards", "window_start", "sample_days must be a whole number"):
         assert name in str(caught.value)
+    # Of a template nothing is known yet.
+    later = {"window_start": "{{ params.a }}", "window_end": "{{ params.b }}"}
+    ChangefeedVerifyOperator(task_id="later", feed=FEED, path="/data", sample_days=1, **later)
     window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z"}
     with pytest.raises(InvalidArgumentError, match="sample_days draws from the whole export"):
         ChangefeedVerifyOperator(task_id="verify", feed=FEED, path="/data", sample_days=1, **window)

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -290,6 +290,42 @@ def test_a_look_that_fails_is_told_to_all_who_wait(
     poller: Poller, source: WatchedSource, clock: Clock, path: str
 ) -> None:
     """Who waits again is polled for again, at the next poll."""
+    source.error = SourceUnavailableError("the connection broke")
+    with poller.watch(FEEDS[0], "reader") as watch:
+        with pytest.raises(SourceUnavailableError, match="the connection broke"):
+            watch.wait({})
+        source.error = None
+        announce(path)
+        clock.paused()
+        clock.advance(10)
+        assert set(watch.wait({})) == {0}
+
+
+def test_a_poll_that_takes_long_is_followed_by_an_interval(
+    poller: Poller, source: WatchedSource, clock: Clock, threads: ThreadPoolExecutor
+) -> None:
+    """A database that is slow, or down, is not asked without a pause."""
+
+    def takes_long(asks: Sequence[Ask]) -> list[FeedStatus | Exception]:
+        clock.now += 25
+        return WatchedSource.poll_many(source, asks)
+
+    with pytest.MonkeyPatch.context() as patch, poller.watch(FEEDS[0], "reader") as watch:
+        patch.setattr(source, "poll_many", takes_long)
+        threads.submit(watch.wait, {})
+        until(lambda: poller._next_poll == 35)
+
+
+def test_a_source_that_cannot_be_left_ends_no_poller(source: WatchedSource, clock: Clock, path: str) -> None:
+    """Its waiters hear what the poll said, and the next poll opens another one."""
+
+    @contextmanager
+    def opened() -> Iterator[WatchedSource]:
+        yield source
+        if source.error is not None:
+            raise OSError("the handle is gone")
+
+    poller = Poller(opened, 10, clock=clock, pause=clock.pause)
     source.error = SourceUnavailableError("the connection broke")
     with poller.watch(FEEDS[0], "reader") as watch:
         with pytest.raises(SourceUnavailableError, match="the connection broke"):

@@ -20,7 +20,7 @@ begin
     if @path <> N'' and @expires_at > <<schema>>.[now]()
     begin
         set @message = concat(N'changefeed 77158: a snapshot of table "', @table, N'" of feed "', @capture, N'" into ', left(@path, 1000),
-            N' has not ended. Finish it, or give it up: airflow-changefeed snapshot give-up "', @capture, N'" --table "', @table, N'" --conn-id ...');
+            N' has not ended. Finish it, or give it up: airflow-changefeed snapshot give-up --feed "', @capture, N'" --table "', @table, N'" --conn-id ...');
         throw 77158, @message, 1;
     end;
     delete from <<schema>>.[snapshots] where feed_id = @feed_id and table_name = @table;
