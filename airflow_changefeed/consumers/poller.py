@@ -153,7 +153,7 @@ class Poller:
                 except Exception as error:
                     answers = dict.fromkeys(asks, error)
                     source = None
-                    # The waiters are told what the poll says.
+                    # What the poll raised matters to the waiters, not what closing raises.
                     with suppress(Exception):
                         stack.close()
                 for one in waiters:
