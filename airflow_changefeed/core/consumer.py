@@ -103,7 +103,7 @@ def parse_position(value: object) -> Position:
     with suppress(ValueError):
         return Beginning(_BEGINNING(value))
     try:
-        # A clock's microseconds: whoever begins at a time gets all of its millisecond.
+        # A clock has microseconds; a beginning takes all events of its millisecond.
         return parse_time(floor_to_millisecond(value) if isinstance(value, datetime) else value)
     except InvalidWindowError as no_time:
         text = value.strip() if isinstance(value, str) else ""

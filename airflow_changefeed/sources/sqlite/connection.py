@@ -33,7 +33,7 @@ CONNECTION: Mapping[str, Reader] = MappingProxyType(
 
 def read_connection(given: Mapping[str, Any], among: str = "") -> tuple[dict[str, Any], list[str], list[str]]:
     """
-    Read a connection, whoever gives it.
+    Read a connection from Airflow, from Spark or from the arguments of the source.
 
     :param given: fields by the names of :class:`~airflow_changefeed.sources.sqlite.SqliteFeedSource`; None
         and the empty text count as not given.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -151,6 +152,8 @@ def test_every_command_says_what_it_does() -> None:
     assert all(part.help for part in group.subcommands)
     for name, command in described():
         assert command.help, name
+        texts = [command.help, command.description, *(one.kwargs["help"] for one in command.args)]
+        assert not re.search(r"\b(SHOWN|SEEN|YES|VERBOSE|CONN_ID)\b", " ".join(texts)), name
         assert all(argument.kwargs.get("help") for argument in command.args), name
 
 

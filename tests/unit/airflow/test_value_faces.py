@@ -297,7 +297,7 @@ def of_source(name: str, value: Any) -> dict[str, Any]:
         ("authentication", ["activedirectorymsi", "", "ActiveDirectoryInteractive"]),
     ],
 )
-def test_a_connection_means_the_same_whoever_gives_it(name: str, values: list[str]) -> None:
+def test_a_connection_means_the_same_from_airflow_spark_and_the_source(name: str, values: list[str]) -> None:
     """A blank field is not given; what means nothing is named in the same words, without the password."""
     texts = ""
     for value in values:

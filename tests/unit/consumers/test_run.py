@@ -151,6 +151,14 @@ def test_a_letter_is_taken_on_while_the_consumer_runs(shop: Shop) -> None:
     assert shop.said() == ["a"]
 
 
+def test_a_handler_may_take_a_month(shop: Shop) -> None:
+    """And not longer than a century."""
+    shop.create()
+    assert run(shop, Sayer(), handler_timeout=30 * 86_400.0).events == 0
+    with pytest.raises(InvalidArgumentError, match="handler_timeout must be a number of seconds above 0"):
+        run(shop, Sayer(), handler_timeout=1e12)
+
+
 def test_a_run_can_park_what_the_settings_would_stop_at(shop: Shop) -> None:
     """The remedy that the error names."""
     shop.create(max_attempts=1)

@@ -231,7 +231,7 @@ def read_connection(
     given: Mapping[str, Any], among: str = "", called: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """
-    Read a connection, whoever gives it.
+    Read a connection from Airflow, from Spark or from the arguments of the source.
 
     :param given: fields by the names of :class:`~airflow_changefeed.sources.mssql.MssqlFeedSource`; None and
         the empty text count as not given, but None as the port leaves it to the driver.
