@@ -7,27 +7,36 @@ A time is a naive ``datetime2``, which is UTC, or milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timezone
-from typing import Any
+from enum import EnumMeta
+from functools import cache
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from airflow_changefeed.core.consumer import (
     Attempt,
     ConsumerInfo,
     ConsumerSpec,
     DeadLetter,
-    DeadLetterState,
     Invocation,
-    Outcome,
     OutputCheck,
 )
-from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow
+from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.sources.base_leases import LeaseInfo, Waiter
 
 Row = Mapping[str, Any]
+#: The columns of fields that have another name, of dataclasses within others.
+FRONTIER = {"start": "start_ulid", "upto": "ulid"}
+RANGE = {"after": "after_ulid", "upto": "upto_ulid"}
+ATTEMPT = {"first": "first_ulid", "last": "last_ulid", "number": "attempt"}
+_Value = TypeVar("_Value")
 
 
 def as_time(value: datetime | int) -> datetime:
@@ -47,18 +56,50 @@ def as_ulid(value: bytes | None) -> Ulid | None:
     return None if value is None else Ulid.of_bytes(value)
 
 
+def as_value(
+    kind: type[_Value], row: Row, columns: Mapping[str, str] | None = None, **known: object
+) -> _Value:
+    """
+    Return the dataclass that a row holds; the type of each field says how its column is read.
+
+    :param columns: of the fields that have another name.
+    :param known: fields that are not read.
+    """
+    hashable: Any = kind
+    readers, columns = _readers(hashable), columns or {}
+    read = {name: readers[name](row[columns.get(name, name)]) for name in readers if name not in known}
+    return kind(**read, **known)
+
+
+def as_row(value: Any, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a dataclass by their columns: what :func:`as_value` reads."""
+    return {columns.get(one.name, one.name): getattr(value, one.name) for one in fields(value)}
+
+
+#: How the columns of a type are read; all others hold the value itself.
+_READ: dict[Any, Callable[[Any], Any]] = {Ulid: Ulid.of_bytes, datetime: as_time, int: int}
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    hints = get_type_hints(kind)
+    return {one.name: _reader(hints[one.name]) for one in fields(kind)}
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    kinds = [one for one in get_args(hint) or [hint] if one is not NoneType]
+    if kinds == [int, uuid.UUID]:
+        return parse_shard
+    read = kinds[0] if isinstance(kinds[0], EnumMeta) else _READ.get(kinds[0])
+    return lambda value: value if value is None or read is None else read(value)
+
+
 def shard_status(shard: Shard, row: Row) -> ShardStatus:
     """Return the state of a shard."""
     head, clock = as_ulid(row["head"]), as_time(row["time"])
-    return ShardStatus(
-        shard=shard,
-        # The high-water time of a shard that a writer has locked is not visible.
-        high_water=clock if head is None else max(clock, head.time),
-        head=head,
-        sealed_until=as_time_or_none(row["sealed_until"]),
-        purged_upto=Ulid.of_bytes(row["purged_upto"]),
-        has_outbox=bool(row["has_outbox"]),
-    )
+    # The high-water time of a shard that a writer has locked is not visible.
+    high_water = clock if head is None else max(clock, head.time)
+    return as_value(ShardStatus, row, shard=shard, high_water=high_water, has_outbox=bool(row["has_outbox"]))
 
 
 def row_of_cursor(feed: str, row: Row, ranges: Callable[[str], tuple[UlidRange, ...]]) -> CursorRow:
@@ -67,110 +108,44 @@ def row_of_cursor(feed: str, row: Row, ranges: Callable[[str], tuple[UlidRange, 
 
     :param ranges: reads the ranges of a frontier.
     """
-    return CursorRow(
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        frontier=Frontier(
-            Ulid.of_bytes(row["start_ulid"]),
-            Ulid.of_bytes(row["ulid"]),
-            ranges(row["ahead"]),
-            ranges(row["before"]),
-        ),
-        resource_version=int(row["resource_version"]),
-        moved_at=as_time(row["moved_at"]),
-        moved_by=row["moved_by"],
-        fencing_token=int(row["fencing_token"]),
-        lease_holder=row["lease_holder"],
-        lease_expires=as_time_or_none(row["lease_expires"]),
-        ack=Ulid.of_bytes(row["ack"]),
-        began=Began(row["began"]),
-    )
+    pieces = {name: ranges(row[name]) for name in ("ahead", "before")}
+    return as_value(CursorRow, row, feed=feed, frontier=as_value(Frontier, row, FRONTIER, **pieces))
 
 
 def cursor_change(feed: str, row: Row) -> CursorChange:
     """Return a change of a cursor."""
-    return CursorChange(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        before=as_ulid(row["before_ulid"]),
-        after=Ulid.of_bytes(row["after_ulid"]),
-        resource_version=int(row["resource_version"]),
-        at=as_time(row["moved_at"]),
-        by=row["moved_by"],
-        why=row["why"],
-    )
+    columns = {"before": "before_ulid", "after": "after_ulid", "at": "moved_at", "by": "moved_by"}
+    return as_value(CursorChange, row, columns, feed=feed)
 
 
 def output_check(feed: str, row: Row) -> OutputCheck:
     """Return what a look at an export's output found."""
-    return OutputCheck(
-        consumer=row["consumer"],
-        feed=feed,
-        path=row["path"],
-        checked_at=as_time(row["checked_at"]),
-        checked_by=row["checked_by"],
-        missing=int(row["missing"]),
-        first=as_time_or_none(row["first_missing"]),
-    )
+    return as_value(OutputCheck, row, {"first": "first_missing"}, feed=feed)
 
 
 def consumer_info(row: Row) -> ConsumerInfo:
     """Return a consumer."""
-    return ConsumerInfo(
-        ConsumerSpec.from_json(row["consumer"], row["feed"], row["settings"]),
-        Ulid.of_bytes(row["begin_ulid"]),
-        as_time(row["created_at"]),
-        row["created_by"],
-        int(row["resource_version"]),
-    )
+    spec = ConsumerSpec.from_json(row["consumer"], row["feed"], row["settings"])
+    return as_value(ConsumerInfo, row, {"begin": "begin_ulid"}, spec=spec)
 
 
 def dead_letter(row: Row) -> DeadLetter:
     """Return a dead letter."""
-    return DeadLetter(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=row["feed"],
-        shard=parse_shard(row["shard"]),
-        ulid=Ulid.of_bytes(row["ulid"]),
-        state=DeadLetterState(row["state"]),
-        attempts=int(row["attempts"]),
-        reason=row["reason"],
-        parked_at=as_time(row["parked_at"]),
-        parked_by=row["parked_by"],
-        resolved_at=as_time_or_none(row["resolved_at"]),
-        resolved_by=row["resolved_by"],
-        note=row["note"],
-        resource_version=int(row["resource_version"]),
-    )
+    return as_value(DeadLetter, row)
 
 
 def invocation(feed: str, row: Row) -> Invocation:
     """Return an invocation of a handler."""
-    return Invocation(
-        number=int(row["number"]),
-        consumer=row["consumer"],
-        feed=feed,
-        shard=parse_shard(row["shard"]),
-        attempt=Attempt(
-            first=Ulid.of_bytes(row["first_ulid"]),
-            last=Ulid.of_bytes(row["last_ulid"]),
-            events=int(row["events"]),
-            number=int(row["attempt"]),
-            started_at=as_time(row["started_at"]),
-            outcome=Outcome(row["outcome"]),
-            error=row["error"],
-        ),
-        ended_at=as_time(row["ended_at"]),
-        holder=row["holder"],
-        fencing_token=int(row["fencing_token"]),
-    )
+    return as_value(Invocation, row, feed=feed, attempt=as_value(Attempt, row, ATTEMPT))
+
+
+def lease_info(row: Row, waiters: Sequence[Waiter]) -> LeaseInfo:
+    """Return who holds a shard for a consumer, and who waits."""
+    columns = {"token": "fencing_token", "holder": "lease_holder", "expires": "lease_expires"}
+    since = None if row["lease_holder"] is None else as_time_or_none(row["lease_since"])
+    return as_value(LeaseInfo, row, columns, since=since, waiters=tuple(waiters))
 
 
 def stale_mark(row: Row) -> StaleMark:
     """Return the mark of inserted history."""
-    range_ = UlidRange(Ulid.of_bytes(row["after_ulid"]), Ulid.of_bytes(row["upto_ulid"]))
-    return StaleMark(int(row["number"]), parse_shard(row["shard"]), range_, as_time(row["at"]), row["reason"])
+    return as_value(StaleMark, row, range=as_value(UlidRange, row, RANGE))

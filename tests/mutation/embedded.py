@@ -104,7 +104,7 @@ EMBEDDED = (
         "Windows",
         "sources/sqlite/feed/history.py",
         "SqliteHistory",
-        {"min(given).previous().bytes": "max(given).previous().bytes"},
+        {"min(given).previous()": "max(given).previous()"},
         (f"{_CONTRACT}/test_history.py::test_the_mark_covers_what_was_inserted",),
     ),
     Break(
@@ -247,7 +247,10 @@ EMBEDDED = (
         "Cursor",
         "sources/sqlite/consumers/session.py",
         "SqliteConsumerSession._consume",
-        {"row = self._fenced(connection, step)": "row = self._row(connection, step)"},
+        {
+            "            expected_version=step.expected_version,\n"
+            "            fencing_token=step.fencing_token,\n": ""
+        },
         (_LOST,),
         says="DID NOT RAISE",
     ),
@@ -264,8 +267,8 @@ EMBEDDED = (
         "move_without_a_version_check",
         "Cursor",
         "sources/sqlite/consumers/cursors.py",
-        "SqliteCursors.move_cursors",
-        {"                check_version(row, move.expected_version)\n": ""},
+        "SqliteCursors._update",
+        {"            expected_version=move.expected_version,\n": ""},
         (f"{_CONTRACT}/test_cursor_race.py::test_no_move_of_many_at_once_is_lost[sqlite-10]",),
         says="moves were lost",
     ),
@@ -273,8 +276,8 @@ EMBEDDED = (
         "live_leases_are_free",
         "Cursor",
         "sources/sqlite/consumers/leases.py",
-        "_held_until",
-        {"or row.lease_expires <= now": "or True"},
+        "_Request.held_until",
+        {"not row.is_held(self.database.now())": "True"},
         (f"{_CONTRACT}/test_leases.py::test_a_lease_is_exclusive",),
     ),
     Break(

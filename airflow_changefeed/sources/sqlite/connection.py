@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -214,13 +214,6 @@ class SqliteDatabase:
         folder = os.path.dirname(os.path.abspath(self.path))
         may = os.R_OK | os.W_OK
         return os.path.isfile(self.path) and os.access(self.path, may) and os.access(folder, may | os.X_OK)
-
-
-def records(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """Return the rows of a statement by column name, that of a time without ``_ms``."""
-    cursor = connection.execute(sql, parameters)
-    names = [column[0].removesuffix("_ms") for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _missing_table(text: str) -> FeedSetupError | None:

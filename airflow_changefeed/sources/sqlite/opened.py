@@ -14,17 +14,17 @@ from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import FeedState, RangePart
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import cursor_rows
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import rows_by_shard
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.feed.control import SqliteControl, draw_attempt
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import (
+    STALE,
     SqliteReader,
     count,
     feed_schema,
     known_shards,
     split,
-    stale_marks,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class SqliteOpenFeed:
     def state(self, consumer: str) -> FeedState:
         feed = self.info.name
         with self._asked() as connection:
-            marks = stale_marks(connection, feed)
-            rows = cursor_rows(connection, feed, consumer)
+            marks = STALE.find(connection, {"feed": feed})
+            rows = rows_by_shard(connection, consumer, feed)
             known = connection.execute(
                 'select floor_ms from "changefeed.registry" '
                 "where feed = ? and kind = ? and shard_key_type = ?",
@@ -71,7 +71,7 @@ class SqliteOpenFeed:
             ).fetchone()
             tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(connection, feed)
             shards = known_shards(connection, tables)
-        return FeedState(marks, {row.shard: row for row in rows}, {one.shard: one for one in shards})
+        return FeedState(marks, rows, {one.shard: one for one in shards})
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
         with self._asked() as connection:

@@ -6,16 +6,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from airflow_changefeed.core.consumer import MAX_BY, ConsumerInfo, ConsumerSpec
-from airflow_changefeed.core.feed import Shard, check_shard
+from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
+from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import ConsumerSetupError, storable
+from airflow_changefeed.exceptions import ConsumerSetupError
 from airflow_changefeed.sources.base_versions import check_version, consumer_text
 from airflow_changefeed.sources.messages import known_consumer
-from airflow_changefeed.sources.rows import consumer_info
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_history import remember
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
-    cursor_rows,
+    CURSORS,
+    SETTINGS,
     end_consumers,
     first_version,
     remember_acknowledged,
@@ -37,56 +38,55 @@ class SqliteConsumers(SqliteCursors):
         consumer, feed = spec.consumer, spec.feed
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            known = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+            known = {info.spec.consumer: info for info in SETTINGS.find(connection, {"feed": feed})}
             if consumer in known:
                 return _same(known[consumer], spec)
-            if cursor_rows(connection, feed, consumer):
+            if CURSORS.find(connection, {"feed": feed, "consumer": consumer}, limit=1):
                 raise ConsumerSetupError(
                     f"consumer {consumer!r} of feed {feed!r} is an export; choose another name",
                     consumer=consumer,
                     feed=feed,
                 )
-            for shard, after in starts.items():
+            for shard in sorted(starts, key=shard_text):
+                after = starts[shard]
                 check_shard(shard, tables.info.shard_key_type)
                 check_beyond(connection, tables, shard, after)
-                self.insert_cursor(connection, consumer, feed, shard, after, by)
-            self.remembered(connection, consumer, feed, {}, None)
-            connection.execute(
-                'insert into "changefeed.consumer_settings" '
-                "(consumer, feed, settings, begin_ulid, created_at_ms, created_by, resource_version) "
-                "values (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    consumer,
-                    feed,
-                    spec.to_json(),
-                    begin.bytes,
-                    self.database.now_ms(),
-                    storable(by, MAX_BY),
-                    first_version(connection, feed, consumer),
-                ),
-            )
-            return load_consumer(connection, consumer, feed)
+                remember(
+                    connection, None, self.insert_cursor(connection, consumer, feed, shard, after, by), None
+                )
+            values = {
+                "consumer": consumer,
+                "feed": feed,
+                "settings": spec.to_json(),
+                "begin_ulid": begin,
+                "created_at_ms": self.database.now_ms(),
+                "created_by": by,
+                "resource_version": first_version(connection, feed, consumer),
+            }
+            return SETTINGS.add(connection, values)
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
         consumer, feed = spec.consumer, spec.feed
         with self.database.connect() as connection, self.database.write(connection):
             info = load_consumer(connection, consumer, feed)
-            _check_settings(info, resource_version)
-            if spec != info.spec:
-                connection.execute(
-                    'update "changefeed.consumer_settings" set settings = ?, '
-                    "resource_version = resource_version + 1 where feed = ? and consumer = ?",
-                    (spec.to_json(), feed, consumer),
-                )
-            return load_consumer(connection, consumer, feed)
+            changed = SETTINGS.change(
+                connection,
+                {"feed": feed, "consumer": consumer},
+                {"settings": spec.to_json()},
+                expected_version=resource_version,
+                keeps_version=spec == info.spec,
+            )
+            if not changed:
+                _check_settings(info, resource_version)
+            return changed[0]
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            infos = {info.spec.consumer: info for info in consumer_infos(connection, feed)}
+            infos = {info.spec.consumer: info for info in SETTINGS.find(connection, {"feed": feed})}
             if consumer in infos:
                 _check_settings(infos[consumer], resource_version)
-            rows = cursor_rows(connection, feed, consumer)
+            rows = CURSORS.find(connection, {"feed": feed, "consumer": consumer})
             if consumer not in infos:
                 version = sum(row.resource_version for row in rows)
                 what = f"consumer {consumer!r} of feed {feed!r}"
@@ -102,7 +102,7 @@ class SqliteConsumers(SqliteCursors):
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
-            return consumer_infos(connection, feed)
+            return SETTINGS.find(connection, {"feed": feed})
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
         with self.database.connect() as connection:
@@ -131,16 +131,6 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
     return info
 
 
-def consumer_infos(connection: sqlite3.Connection, feed: str | None) -> list[ConsumerInfo]:
-    """Return the consumers of a feed or of all feeds; empty if none was ever created."""
-    rows = records(
-        connection,
-        'select * from "changefeed.consumer_settings" where ?1 is null or feed = ?1 order by feed, consumer',
-        (feed,),
-    )
-    return [consumer_info(row) for row in rows]
-
-
 def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> ConsumerInfo:
     """
     Return a consumer.
@@ -149,4 +139,4 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
     :raises ConsumerNotFoundError: the consumer does not exist.
     """
     load_feed(connection, feed)
-    return known_consumer(consumer, feed, consumer_infos(connection, feed))
+    return known_consumer(consumer, feed, SETTINGS.find(connection, {"feed": feed}))

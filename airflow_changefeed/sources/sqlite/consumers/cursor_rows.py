@@ -6,58 +6,47 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from airflow_changefeed.core.codec import decode_text
-from airflow_changefeed.core.consumer import OutputCheck
+from airflow_changefeed.core.consumer import DeadLetter, OutputCheck
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
 from airflow_changefeed.exceptions import LeaseLostError, ShardNotFoundError
 from airflow_changefeed.sources.base_versions import stale_cursor
-from airflow_changefeed.sources.rows import Row, output_check, row_of_cursor
-from airflow_changefeed.sources.sqlite.connection import records
+from airflow_changefeed.sources.rows import RANGE, Row, as_row, as_value, consumer_info, row_of_cursor
+from airflow_changefeed.sources.sqlite.records import Records
 
 
-def cursor_rows(
-    connection: sqlite3.Connection, feed: str, consumer: str | None, shard: Shard | None = None
-) -> list[CursorRow]:
-    """
-    Return cursor rows of a feed.
-
-    :param consumer: None for all.
-    :param shard: likewise.
-    """
-    rows = records(
-        connection,
-        'select * from "changefeed.consumer" where feed = ?1 and (?2 is null or consumer = ?2) '
-        "and (?3 is null or shard = ?3) order by consumer, shard",
-        (feed, consumer, None if shard is None else shard_text(shard)),
+def cursor_row(row: Row) -> CursorRow:
+    """Return a row of the table."""
+    return row_of_cursor(
+        row["feed"], row, lambda text: decode_text(tuple[UlidRange, ...], text, where="a frontier")
     )
-    return [cursor_row(row) for row in rows]
+
+
+CURSORS = Records("consumer", cursor_row, "consumer, shard")
+CHECKS = Records("output_check", lambda row: as_value(OutputCheck, row), "feed, consumer")
+SETTINGS = Records("consumer_settings", consumer_info, "feed, consumer")
+_DROPPED = Records("dropped_consumer", lambda row: int(row["resource_version"]))
+_ACKNOWLEDGED = Records("acknowledged", lambda row: as_value(UlidRange, row, RANGE), "after_ulid")
+
+
+def key_of(row: CursorRow | DeadLetter) -> dict[str, Any]:
+    """Return the key of a cursor's row, and of all that is kept of its consumer and shard."""
+    return {"feed": row.feed, "consumer": row.consumer, "shard": row.shard}
 
 
 def rows_by_shard(connection: sqlite3.Connection, consumer: str, feed: str) -> dict[Shard, CursorRow]:
     """Return the cursor rows of a consumer by their shards."""
-    return {row.shard: row for row in cursor_rows(connection, feed, consumer)}
-
-
-def output_checks(connection: sqlite3.Connection) -> list[OutputCheck]:
-    """Return what the newest looks at the outputs of all exports found, by feed and consumer."""
-    rows = records(
-        connection,
-        'select *, first_ms as first_missing from "changefeed.output_check" order by feed, consumer',
-    )
-    return [output_check(row["feed"], row) for row in rows]
+    return {row.shard: row for row in CURSORS.find(connection, {"feed": feed, "consumer": consumer})}
 
 
 def first_version(connection: sqlite3.Connection, feed: str, consumer: str) -> int:
     """Return the version at which a consumer, or its row, begins: above those of earlier ones of its name."""
-    (last,) = connection.execute(
-        'select coalesce(max(resource_version), 0) from "changefeed.dropped_consumer" '
-        "where feed = ? and consumer = ?",
-        (feed, consumer),
-    ).fetchone()
-    return int(last) + 1
+    dropped = _DROPPED.find(connection, {"feed": feed, "consumer": consumer})
+    return max(dropped, default=0) + 1
 
 
 def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | None = None) -> None:
@@ -79,12 +68,7 @@ def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | Non
 
 def acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard) -> list[UlidRange]:
     """Return the ranges of a shard that dropped consumers had acknowledged, ascending."""
-    rows = connection.execute(
-        'select after_ulid, upto_ulid from "changefeed.acknowledged" where feed = ? and shard = ? '
-        "order by after_ulid",
-        (feed, shard_text(shard)),
-    )
-    return [UlidRange(Ulid.of_bytes(after), Ulid.of_bytes(upto)) for after, upto in rows]
+    return _ACKNOWLEDGED.find(connection, {"feed": feed, "shard": shard})
 
 
 def remember_acknowledged(connection: sqlite3.Connection, feed: str, rows: Iterable[CursorRow]) -> None:
@@ -106,19 +90,10 @@ def forget_acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard,
 def _keep_acknowledged(
     connection: sqlite3.Connection, feed: str, shard: Shard, ranges: Iterable[UlidRange]
 ) -> None:
-    key = (feed, shard_text(shard))
-    connection.execute('delete from "changefeed.acknowledged" where feed = ? and shard = ?', key)
-    connection.executemany(
-        'insert into "changefeed.acknowledged" (feed, shard, after_ulid, upto_ulid) values (?, ?, ?, ?)',
-        [(*key, one.after.bytes, one.upto.bytes) for one in merge(ranges)],
-    )
-
-
-def cursor_row(row: Row) -> CursorRow:
-    """Return a row of the table."""
-    return row_of_cursor(
-        row["feed"], row, lambda text: decode_text(tuple[UlidRange, ...], text, where="a frontier")
-    )
+    key = {"feed": feed, "shard": shard}
+    _ACKNOWLEDGED.remove(connection, key)
+    for one in merge(ranges):
+        _ACKNOWLEDGED.add(connection, {**key, **as_row(one, RANGE)})
 
 
 def known_row(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: Shard) -> CursorRow:
@@ -134,19 +109,24 @@ def known_row(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: 
     return rows[shard]
 
 
-def check_version(row: CursorRow, expected: int) -> None:
-    """Raise StaleVersionError when a row was changed since its reader saw it."""
-    if row.resource_version != expected:
-        raise stale_cursor(row, expected)
+def refusal(
+    row: CursorRow, expected_version: int, fencing_token: int, remedy: str, now: datetime | None = None
+) -> Exception:
+    """
+    Return why a change was refused of a row that somebody else has changed, or has the lease of.
 
-
-def check_lease(row: CursorRow, token: int, now: datetime) -> None:
-    """Raise LeaseLostError if the mover no longer holds the row's lease."""
-    if row.fencing_token != token or row.lease_expires is None or row.lease_expires <= now:
-        raise LeaseLostError(
-            f"lease {token} on consumer {row.consumer!r}, feed {row.feed!r}, shard {shard_text(row.shard)} "
-            f"is lost (newest lease {row.fencing_token}, held by {row.lease_holder!r}): nothing was written. "
-            "Acquire the lease again",
-            row=row,
-            fencing_token=token,
-        )
+    :param remedy: what who has lost the lease does next.
+    :param now: of the database, where a lease that has expired is lost, too; None where it is the holder's
+        until another gets it.
+    """
+    is_over = row.lease_holder is None if now is None else not row.is_held(now)
+    # The lease first: its loser may retry, whatever the new holder has moved meanwhile.
+    if row.fencing_token == fencing_token and not is_over:
+        return stale_cursor(row, expected_version)
+    return LeaseLostError(
+        f"lease {fencing_token} on consumer {row.consumer!r}, feed {row.feed!r}, shard "
+        f"{shard_text(row.shard)} is lost (newest lease {row.fencing_token}, held by {row.lease_holder!r}): "
+        f"nothing was written{remedy}",
+        row=row,
+        fencing_token=fencing_token,
+    )

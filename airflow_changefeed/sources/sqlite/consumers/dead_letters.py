@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from datetime import datetime
 
-from airflow_changefeed.core.consumer import (
-    MAX_BY,
-    MAX_REASON,
-    Attempt,
-    DeadLetter,
-    DeadLetterState,
-    Invocation,
-    Parked,
-)
+from airflow_changefeed.core.consumer import Consumption, DeadLetter, DeadLetterState, Invocation, Parked
+from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import to_milliseconds
-from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import DeadLetterError, storable
-from airflow_changefeed.sources.base_versions import check_version
-from airflow_changefeed.sources.rows import dead_letter, invocation
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
+from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.exceptions import DeadLetterError
+from airflow_changefeed.sources.base_versions import stale
+from airflow_changefeed.sources.rows import ATTEMPT, as_row, dead_letter, invocation
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CURSORS, key_of
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
+from airflow_changefeed.sources.sqlite.records import Records
+
+LETTERS = Records("dead_letter", dead_letter, "number")
+_BY_ULID = Records("dead_letter", dead_letter, "ulid")
+_LOG = Records("invocation", lambda row: invocation(row["feed"], row), "number desc")
+_IS_OPEN = "state in ('parked', 'retry')"
+#: What an open letter has of its end.
+_OPEN: Mapping[str, object] = {"resolved_at_ms": None, "resolved_by": None, "note": None}
 
 
 class SqliteDeadLetters:
@@ -37,14 +38,8 @@ class SqliteDeadLetters:
         with self.database.connect() as connection:
             if feed is not None:
                 load_feed(connection, feed)
-            rows = records(
-                connection,
-                'select * from "changefeed.dead_letter" where (?1 is null or feed = ?1) '
-                "and (?2 is null or consumer = ?2) and (?3 = 0 or state in ('parked', 'retry')) "
-                "order by number",
-                (feed, consumer, int(is_open)),
-            )
-            return [dead_letter(row) for row in rows]
+            where = {"feed": feed, "consumer": consumer}
+            return LETTERS.find(connection, where, also=_IS_OPEN if is_open else "")
 
     def resolve_dead_letter(
         self,
@@ -57,108 +52,96 @@ class SqliteDeadLetters:
     ) -> DeadLetter:
         with self.database.connect() as connection, self.database.write(connection):
             letter = open_dead_letter(connection, number)
-            check_version(
-                f"dead letter {number} of consumer {letter.consumer!r}, feed {letter.feed!r}",
-                resource_version,
-                letter.resource_version,
-                f"{letter.state.value}, attempts: {letter.attempts}",
+            changed = resolve(
+                connection,
+                letter,
+                state,
+                self.database.now(),
+                by=by,
+                note=note,
+                expected_version=resource_version,
             )
-            if state.is_open:
-                connection.execute(
-                    'update "changefeed.dead_letter" set state = ?, resource_version = resource_version + 1 '
-                    "where number = ?",
-                    (state.value, number),
+            if not changed and resource_version is not None:
+                raise stale(
+                    f"dead letter {number} of consumer {letter.consumer!r}, feed {letter.feed!r}",
+                    resource_version,
+                    letter.resource_version,
+                    f"{letter.state.value}, attempts: {letter.attempts}",
                 )
-            else:
-                resolve(connection, letter, state, self.database.now_ms(), by=by, note=note)
-            return _load(connection, number)
+            return changed[0]
 
     def park_again(self, number: int, parked: Parked) -> DeadLetter:
         with self.database.connect() as connection, self.database.write(connection):
-            open_dead_letter(connection, number)
+            letter = open_dead_letter(connection, number)
             # The log from which they are counted may have been purged meanwhile.
-            connection.execute(
-                "update \"changefeed.dead_letter\" set state = 'parked', attempts = max(?, attempts + 1), "
-                "reason = ?, resource_version = resource_version + 1 where number = ?",
-                (parked.attempts, storable(parked.reason, MAX_REASON), number),
-            )
-            return _load(connection, number)
+            attempts = max(parked.attempts, letter.attempts + 1)
+            values = {"state": DeadLetterState.PARKED, "attempts": attempts, "reason": parked.reason}
+            return LETTERS.change(connection, {"number": number}, values)[0]
 
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[Invocation]:
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            rows = records(
-                connection,
-                'select * from "changefeed.invocation" where feed = ?1 and consumer = ?2 '
-                "and (?3 is null or shard = ?3) order by number desc limit ?4",
-                (feed, consumer, None if shard is None else shard_text(shard), limit),
-            )
-            return [invocation(feed, row) for row in rows]
+            where = {"feed": feed, "consumer": consumer, "shard": shard}
+            return _LOG.find(connection, where, limit=limit)
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            return connection.execute(
-                'delete from "changefeed.invocation" where feed = ? and consumer = ? and ended_at_ms < ?',
-                (feed, consumer, to_milliseconds(before)),
-            ).rowcount
+            return _LOG.remove(connection, {"feed": feed, "consumer": consumer, "ended_at <": before})
 
 
 def park(
-    connection: sqlite3.Connection, key: tuple[str, str, Shard], parked: Parked, now_ms: int, *, by: str
+    connection: sqlite3.Connection, key: Mapping[str, object], parked: Parked, now: datetime, *, by: str
 ) -> None:
     """
     Make an event a dead letter; one that was resolved, and comes again after a cursor was set back, is open
     again.
 
-    :param place: consumer, feed and shard.
+    :param key: of :func:`key_of`.
     """
-    consumer, feed, shard = key
-    connection.execute(
-        'insert into "changefeed.dead_letter" '
-        "(consumer, feed, shard, ulid, state, attempts, reason, parked_at_ms, parked_by) "
-        "values (?, ?, ?, ?, 'parked', ?, ?, ?, ?) on conflict (feed, consumer, shard, ulid) do update set "
-        "state = 'parked', attempts = excluded.attempts, reason = excluded.reason, "
-        "parked_at_ms = excluded.parked_at_ms, parked_by = excluded.parked_by, resolved_at_ms = null, "
-        "resolved_by = null, note = null, resource_version = resource_version + 1",
-        (
-            consumer,
-            feed,
-            shard_text(shard),
-            parked.ulid.bytes,
-            parked.attempts,
-            storable(parked.reason, MAX_REASON),
-            now_ms,
-            by,
-        ),
-    )
+    event, why = {**key, "ulid": parked.ulid}, {"attempts": parked.attempts, "reason": parked.reason}
+    values = {"state": DeadLetterState.PARKED, **why, "parked_at": now, "parked_by": by}
+    if not LETTERS.change(connection, event, {**values, **_OPEN}):
+        LETTERS.add(connection, {**event, **values})
 
 
 def resolve(
     connection: sqlite3.Connection,
     letter: DeadLetter,
     state: DeadLetterState,
-    now_ms: int,
+    now: datetime,
     *,
     by: str,
     note: str | None = None,
-) -> None:
-    """Close a dead letter, and let its consumer's ack go on to the next open one or the cursor."""
-    connection.execute(
-        'update "changefeed.dead_letter" set state = ?, resolved_at_ms = ?, resolved_by = ?, note = ?, '
-        "resource_version = resource_version + 1 where number = ?",
-        (state.value, now_ms, storable(by, MAX_BY), note and storable(note, MAX_REASON), letter.number),
+    expected_version: int | None = None,
+) -> list[DeadLetter]:
+    """
+    Have an open dead letter tried again; or close it, and let its consumer's ack go on.
+
+    :return: the letter as it is now; empty if it is not at the version.
+    """
+    end = _OPEN if state.is_open else {"resolved_at": now, "resolved_by": by, "note": note}
+    changed = LETTERS.change(
+        connection, {"number": letter.number}, {"state": state, **end}, expected_version=expected_version
     )
-    where = "feed = ? and consumer = ? and shard = ?"
-    key = (letter.feed, letter.consumer, shard_text(letter.shard))
-    row = connection.execute(f'select ulid from "changefeed.consumer" where {where}', key).fetchone()
-    if row is not None:
-        ack = ack_of(connection, (letter.consumer, letter.feed, letter.shard), Ulid.of_bytes(row[0]))
-        connection.execute(
-            f'update "changefeed.consumer" set ack = max(ack, ?) where {where}', (ack.bytes, *key)
-        )
+    if changed and not state.is_open:
+        for row in CURSORS.find(connection, key_of(letter)):
+            raise_ack(connection, row)
+    return changed
+
+
+def raise_ack(connection: sqlite3.Connection, row: CursorRow) -> CursorRow:
+    """
+    Let a consumer's ack go on, to below its first open dead letter or to its cursor; it never goes back.
+
+    :return: its row as it is now.
+    """
+    key = key_of(row)
+    held = [letter.ulid.previous() for letter in _BY_ULID.find(connection, key, also=_IS_OPEN, limit=1)]
+    ack = max(row.ack, min([row.ulid, *held]))
+    return CURSORS.change(connection, key, {"ack": ack}, keeps_version=True)[0]
 
 
 def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
@@ -167,66 +150,26 @@ def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:
 
     :raises DeadLetterError: it does not exist, or was resolved.
     """
-    letter = _load(connection, number)
-    if not letter.state.is_open:
-        raise DeadLetterError(
-            f"dead letter {number} was already resolved as {letter.state.value} by "
-            f"{letter.resolved_by!r}; nothing was changed",
-            number=number,
-            dead_letter=letter,
-        )
-    return letter
-
-
-def ack_of(connection: sqlite3.Connection, key: tuple[str, str, Shard], cursor: Ulid) -> Ulid:
-    """Return the ack of a consumer: below its first open dead letter, or its cursor."""
-    consumer, feed, shard = key
-    (first,) = connection.execute(
-        'select min(ulid) from "changefeed.dead_letter" where feed = ? and consumer = ? and shard = ? '
-        "and state in ('parked', 'retry')",
-        (feed, consumer, shard_text(shard)),
-    ).fetchone()
-    return cursor if first is None else min(cursor, Ulid.of_bytes(first).previous())
-
-
-def log_attempt(
-    connection: sqlite3.Connection,
-    key: tuple[str, str, Shard],
-    attempt: Attempt,
-    ended_ms: int,
-    *,
-    holder: str,
-    token: int,
-) -> None:
-    """Write an attempt into the log."""
-    consumer, feed, shard = key
-    connection.execute(
-        'insert into "changefeed.invocation" (consumer, feed, shard, first_ulid, last_ulid, events, attempt, '
-        "started_at_ms, ended_at_ms, outcome, error, holder, fencing_token) "
-        "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            consumer,
-            feed,
-            shard_text(shard),
-            attempt.first.bytes,
-            attempt.last.bytes,
-            attempt.events,
-            attempt.number,
-            to_milliseconds(attempt.started_at),
-            ended_ms,
-            attempt.outcome.value,
-            attempt.error and storable(attempt.error, MAX_REASON),
-            storable(holder, MAX_BY),
-            token,
-        ),
-    )
-
-
-def _load(connection: sqlite3.Connection, number: int) -> DeadLetter:
-    rows = records(connection, 'select * from "changefeed.dead_letter" where number = ?', (number,))
-    if not rows:
+    letters = LETTERS.find(connection, {"number": number})
+    if not letters:
         raise DeadLetterError(
             f"dead letter {number} not found; list them: {shell('dead-letters list')}",
             number=number,
         )
-    return dead_letter(rows[0])
+    if not letters[0].state.is_open:
+        raise DeadLetterError(
+            f"dead letter {number} was already resolved as {letters[0].state.value} by "
+            f"{letters[0].resolved_by!r}; nothing was changed",
+            number=number,
+            dead_letter=letters[0],
+        )
+    return letters[0]
+
+
+def log_step(
+    connection: sqlite3.Connection, key: Mapping[str, object], step: Consumption, now: datetime, holder: str
+) -> None:
+    """Write the attempt of a step into the log, if it has one."""
+    if step.attempt is not None:
+        of = {"ended_at": now, "holder": holder, "fencing_token": step.fencing_token}
+        _LOG.add(connection, {**key, **as_row(step.attempt, ATTEMPT), **of})

@@ -6,24 +6,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import Any
 
 from airflow_changefeed.core.consumer import Consumption, DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.exceptions import (
-    ConsumerUseError,
-    LeaseLostError,
-    ShardNotFoundError,
-    WorkTransactionError,
-)
+from airflow_changefeed.exceptions import ConsumerUseError, ShardNotFoundError, WorkTransactionError
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import check_version, cursor_rows
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CURSORS, SETTINGS, refusal
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import (
-    ack_of,
-    log_attempt,
+    log_step,
     open_dead_letter,
     park,
+    raise_ack,
     resolve,
 )
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
@@ -150,45 +147,40 @@ class SqliteConsumerSession:
             raise
 
     def _consume(self, step: Consumption) -> CursorRow:
-        connection, key = self.connection, (self._consumer, self._feed, step.shard)
+        connection, key = self.connection, self._key(step)
         tables = load_feed(connection, self._feed)
-        row = self._fenced(connection, step)
-        now_ms = self._database.now_ms()
-        holder = str(row.lease_holder)
+        row = self._row(connection, step)
+        now, holder = self._database.now(), str(row.lease_holder)
         upto = max(step.upto, row.ulid)
+        values = {
+            "ulid": row.frontier.complete(UlidRange(row.ulid, upto)).upto,
+            "moved_at": now,
+            "moved_by": holder,
+            "lease_expires": now + timedelta(seconds=step.seconds),
+        }
+        moved = CURSORS.change(
+            connection,
+            {**key, "lease_holder is not": None},
+            values,
+            expected_version=step.expected_version,
+            fencing_token=step.fencing_token,
+        )
+        if not moved:
+            raise refusal(row, step.expected_version, step.fencing_token, "; register again")
         check_beyond(connection, tables, step.shard, upto)
         if step.parked is not None:
-            park(connection, key, step.parked, now_ms, by=holder)
+            park(connection, key, step.parked, now, by=holder)
         if step.dead_letter is not None:
-            resolve(
-                connection,
-                open_dead_letter(connection, step.dead_letter),
-                DeadLetterState.DONE,
-                now_ms,
-                by=holder,
-            )
-        if step.attempt is not None:
-            log_attempt(connection, key, step.attempt, now_ms, holder=holder, token=step.fencing_token)
-        ack = max(row.ack, ack_of(connection, key, upto))
-        connection.execute(
-            'update "changefeed.consumer" set ulid = ?, ack = ?, resource_version = resource_version + 1, '
-            "moved_at_ms = ?, moved_by = ?, lease_expires_ms = ? "
-            "where feed = ? and consumer = ? and shard = ?",
-            (
-                row.frontier.complete(UlidRange(row.ulid, upto)).upto.bytes,
-                ack.bytes,
-                now_ms,
-                holder,
-                now_ms + int(step.seconds * 1000),
-                self._feed,
-                self._consumer,
-                shard_text(step.shard),
-            ),
-        )
-        return self._row(connection, step)
+            letter = open_dead_letter(connection, step.dead_letter)
+            resolve(connection, letter, DeadLetterState.DONE, now, by=holder)
+        log_step(connection, key, step, now, holder)
+        return raise_ack(connection, moved[0])
+
+    def _key(self, step: Consumption) -> dict[str, Any]:
+        return {"feed": self._feed, "consumer": self._consumer, "shard": step.shard}
 
     def _row(self, connection: sqlite3.Connection, step: Consumption) -> CursorRow:
-        for row in cursor_rows(connection, self._feed, self._consumer, step.shard):
+        for row in CURSORS.find(connection, self._key(step)):
             return row
         raise ShardNotFoundError(
             f"consumer {self._consumer!r} has no cursor for shard {shard_text(step.shard)} of feed "
@@ -198,35 +190,12 @@ class SqliteConsumerSession:
             shard=step.shard,
         )
 
-    def _fenced(self, connection: sqlite3.Connection, step: Consumption) -> CursorRow:
-        """Return the row if it is the caller's to move: the newest grant, and as it was last seen."""
-        row = self._row(connection, step)
-        # The lease first: its loser may retry, whatever the new holder has moved meanwhile.
-        if row.fencing_token != step.fencing_token or row.lease_holder is None:
-            raise LeaseLostError(
-                f"lease {step.fencing_token} on consumer {self._consumer!r}, feed {self._feed!r}, shard "
-                f"{shard_text(step.shard)} is lost (newest lease {row.fencing_token}, held by "
-                f"{row.lease_holder!r}): nothing was written; register again",
-                row=row,
-                fencing_token=step.fencing_token,
-            )
-        check_version(row, step.expected_version)
-        return row
-
     def log(self, steps: Sequence[Consumption], *, holder: str) -> None:
         with self._database.connect() as connection, self._database.write(connection):
             load_feed(connection, self._feed)
-            now_ms = self._database.now_ms()
-            is_there = connection.execute(
-                'select 1 from "changefeed.consumer_settings" where feed = ? and consumer = ?',
-                (self._feed, self._consumer),
-            ).fetchone()
-            for step in steps if is_there else []:
-                if step.attempt is not None:
-                    key = (self._consumer, self._feed, step.shard)
-                    log_attempt(
-                        connection, key, step.attempt, now_ms, holder=holder, token=step.fencing_token
-                    )
+            now, where = self._database.now(), {"feed": self._feed, "consumer": self._consumer}
+            for step in steps if SETTINGS.find(connection, where) else []:
+                log_step(connection, self._key(step), step, now, holder)
 
     def close(self) -> None:
         stack, self._stack, self._open = self._stack, ExitStack(), None

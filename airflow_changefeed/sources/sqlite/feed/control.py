@@ -28,8 +28,8 @@ from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge
 from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    CURSORS,
     acknowledged,
-    cursor_rows,
     forget_acknowledged,
 )
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
@@ -372,7 +372,7 @@ def _purge_bound(
         # To the last event that goes, so that a consumer that has read everything does not count as lost.
         kept = max(kept, _last_event(connection, tables, shard, released))
     kept = max(purged, kept)
-    rows = cursor_rows(connection, tables.info.name, None, shard)
+    rows = CURSORS.find(connection, {"feed": tables.info.name, "shard": shard})
     starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
     known = [
         *acknowledged(connection, tables.info.name, shard),

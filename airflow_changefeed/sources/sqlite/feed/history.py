@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.consumer import MAX_REASON
 from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, random_80_bits
-from airflow_changefeed.exceptions import HistoryError, storable
-from airflow_changefeed.sources.rows import stale_mark
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
+from airflow_changefeed.exceptions import HistoryError
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
-from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
+from airflow_changefeed.sources.sqlite.feed.reader import STALE, shard_bounds
 
 #: What binding a value raises; a full disk or a lock is none of its.
 _UNSTORABLE = (
@@ -54,21 +52,9 @@ class SqliteHistory:
     def _mark(
         self, connection: sqlite3.Connection, feed: str, shard: Shard, given: list[Ulid], reason: str
     ) -> StaleMark:
-        values = (
-            feed,
-            shard_text(shard),
-            min(given).previous().bytes,
-            max(given).bytes,
-            self.database.now_ms(),
-            storable(reason, MAX_REASON),
-        )
-        (row,) = records(
-            connection,
-            'insert into "changefeed.stale" (feed, shard, after_ulid, upto_ulid, at_ms, reason) '
-            "values (?, ?, ?, ?, ?, ?) returning *",
-            values,
-        )
-        return stale_mark(row)
+        range_ = {"after_ulid": min(given).previous(), "upto_ulid": max(given)}
+        when = {"at_ms": self.database.now_ms(), "reason": reason}
+        return STALE.add(connection, {"feed": feed, "shard": shard, **range_, **when})
 
 
 def _insert(

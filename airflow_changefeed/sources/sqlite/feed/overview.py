@@ -23,16 +23,13 @@ from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.messages import check_overview
 from airflow_changefeed.sources.rows import as_time_or_none, as_ulid, shard_status
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
-from airflow_changefeed.sources.sqlite.consumers.control import consumer_infos
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
-    cursor_row,
-    output_checks,
-)
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CHECKS, SETTINGS, cursor_row
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
+from airflow_changefeed.sources.sqlite.records import records
 
 _WAITING, _SHARDS, _DEPTHS, _PAGE = (
     f'"changefeed.{name}"' for name in ("waiting", "shards", "depths", "page")
@@ -58,10 +55,10 @@ class SqliteOverview:
                     else [load_feed(connection, feed, is_whole=False) for feed in feeds]
                 )
                 consumers: dict[str, list[ConsumerInfo]] = {}
-                for info in consumer_infos(connection, None) if found else ():
+                for info in SETTINGS.find(connection) if found else ():
                     consumers.setdefault(info.spec.feed, []).append(info)
                 checks: dict[str, list[OutputCheck]] = {}
-                for check in output_checks(connection) if found else ():
+                for check in CHECKS.find(connection) if found else ():
                     checks.setdefault(check.feed, []).append(check)
                 has_captures = any(tables.capture is not None for tables in found)
                 open_gaps = gaps(connection, is_open=True) if has_captures else []

@@ -27,15 +27,19 @@ from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_pu
 from airflow_changefeed.sources.polls import answers, only, wanted_of
 from airflow_changefeed.sources.rows import shard_status, stale_mark
 from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
-from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, records
+from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.poll import poll
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
+from airflow_changefeed.sources.sqlite.records import Records, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery
+
+#: The marks of inserted history.
+STALE = Records("stale", stale_mark, "number")
 
 
 class SqliteReader:
@@ -176,13 +180,7 @@ class SqliteReader:
     def stale_marks(self, feed: str) -> list[StaleMark]:
         with self.database.connect() as connection:
             load_feed(connection, feed)
-            return stale_marks(connection, feed)
-
-
-def stale_marks(connection: sqlite3.Connection, feed: str) -> list[StaleMark]:
-    """Return the marks of inserted history, by number."""
-    sql = 'select * from "changefeed.stale" where feed = ? order by number'
-    return [stale_mark(row) for row in records(connection, sql, (feed,))]
+            return STALE.find(connection, {"feed": feed})
 
 
 def _in_range(tables: FeedTables) -> str:
