@@ -28,6 +28,7 @@ from airflow_changefeed.sources.sqlite.capture.drift import (
 from airflow_changefeed.sources.sqlite.capture.gaps import (
     DISABLED,
     add_gaps,
+    close_gaps,
     find_gaps,
     gap_error,
     gaps,
@@ -235,11 +236,7 @@ class SqliteCapture:
             begins = resync and not (unseen or (not seen and recordings(connection, name)))
             if (seen and not unseen) or begins:
                 self._resolve(connection, load_feed(connection, name), seen, by if begins else None)
-                connection.execute(
-                    'update "changefeed.gap" set resolved_at_ms = ?, resolved_by = ?, note = ? '
-                    "where capture = ? and resolved_at_ms is null",
-                    (self.database.now_ms(), by, note, name),
-                )
+                close_gaps(connection, name, self.database.now_ms(), by, note)
                 bump_version(connection, name)
             info = self._info(connection, name)
         if unseen:

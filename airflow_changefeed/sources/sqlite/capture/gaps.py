@@ -16,22 +16,21 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.capture import CaptureGap, Operation
 from airflow_changefeed.core.fault import gap_remedy
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.sources.sqlite.capture.registry import (
+    GAPS,
     StoredCapture,
     StoredTable,
     renamed_columns,
     store_balances,
 )
 from airflow_changefeed.sources.sqlite.capture.triggers import written_by_triggers
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
+from airflow_changefeed.sources.sqlite.feed.names import VERSIONS, FeedTables, quote
 
 #: Table number, kind and reason of a finding.
 Found = tuple[int, str, str]
@@ -39,7 +38,7 @@ Found = tuple[int, str, str]
 OBJECTS, ROWS, DISABLED, ORDER = "objects", "rows", "disabled", "order"
 #: Ends a statement without an error; remaining triggers do not fire.
 _IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
-_COLUMNS = "number, capture, table_name, reason, found_at_ms, after_ms, resolved_at_ms, resolved_by, note"
+_IS_OPEN: Mapping[str, object] = {"resolved_at_ms is": None}
 
 
 def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> list[CaptureGap]:
@@ -59,10 +58,7 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
         found += _miscounted(connection, capture, {number for number, _, _ in found})
         if add_gaps(connection, tables, found, now_ms):
             # Resolving with an outdated version is refused.
-            connection.execute(
-                'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?',
-                (capture.name,),
-            )
+            VERSIONS.change(connection, {"feed": capture.name}, {})
     return gaps(connection, capture.name, is_open=True)
 
 
@@ -85,13 +81,12 @@ def add_gaps(
     after_ms = tables.floor_ms if since_ms is None else min(tables.floor_ms, since_ms)
     is_new = False
     for number, kind, reason in found:
-        added = connection.execute(
-            'insert into "changefeed.gap" (capture, table_name, kind, reason, found_at_ms, after_ms) '
-            'select ?1, ?2, ?3, ?4, ?5, ?6 where not exists (select * from "changefeed.gap" '
-            "where capture = ?1 and table_name = ?2 and kind = ?3 and resolved_at_ms is null)",
-            (capture.name, capture.tables[number].name, kind, reason, now_ms, after_ms or None),
-        )
-        is_new = is_new or added.rowcount > 0
+        what = {"capture": capture.name, "table_name": capture.tables[number].name, "kind": kind}
+        if not GAPS.find(connection, {**what, **_IS_OPEN}):
+            GAPS.add(
+                connection, {**what, "reason": reason, "found_at_ms": now_ms, "after_ms": after_ms or None}
+            )
+            is_new = True
     return is_new
 
 
@@ -103,27 +98,13 @@ def gaps(
 
     :param capture: None for those of all captures.
     """
-    rows = connection.execute(
-        f'select {_COLUMNS} from "changefeed.gap" where (?1 is null or capture = ?1) '
-        "and (not ?2 or resolved_at_ms is null) order by number",
-        (capture, is_open),
-    ).fetchall()
-    return [_gap(*row) for row in rows]
+    return GAPS.find(connection, {"capture": capture, **(_IS_OPEN if is_open else {})})
 
 
-def _gap(number: int, capture: str, table: str, reason: str, *rest: Any) -> CaptureGap:
-    found, after, resolved, by, note = rest
-    return CaptureGap(
-        number,
-        capture,
-        table,
-        reason,
-        from_milliseconds(found),
-        None if after is None else from_milliseconds(after),
-        None if resolved is None else from_milliseconds(resolved),
-        by,
-        note,
-    )
+def close_gaps(connection: sqlite3.Connection, capture: str, now_ms: int, by: str, note: str) -> None:
+    """Write down that a person has resolved the open gaps of a capture."""
+    end = {"resolved_at_ms": now_ms, "resolved_by": by, "note": note}
+    GAPS.change(connection, {"capture": capture, **_IS_OPEN}, end, keeps_version=True)
 
 
 def gap_error(capture: str, found: Sequence[CaptureGap]) -> CaptureGapError:

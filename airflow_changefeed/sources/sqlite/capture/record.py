@@ -15,6 +15,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column, counted
@@ -28,15 +29,17 @@ from airflow_changefeed.sources.base_snapshots import (
     held_snapshot,
 )
 from airflow_changefeed.sources.captured import DDL, READY, RESET, SNAPSHOT
+from airflow_changefeed.sources.rows import as_row
 from airflow_changefeed.sources.sqlite.capture.keys import key_behind, key_names, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.snapshots import (
-    add_claim,
-    claims,
+    CLAIM,
+    CLAIMS,
+    MARKS,
+    claim_key,
     forget,
     move_to,
-    position,
     renew,
 )
 from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
@@ -258,30 +261,28 @@ def begin_recording(
     if tables.capture is None or not numbers:
         return
     feed, now = tables.info.name, from_milliseconds(now_ms)
-    expires = from_milliseconds(now_ms + int(PROTECTED * 1000))
-    begun = {claim.table: claim for claim in claims(connection, feed)}
     for number in numbers:
         table = tables.capture.tables[number].name
-        other = begun.get(table)
-        if other is not None:
+        for other in CLAIMS.find(connection, {"capture": feed, "table_name": table}):
             if other.path != INTO_FEED and other.expires_at > now:
                 raise held_snapshot(other)
-            forget(connection, (feed, table, other.token))
+            forget(connection, claim_key(feed, table, other.token))
+        expires = now + timedelta(seconds=PROTECTED)
         claim = SnapshotClaim(feed, table, secrets.token_hex(16), INTO_FEED, now, by, expires)
-        add_claim(connection, claim)
+        CLAIMS.add(connection, as_row(claim, CLAIM))
         record_reset(connection, tables, number, now_ms)
 
 
 def recordings(connection: sqlite3.Connection, feed: str) -> list[SnapshotClaim]:
     """Return the snapshots into a capture's own feed that have begun and not ended."""
-    return [claim for claim in claims(connection, feed) if claim.path == INTO_FEED]
+    return CLAIMS.find(connection, {"capture": feed, "path": INTO_FEED})
 
 
 def stop_recording(connection: sqlite3.Connection, feed: str, names: Sequence[str]) -> None:
     """Forget what has begun of tables; it stays without an end."""
     for claim in recordings(connection, feed):
         if claim.table in names:
-            forget(connection, (feed, claim.table, claim.token))
+            forget(connection, claim_key(feed, claim.table, claim.token))
 
 
 def record_begun(database: SqliteDatabase, feed: str) -> None:
@@ -307,11 +308,11 @@ def _record_some(connection: sqlite3.Connection, database: SqliteDatabase, feed:
     tables, begun = load_feed(connection, feed), recordings(connection, feed)
     if tables.capture is None or not begun:
         return False
-    mine = (feed, begun[0].table, begun[0].token)
+    mine = claim_key(feed, begun[0].table, begun[0].token)
     number = [table.name for table in tables.capture.tables].index(begun[0].table)
     table, now_ms = tables.capture.tables[number], database.now_ms()
-    renew(connection, mine, now_ms + int(PROTECTED * 1000))
-    after = position(connection, mine)
+    renew(connection, mine, from_milliseconds(now_ms) + timedelta(seconds=PROTECTED))
+    after = next(iter(MARKS.find(connection, mine)), None)
     if after == _END:
         record_ready(connection, tables, number, now_ms)
         forget(connection, mine)

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from airflow_changefeed.core.capture import (
     CapturedTable,
+    CaptureGap,
     CaptureShape,
     CaptureSpec,
     Operation,
@@ -25,10 +26,11 @@ from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.sources.messages import no_capture
+from airflow_changefeed.sources.rows import Row, as_value
+from airflow_changefeed.sources.sqlite.records import Records
 
 #: Table of captures; missing if there never was one.
 REGISTRY = "changefeed.capture"
-_COLUMNS = "name, spec, fields, tables, balances, checked_upto, enabled_at_ms, disabled_at_ms"
 #: How the names of all triggers of captures begin.
 TRIGGER = "changefeed.capture:"
 _REFERENCE = re.compile(r'\b(new|old)\."((?:[^"]|"")*)"')
@@ -92,8 +94,7 @@ class StoredCapture:
     :param tables: by the names that their columns have now.
     :param balances: for each table its number of rows according to the events up to ``checked_upto``;
         None if unknown.
-    :param gaps: table, last seal (0 for none) and discovery of each, in milliseconds; also those that are
-        resolved.
+    :param gaps: also those that are resolved.
     :param former: the tables of which columns were renamed since the capture was enabled or refreshed, as
         they were recorded then; by name.
     :param taken: for each of them the former names that other columns have now.
@@ -106,7 +107,7 @@ class StoredCapture:
     disabled_at_ms: int | None = None
     balances: tuple[int | None, ...] = ()
     checked_upto: int = 0
-    gaps: tuple[tuple[str, int, int], ...] = ()
+    gaps: tuple[CaptureGap, ...] = ()
     former: Mapping[str, StoredTable] = field(default_factory=dict)
     taken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -127,9 +128,9 @@ class StoredCapture:
             table.name: replace(
                 self.shown(table).shape,
                 gaps=tuple(
-                    (from_milliseconds(after), from_milliseconds(found))
-                    for name, after, found in self.gaps
-                    if name == table.name
+                    (gap.after or from_milliseconds(0), gap.found_at)
+                    for gap in self.gaps
+                    if gap.table == table.name
                 ),
             )
             for table in self.tables
@@ -160,10 +161,7 @@ def load_captures(connection: sqlite3.Connection, name: str | None = None) -> li
     installed = connection.execute("select 1 from pragma_table_info(?)", (REGISTRY,)).fetchone()
     if not installed:
         return []
-    rows = connection.execute(
-        f'select {_COLUMNS} from "{REGISTRY}" {"" if name is None else "where name = ?"} order by name',
-        () if name is None else (name,),
-    ).fetchall()
+    rows = _CAPTURES.find(connection, {"name": name})
     if not rows:
         return []
     begin = TRIGGER if name is None else f"{TRIGGER}{name}:"
@@ -173,7 +171,9 @@ def load_captures(connection: sqlite3.Connection, name: str | None = None) -> li
         ).fetchall()
     )
     return [
-        _with_present_names(connection, replace(_stored(*row), gaps=_gaps(connection, row[0])), triggers)
+        _with_present_names(
+            connection, replace(row, gaps=tuple(GAPS.find(connection, {"capture": row.name}))), triggers
+        )
         for row in rows
     ]
 
@@ -247,36 +247,21 @@ def renamed(columns: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]
     return tuple(names.get(name, name) for name in columns)
 
 
-def _gaps(connection: sqlite3.Connection, name: str) -> tuple[tuple[str, int, int], ...]:
-    """Return table, last seal (0 for none) and discovery of each gap, in milliseconds."""
-    return tuple(
-        connection.execute(
-            'select table_name, coalesce(after_ms, 0), found_at_ms from "changefeed.gap" '
-            "where capture = ? order by number",
-            (name,),
-        )
-    )
-
-
-def _stored(
-    name: str,
-    spec: str,
-    fields: str,
-    tables: str,
-    balances: str,
-    checked: int,
-    enabled: int,
-    disabled: int | None,
-) -> StoredCapture:
+def _stored(row: Row) -> StoredCapture:
+    name = row["name"]
     return StoredCapture(
-        spec=decode_text(CaptureSpec, spec, where=f"capture {name!r}"),
-        fields=decode_text(tuple[Column, ...], fields, where=f"fields of capture {name!r}"),
-        tables=decode_text(tuple[StoredTable, ...], tables, where=f"tables of capture {name!r}"),
-        enabled_at_ms=enabled,
-        disabled_at_ms=disabled,
-        balances=tuple(json.loads(balances)),
-        checked_upto=checked,
+        spec=decode_text(CaptureSpec, row["spec"], where=f"capture {name!r}"),
+        fields=decode_text(tuple[Column, ...], row["fields"], where=f"fields of capture {name!r}"),
+        tables=decode_text(tuple[StoredTable, ...], row["tables"], where=f"tables of capture {name!r}"),
+        enabled_at_ms=row["enabled_at"],
+        disabled_at_ms=row["disabled_at"],
+        balances=tuple(json.loads(row["balances"])),
+        checked_upto=row["checked_upto"],
     )
+
+
+GAPS = Records("gap", lambda row: as_value(CaptureGap, row, {"table": "table_name"}), "number")
+_CAPTURES = Records("capture", _stored, "name")
 
 
 def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
@@ -293,25 +278,23 @@ def load_capture(connection: sqlite3.Connection, name: str) -> StoredCapture:
 
 def store_capture(connection: sqlite3.Connection, capture: StoredCapture) -> None:
     """Write a capture's row."""
-    values = (
-        capture.name,
-        json.dumps(encode(capture.spec)),
-        json.dumps(encode(capture.fields, tuple[Column, ...])),
-        json.dumps(encode(capture.tables, tuple[StoredTable, ...])),
-        json.dumps(capture.balances),
-        capture.checked_upto,
-        capture.enabled_at_ms,
-        capture.disabled_at_ms,
-    )
-    marks = ", ".join("?" * len(values))
-    connection.execute(f'insert or replace into "{REGISTRY}" ({_COLUMNS}) values ({marks})', values)
+    values = {
+        "name": capture.name,
+        "spec": json.dumps(encode(capture.spec)),
+        "fields": json.dumps(encode(capture.fields, tuple[Column, ...])),
+        "tables": json.dumps(encode(capture.tables, tuple[StoredTable, ...])),
+        "balances": json.dumps(capture.balances),
+        "checked_upto": capture.checked_upto,
+        "enabled_at_ms": capture.enabled_at_ms,
+        "disabled_at_ms": capture.disabled_at_ms,
+    }
+    _CAPTURES.remove(connection, {"name": capture.name})
+    _CAPTURES.add(connection, values)
 
 
 def store_balances(
     connection: sqlite3.Connection, name: str, balances: Sequence[int | None], checked_upto: int
 ) -> None:
     """Store how many rows a capture's tables have according to the events up to a number."""
-    connection.execute(
-        f'update "{REGISTRY}" set balances = ?, checked_upto = ? where name = ?',
-        (json.dumps(balances), checked_upto, name),
-    )
+    values = {"balances": json.dumps(balances), "checked_upto": checked_upto}
+    _CAPTURES.change(connection, {"name": name}, values, keeps_version=True)

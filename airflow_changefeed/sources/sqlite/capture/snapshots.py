@@ -4,26 +4,34 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.consumer import MAX_BY
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
-from airflow_changefeed.exceptions import SnapshotError, storable
+from airflow_changefeed.exceptions import SnapshotError
 from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
+from airflow_changefeed.sources.rows import as_row, as_value
 from airflow_changefeed.sources.sqlite.capture.registry import load_capture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
+from airflow_changefeed.sources.sqlite.records import Records
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_changefeed.sources.sqlite.capture.table import TableQuery
 
-_CLAIM = "capture, table_name, token, path, begin_ms, begun_by, expires_ms, where_text"
-_OF = "capture = ? and table_name = ? and token = ?"
+#: The columns of a claim's fields that have another name.
+CLAIM = {
+    "feed": "capture",
+    "table": "table_name",
+    "by": "begun_by",
+    "expires_at": "expires",
+    "where": "where_text",
+}
+CLAIMS = Records("snapshot", lambda row: as_value(SnapshotClaim, row, CLAIM), "begin_ms, capture, table_name")
+MARKS = Records("snapshot_mark", lambda row: str(row["mark"]), "mark")
 
 
 class SqliteSnapshots:
@@ -84,9 +92,11 @@ class SqliteSnapshots:
     ) -> SnapshotClaim:
         with self.database.connect() as connection, self.database.write(connection):
             load_capture(connection, feed)
-            expires = from_milliseconds(self._expires_ms(seconds))
-            add_claim(connection, SnapshotClaim(feed, table, token, path, begin, by, expires, where))
-            return next(claim for claim in claims(connection, feed) if claim.table == table)
+            for claim in CLAIMS.find(connection, {"capture": feed, "table_name": table}):
+                return claim
+            expires = self.database.now() + timedelta(seconds=seconds)
+            claim = SnapshotClaim(feed, table, token, path, begin, by, expires, where)
+            return CLAIMS.add(connection, as_row(claim, CLAIM))
 
     @contextmanager
     def marking(self, feed: str, table: str, *, token: str, mark: str, seconds: float) -> Iterator[None]:
@@ -94,38 +104,28 @@ class SqliteSnapshots:
         No connection is held in between, as ADBC may read the file meanwhile (ADR 0003). So a first row of
         the mark takes the place of a session: a file that is put back to an earlier state loses it.
         """
-        mine = (feed, table, token)
+        mine = claim_key(feed, table, token)
         with self.database.connect() as connection, self.database.write(connection):
-            renew(connection, mine, self._expires_ms(seconds))
-            connection.execute(
-                'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark) '
-                "values (?, ?, ?, ?)",
-                (*mine, mark),
-            )
+            renew(connection, mine, self.database.now() + timedelta(seconds=seconds))
+            MARKS.add(connection, {**mine, "mark": mark})
         yield
         with self.database.connect() as connection, self.database.write(connection):
-            renew(connection, mine, self._expires_ms(seconds))
-            connection.execute(
-                f'update "changefeed.snapshot_mark" set is_read = 1 where {_OF} and mark = ?', (*mine, mark)
-            )
+            renew(connection, mine, self.database.now() + timedelta(seconds=seconds))
+            MARKS.change(connection, {**mine, "mark": mark}, {"is_read": 1}, keeps_version=True)
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
         with self.database.connect() as connection:
-            rows = connection.execute(
-                f'select mark from "changefeed.snapshot_mark" where {_OF} and is_read = 1',
-                (feed, table, token),
-            )
-            return {mark for (mark,) in rows}
+            return set(MARKS.find(connection, {**claim_key(feed, table, token), "is_read": 1}))
 
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
         with self.database.connect() as connection, self.database.write(connection):
-            return forget(connection, (feed, table, token))
+            return forget(connection, claim_key(feed, table, token))
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
         with self.database.connect() as connection, self.database.snapshot(connection):
             if feed is not None:
                 load_capture(connection, feed)
-            return claims(connection, feed)
+            return CLAIMS.find(connection, {"capture": feed})
 
     def order_bound(self, feed: str) -> int:
         return 1 + (self._waiting(feed, "max") or 0)
@@ -140,84 +140,40 @@ class SqliteSnapshots:
             (found,) = connection.execute(sql).fetchone()
             return None if found is None else int(found)
 
-    def _expires_ms(self, seconds: float) -> int:
-        return self.database.now_ms() + int(seconds * 1000)
+
+def claim_key(feed: str, table: str, token: str) -> dict[str, str]:
+    """Return the key of a snapshot, and of its marks."""
+    return {"capture": feed, "table_name": table, "token": token}
 
 
-def add_claim(connection: sqlite3.Connection, claim: SnapshotClaim) -> None:
-    """Remember that a snapshot has begun, unless one of the table has."""
-    connection.execute(
-        f'insert into "changefeed.snapshot" ({_CLAIM}) values (?, ?, ?, ?, ?, ?, ?, ?) '
-        "on conflict do nothing",
-        (
-            claim.feed,
-            claim.table,
-            claim.token,
-            claim.path,
-            to_milliseconds(claim.begin),
-            storable(claim.by, MAX_BY),
-            to_milliseconds(claim.expires_at),
-            claim.where,
-        ),
-    )
-
-
-def claims(connection: sqlite3.Connection, feed: str | None = None) -> list[SnapshotClaim]:
-    """Return the snapshots that have begun and not ended, of one capture or all, by begin."""
-    rows = connection.execute(
-        f'select {_CLAIM} from "changefeed.snapshot" where ?1 is null or capture = ?1 '
-        "order by begin_ms, capture, table_name",
-        (feed,),
-    )
-    return [_claim(row) for row in rows]
-
-
-def renew(connection: sqlite3.Connection, mine: tuple[str, str, str], expires_ms: int) -> None:
+def renew(connection: sqlite3.Connection, mine: Mapping[str, str], expires: datetime) -> None:
     """
     Postpone when a snapshot expires.
 
-    :param mine: the capture, the table and the token.
+    :param mine: of :func:`claim_key`.
     :raises SnapshotError: it has ended.
     """
-    renewed = connection.execute(
-        f'update "changefeed.snapshot" set expires_ms = max(expires_ms, ?) where {_OF}',
-        (expires_ms, *mine),
+    for claim in CLAIMS.find(connection, mine):
+        later = {"expires": max(claim.expires_at, expires)}
+        CLAIMS.change(connection, mine, later, keeps_version=True)
+        return
+    feed, table, token = mine.values()
+    raise SnapshotError(
+        f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "
+        "finished by another run. Take a new one",
+        feed=feed,
+        table=table,
+        token=token,
     )
-    if not renewed.rowcount:
-        feed, table, token = mine
-        raise SnapshotError(
-            f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "
-            "finished by another run. Take a new one",
-            feed=feed,
-            table=table,
-            token=token,
-        )
 
 
-def position(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> str | None:
-    """Return the only mark of a snapshot into the feed; None if it has none."""
-    row = connection.execute(f'select mark from "changefeed.snapshot_mark" where {_OF}', mine).fetchone()
-    return row and str(row[0])
-
-
-def move_to(connection: sqlite3.Connection, mine: tuple[str, str, str], mark: str) -> None:
+def move_to(connection: sqlite3.Connection, mine: Mapping[str, str], mark: str) -> None:
     """Replace the only mark of a snapshot into the feed."""
-    connection.execute(f'delete from "changefeed.snapshot_mark" where {_OF}', mine)
-    connection.execute(
-        'insert into "changefeed.snapshot_mark" (capture, table_name, token, mark, is_read) '
-        "values (?, ?, ?, ?, 1)",
-        (*mine, mark),
-    )
+    MARKS.remove(connection, mine)
+    MARKS.add(connection, {**mine, "mark": mark, "is_read": 1})
 
 
-def forget(connection: sqlite3.Connection, mine: tuple[str, str, str]) -> bool:
+def forget(connection: sqlite3.Connection, mine: Mapping[str, str]) -> bool:
     """Forget a snapshot and its marks; False if it is not there."""
-    connection.execute(f'delete from "changefeed.snapshot_mark" where {_OF}', mine)
-    return connection.execute(f'delete from "changefeed.snapshot" where {_OF}', mine).rowcount > 0
-
-
-def _claim(row: tuple[str, str, str, str, int, str, int, str]) -> SnapshotClaim:
-    feed, table, token, path, begin_ms, by, expires_ms, where = row
-    return SnapshotClaim(
-        feed, table, token, path, from_milliseconds(begin_ms), by, from_milliseconds(expires_ms), where
-    )
+    MARKS.remove(connection, mine)
+    return CLAIMS.remove(connection, mine) > 0

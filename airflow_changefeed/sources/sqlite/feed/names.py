@@ -24,7 +24,9 @@ from airflow_changefeed.core.feed import (
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.messages import no_feed
+from airflow_changefeed.sources.rows import Row
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
+from airflow_changefeed.sources.sqlite.records import Records
 
 #: Tables with rows of consumers.
 CONSUMER_TABLES = (
@@ -45,6 +47,7 @@ _FEEDS = (
     'exists (select 1 from "changefeed.capture" where name = r.feed) '
     'from "changefeed.registry" as r left join "changefeed.feed_version" as v on v.feed = r.feed'
 )
+VERSIONS: Records[Row] = Records("feed_version", dict, "feed")
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 _TERMS = 100

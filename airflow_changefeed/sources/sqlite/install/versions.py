@@ -16,7 +16,7 @@ from airflow_changefeed.sources.base_versions import NOTHING, capture_text, chec
 from airflow_changefeed.sources.sqlite.capture.drift import drift_of
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feeds
+from airflow_changefeed.sources.sqlite.feed.names import VERSIONS, FeedTables, load_feeds
 
 #: Of a feed that was dropped; no columns have it.
 _DROPPED = ""
@@ -66,9 +66,7 @@ def end_version(connection: sqlite3.Connection, feed: str) -> None:
 
 def bump_version(connection: sqlite3.Connection, feed: str) -> None:
     """Increment a feed's version; table changes were detected before."""
-    connection.execute(
-        'update "changefeed.feed_version" set resource_version = resource_version + 1 where feed = ?', (feed,)
-    )
+    VERSIONS.change(connection, {"feed": feed}, {})
 
 
 def check_feed(connection: sqlite3.Connection, tables: FeedTables, expected: int | None) -> None:
@@ -120,9 +118,5 @@ def _fingerprint(connection: sqlite3.Connection, tables: FeedTables) -> str:
 
 
 def _store(connection: sqlite3.Connection, feed: str, fingerprint: str) -> None:
-    connection.execute(
-        'insert into "changefeed.feed_version" (feed, resource_version, fingerprint) values (?, 1, ?) '
-        "on conflict (feed) do update set resource_version = resource_version + 1, "
-        "fingerprint = excluded.fingerprint",
-        (feed, fingerprint),
-    )
+    if not VERSIONS.change(connection, {"feed": feed}, {"fingerprint": fingerprint}):
+        VERSIONS.add(connection, {"feed": feed, "fingerprint": fingerprint, "resource_version": 1})
