@@ -65,15 +65,7 @@ CURSORS = (
         "Completeness",
         "sources/sqlite/feed/reader.py",
         "SqliteReader.stream",
-        {
-            (
-                "                with self.database.connect() as connection, "
-                "self.database.snapshot(connection):\n"
-                "                    self._query(connection, feed, shard, range_, "
-                "on_missing, columns)\n"
-                "                return"
-            ): "                return"
-        },
+        {"                    ask(connection)\n": "                    pass\n"},
         ("tests/unit/sources/test_sqlite_races.py::test_a_bulk_read_that_a_purge_came_upon_fails",),
     ),
     Break(

@@ -20,7 +20,6 @@ from airflow_changefeed.core.feed import FeedKind, FeedStorage, folder_problems
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, storable
 from airflow_changefeed.sources.sqlite.capture.drift import (
-    check_names,
     drift_of,
     refreshed_spec,
     unrecorded_fields,
@@ -54,7 +53,6 @@ from airflow_changefeed.sources.sqlite.capture.record import (
     stop_recording,
 )
 from airflow_changefeed.sources.sqlite.capture.registry import (
-    REGISTRY,
     StoredCapture,
     load_capture,
     load_captures,
@@ -278,23 +276,6 @@ class SqliteCapture:
         with self.database.connect() as connection, self.database.snapshot(connection):
             load_capture(connection, name)
             return gaps(connection, name)
-
-    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
-        """Drop a capture's objects besides its feed, with the events."""
-        if tables.capture is None:
-            return
-        name = tables.capture.name
-        drop_triggers(connection, name, range(len(tables.capture.tables)))
-        connection.execute(f"drop table if exists {quote(name)}")
-        connection.execute(f'delete from "{REGISTRY}" where name = ?', (name,))
-        for table in ("gap", "transaction", "context", "snapshot", "snapshot_mark"):
-            connection.execute(f'delete from "changefeed.{table}" where capture = ?', (name,))
-
-    def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
-        """Check for gaps, and for names that others have, under the write lock of a seal."""
-        if tables.capture is not None:
-            check_names(tables.capture)
-        return find_gaps(connection, tables, self.database.now_ms())
 
     @contextmanager
     def _written(

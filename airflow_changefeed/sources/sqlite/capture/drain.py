@@ -11,30 +11,28 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from airflow_changefeed.core.ulid import HighWater
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables
+from airflow_changefeed.sources.sqlite.feed.reader import load_high_water
 
 _LAST = (1 << 63) - 1
 
 
 def move_captured(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    load_high_water: Callable[[Any], HighWater],
-    limit: int,
+    connection: sqlite3.Connection, tables: FeedTables, now_ms: int, limit: int
 ) -> Counter[Any]:
     """
     Move events of all shards from outbox to feed, in order, under the write lock; holds no rows in memory.
 
-    :param load_high_water: returns the high-water time of a shard.
+    :param now_ms: by the database's clock.
     :param limit: minimum events, if there are as many; a transaction is never split, however long.
     :return: number of events, by shard as stored in SQLite.
     """
     upto = _bound(connection, tables, limit)
-    ordering = _Ordering(connection, tables, load_high_water)
+    ordering = _Ordering(connection, tables, now_ms)
     connection.executemany(
         f"insert into {tables.feed} (shard_id, ulid, changefeed_event, changefeed_sequence, changefeed_tid) "
         "values (?, ?, ?, ?, ?)",
@@ -66,12 +64,10 @@ def _bound(connection: sqlite3.Connection, tables: FeedTables, limit: int) -> in
 class _Ordering:
     """Orders events, merging them with the transactions."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, tables: FeedTables, load_high_water: Callable[[Any], HighWater]
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> None:
         self._connection = connection
         self._tables = tables
-        self._load_high_water = load_high_water
+        self._now_ms = now_ms
         self._clocks: dict[Any, HighWater] = {}
         self._sequences: Counter[Any] = Counter()
         self.moved: Counter[Any] = Counter()
@@ -104,8 +100,8 @@ class _Ordering:
             f"select sequence from {self._tables.state} where shard_id = ?", (shard,)
         ).fetchone()
         self._sequences[shard] = row[0] if row else 0
-        self._clocks[shard] = self._load_high_water(shard)
-        return self._clocks[shard]
+        clock = self._clocks[shard] = load_high_water(self._connection, self._tables, shard, self._now_ms)
+        return clock
 
     def store(self) -> None:
         """Write the shards' high-water times and numbers back."""

@@ -12,7 +12,7 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable, renamed
-from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote
+from airflow_changefeed.sources.sqlite.feed.names import columns_of, key_columns, quote
 
 
 def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
         differences += _gone(table, columns)
         differences += _added(asked, table, columns)
         differences += _retyped(table, columns, types)
-        keys = tuple(column.name for column, place in sorted(present, key=lambda one: one[1]) if place)
+        keys = tuple(column.name for column in key_columns(present))
         if keys != table.key_columns:
             differences.append(
                 f"the primary key of {table.name!r} is now ({', '.join(keys)}), previously "

@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.messages import no_table
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.feed.names import columns_of, quote, users_tables
+from airflow_changefeed.sources.sqlite.feed.names import columns_of, key_columns, quote, users_tables
 from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
 
 #: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
@@ -65,7 +65,7 @@ def plan_capture(
         columns = present[table.table]
         if not columns:
             continue
-        keys = tuple(column.name for column, place in sorted(columns, key=lambda one: one[1]) if place)
+        keys = tuple(column.name for column in key_columns(columns))
         if not keys and table.update is not None:
             plan.problems.append(
                 f"table {table.table!r} has no primary key, so an update's old and new row cannot be "

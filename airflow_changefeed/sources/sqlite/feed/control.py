@@ -16,24 +16,29 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Seal, Shard
 from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange, uncovered
+from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
 from airflow_changefeed.exceptions import FutureTimeError, NotYetError
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
-from airflow_changefeed.sources.sqlite.capture.gaps import gap_error
+from airflow_changefeed.sources.sqlite.capture.drift import check_names
+from airflow_changefeed.sources.sqlite.capture.gaps import find_gaps, gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     CURSORS,
     acknowledged,
     forget_acknowledged,
 )
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
-from airflow_changefeed.sources.sqlite.feed.reader import count_pieces, shard_bounds
+from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.reader import (
+    count_pieces,
+    load_high_water,
+    shard_bounds,
+    store_high_water,
+)
 
 #: Rows ordered in one transaction: long enough to be quick, short enough that writers wait for milliseconds.
 DRAIN_ROWS = 10_000
@@ -93,16 +98,12 @@ class SqliteControl:
         # Whether any row waits, not in which shard: without an index, that would scan all rows for each page.
         while connection.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
             with self.database.write(connection):
-                moved = self._move_captured(connection, load_feed(connection, tables.info.name), DRAIN_ROWS)
+                tables = load_feed(connection, tables.info.name)
+                moved = move_captured(connection, tables, self.database.now_ms(), DRAIN_ROWS)
             drained.update(moved)
             if moved.total() < DRAIN_ROWS:
                 break
         return {tables.from_sql(value): rows for value, rows in sorted(drained.items())}
-
-    def _move_captured(self, connection: sqlite3.Connection, tables: FeedTables, limit: int) -> Counter[Any]:
-        return move_captured(
-            connection, tables, lambda value: self.load_high_water(connection, tables, value), limit
-        )
 
     def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
         """
@@ -122,8 +123,9 @@ class SqliteControl:
 
     def _move(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, limit: int) -> int:
         """Move rows from outbox to feed, in order, under the write lock."""
+        now_ms = self.database.now_ms()
         if tables.capture is not None:
-            return self._move_captured(connection, tables, limit).total()
+            return move_captured(connection, tables, now_ms, limit).total()
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
         rows = connection.execute(
@@ -133,7 +135,7 @@ class SqliteControl:
         ).fetchall()
         if not rows:
             return 0
-        clock = self.load_high_water(connection, tables, value)
+        clock = load_high_water(connection, tables, value, now_ms)
         connection.executemany(
             f"insert into {tables.feed} (shard_id, ulid, {keys}) "
             f"select ?, ?, {keys} from {tables.outbox} where order_sequence = ?",
@@ -142,31 +144,8 @@ class SqliteControl:
         connection.execute(
             f"delete from {tables.outbox} where shard_id = ? and order_sequence <= ?", (value, rows[-1][0])
         )
-        self.store_high_water(connection, tables, value, clock)
+        store_high_water(connection, tables, value, clock)
         return len(rows)
-
-    def load_high_water(self, connection: sqlite3.Connection, tables: FeedTables, value: Any) -> HighWater:
-        """Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0001, R7)."""
-        row = connection.execute(
-            f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
-        ).fetchone()
-        time_ms, last = row or (0, bytes(16))
-        return HighWater(
-            ms=max(time_ms, tables.floor_ms),
-            last=int.from_bytes(last, "big"),
-            now_ms=self.database.now_ms(),
-            tolerance_ms=tables.tolerance_ms,
-        )
-
-    def store_high_water(
-        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: HighWater
-    ) -> None:
-        """Write a shard's high-water time back, in the transaction that gave its ULIDs."""
-        connection.execute(
-            f"insert into {tables.state} (shard_id, time_ms, ulid) values (?1, ?2, ?3) "
-            "on conflict (shard_id) do update set time_ms = excluded.time_ms, ulid = excluded.ulid",
-            (value, clock.ms, clock.last.to_bytes(16, "big")),
-        )
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
         with self.database.connect() as connection:
@@ -193,7 +172,9 @@ class SqliteControl:
     def _seal(self, connection: sqlite3.Connection, feed: str, until_ms: int) -> None:
         with self.database.write(connection):
             tables = load_feed(connection, feed)
-            open_gaps = self.find_gaps(connection, tables)
+            if tables.capture is not None:
+                check_names(tables.capture)
+            open_gaps = find_gaps(connection, tables, self.database.now_ms())
             if not open_gaps:
                 for value in waiting_shards(connection, tables):
                     while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS) >= DRAIN_ROWS:
@@ -204,10 +185,6 @@ class SqliteControl:
         if open_gaps:
             # After the transaction, which keeps what was found.
             raise gap_error(feed, open_gaps)
-
-    def find_gaps(self, connection: sqlite3.Connection, tables: FeedTables) -> list[CaptureGap]:
-        """Look for changes that a capture has not seen; the part of the source that captures does it."""
-        raise AttributeError("find_gaps is implemented by the capture mixin")
 
     def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
         """Raise the high-water time of each shard, and the floor of future shards, under the write lock."""
@@ -327,11 +304,10 @@ def _is_long(connection: sqlite3.Connection, tables: FeedTables) -> bool:
 
 def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> dict[Shard, Seal]:
     until = from_milliseconds(max(until_ms, tables.floor_ms))
-    known = '"changefeed.known"'  # named as no event table can be
     rows = connection.execute(
         f"select shard_id, (select max({tables.ulid}) from {tables.feed} "
-        f"where {tables.condition_of(f'{known}.shard_id')} and {tables.ulid} < ?) "
-        f"from {tables.state} as {known} order by 1",
+        f"where {tables.condition_of(f'{KNOWN}.shard_id')} and {tables.ulid} < ?) "
+        f"from {tables.state} as {KNOWN} order by 1",
         (Ulid.floor(until).bytes,),
     ).fetchall()
     heads = [(tables.from_sql(value), None if head is None else Ulid.of_bytes(head)) for value, head in rows]

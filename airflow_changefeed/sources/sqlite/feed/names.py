@@ -26,7 +26,7 @@ from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from airflow_changefeed.sources.messages import no_feed
 from airflow_changefeed.sources.rows import Row
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, load_captures
-from airflow_changefeed.sources.sqlite.records import Records
+from airflow_changefeed.sources.sqlite.records import Records, records
 
 #: Tables with rows of consumers.
 CONSUMER_TABLES = (
@@ -41,13 +41,17 @@ CONSUMER_TABLES = (
 #: Feeds with the columns of their tables, and whether each is a capture's.
 _FEEDS = (
     "select r.feed, kind, shard_key_type, floor_ms, tolerance_ms, max_hold_ms, "
-    'coalesce(v.resource_version, 1), v.fingerprint, (select id from "changefeed.database"), '
+    "coalesce(v.resource_version, 1) as version, fingerprint, "
+    '(select id from "changefeed.database") as database, '
     "(select json_group_array(json_array(name, type, pk)) from (select name, type, pk "
-    "from pragma_table_xinfo(r.feed) where hidden <> 1 order by cid)), "
-    'exists (select 1 from "changefeed.capture" where name = r.feed) '
+    "from pragma_table_xinfo(r.feed) where hidden <> 1 order by cid)) as columns, "
+    'exists (select 1 from "changefeed.capture" where name = r.feed) as has_capture '
     'from "changefeed.registry" as r left join "changefeed.feed_version" as v on v.feed = r.feed'
 )
 VERSIONS: Records[Row] = Records("feed_version", dict, "feed")
+#: What statements name the shards of a feed that were ever written.
+KNOWN = '"changefeed.known"'
+_WAITING = '"changefeed.waiting"'
 _SHARD_COLUMNS = ("shard", "shard_id")
 _ONLY_SHARD = "0 = ?"
 _TERMS = 100
@@ -156,6 +160,21 @@ class FeedTables:
             "where w.id is not null) select id from w where id is not null"
         )
 
+    @property
+    def known_shards(self) -> str:
+        """
+        SQL of a ``with`` that names, as :data:`KNOWN`, the shards that were ever written, with their
+        high-water times and whether rows wait.
+
+        What it names itself is named as no event table can be: it would stand before one of that name.
+        """
+        return (
+            f"{_WAITING}(id) as ({self.waiting_shards}), {KNOWN}(id, time_ms, purged_upto, has_outbox) as ("
+            f"select shard_id, time_ms, purged_upto, shard_id in (select id from {_WAITING}) "
+            f"from {self.state} union all select id, 0, zeroblob(16), 1 from {_WAITING} "
+            f"where id not in (select shard_id from {self.state}))"
+        )
+
     @cached_property
     def shard_condition(self) -> str:
         """SQL that picks a shard's rows of :attr:`feed`, with one parameter."""
@@ -198,6 +217,11 @@ def any_of(terms: Sequence[str]) -> str:
     return " or ".join(f"({group})" for group in groups) if len(groups) > 1 else groups[0]
 
 
+def key_columns(columns: Sequence[tuple[Column, int]]) -> tuple[Column, ...]:
+    """Return the columns of the primary key, in its order, of those that :func:`columns_of` gives."""
+    return tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
+
+
 def columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[Column, int]]:
     """Return a table's columns with their place in the primary key, 0 for none; empty if no such table."""
     rows = connection.execute(
@@ -223,46 +247,32 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
     one, values = ("", ()) if feed is None else ("where r.feed = ?", (feed,))
     question = f"{_FEEDS} {one} order by r.feed"
     try:
-        rows = connection.execute(question, values).fetchall()
+        rows = records(connection, question, values)
     except sqlite3.OperationalError:
         if not is_installed(connection):
             return []
         # It was installed since, or a table is missing.
-        rows = connection.execute(question, values).fetchall()
+        rows = records(connection, question, values)
     captures = {}
-    if any(has_capture for *_, has_capture in rows):
+    if any(row["has_capture"] for row in rows):
         captures = {capture.name: capture for capture in load_captures(connection, feed)}
-    return [_tables(captures.get(row[0]), *row[:-1]) for row in rows]
+    return [_tables(row, captures.get(row["feed"])) for row in rows]
 
 
-def _tables(
-    capture: StoredCapture | None,
-    feed: str,
-    kind: str,
-    shard_key_type: str,
-    floor_ms: int,
-    tolerance_ms: int,
-    hold_ms: int,
-    version: int,
-    fingerprint: str | None,
-    database: str,
-    described: str,
-) -> FeedTables:
-    columns = [(Column(name, declared), place) for name, declared, place in json.loads(described)]
-    keys = tuple(column for column, place in sorted(columns, key=lambda pair: pair[1]) if place)
-    sealed = from_milliseconds(floor_ms) if floor_ms else None
+def _tables(row: Row, capture: StoredCapture | None) -> FeedTables:
+    columns = [(Column(name, declared), place) for name, declared, place in json.loads(row["columns"])]
     info = FeedInfo(
-        feed,
-        FeedKind(kind),
-        shard_key_type,
-        keys,
+        row["feed"],
+        FeedKind(row["kind"]),
+        row["shard_key_type"],
+        key_columns(columns),
         tuple(column for column, _ in columns),
-        sealed,
-        version,
-        timedelta(milliseconds=tolerance_ms),
-        FOREVER if hold_ms < 0 else timedelta(milliseconds=hold_ms),
+        from_milliseconds(row["floor"]) if row["floor"] else None,
+        row["version"],
+        timedelta(milliseconds=row["tolerance"]),
+        FOREVER if row["max_hold"] < 0 else timedelta(milliseconds=row["max_hold"]),
     )
-    return FeedTables(info, floor_ms, tolerance_ms, capture, fingerprint, database)
+    return FeedTables(info, row["floor"], row["tolerance"], capture, row["fingerprint"], row["database"])
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:

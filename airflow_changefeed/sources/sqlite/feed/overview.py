@@ -26,14 +26,13 @@ from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CHECKS, SETTINGS, cursor_row
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, check_whole, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 from airflow_changefeed.sources.sqlite.records import records
 
-_WAITING, _SHARDS, _DEPTHS, _PAGE = (
-    f'"changefeed.{name}"' for name in ("waiting", "shards", "depths", "page")
-)
+#: Named as no event table can be.
+_DEPTHS, _PAGE = '"changefeed.depths"', '"changefeed.page"'
 
 
 class SqliteOverview:
@@ -92,7 +91,7 @@ class SqliteOverview:
             check_whole(tables)
             with self.database.named_errors():
                 (count,) = connection.execute(
-                    f"with {_known(tables)} select count(*) from {_SHARDS}"
+                    f"with {tables.known_shards} select count(*) from {KNOWN}"
                 ).fetchone()
                 found = _statuses(connection, tables, first_shard, shards)
                 positions = _positions(connection, tables, [status for status, *_ in found])
@@ -103,20 +102,6 @@ class SqliteOverview:
             for status, waiting, since in found
         )
         return replace(unread, shards=tuple(overviews), shard_count=count)
-
-
-def _known(tables: FeedTables) -> str:
-    """
-    Return SQL of the shards that were ever written, with their high-water times and whether rows wait.
-
-    What it names itself is named as no event table can be: it would stand before one of that name.
-    """
-    return (
-        f"{_WAITING}(id) as ({tables.waiting_shards}), "
-        f"{_SHARDS}(id, time_ms, purged_upto, waits) as (select shard_id, time_ms, purged_upto, "
-        f"shard_id in (select id from {_WAITING}) from {tables.state} union all select id, 0, zeroblob(16), "
-        f"1 from {_WAITING} where id not in (select shard_id from {tables.state}))"
-    )
 
 
 def _statuses(
@@ -137,9 +122,9 @@ def _statuses(
         since = f"(select {HINT_MS} {own} order by order_sequence limit 1)"
     rows = records(
         connection,
-        f"with {_known(tables)}{more}, {_PAGE} as (select * from {_SHARDS} order by id limit ?2 offset ?1) "
-        "select id, max(time_ms, ?4) as time, purged_upto, waits as has_outbox, "
-        "nullif(?4, 0) as sealed_until, "
+        f"with {tables.known_shards}{more}, {_PAGE} as "
+        f"(select * from {KNOWN} order by id limit ?2 offset ?1) "
+        "select id, max(time_ms, ?4) as time, purged_upto, has_outbox, nullif(?4, 0) as sealed_until, "
         f"(select max({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}) as head, "
         f"min({waiting}, ?3) as waiting, {since} as since from {_PAGE} as p order by id",
         (first_shard, shards, COUNTED, tables.floor_ms),

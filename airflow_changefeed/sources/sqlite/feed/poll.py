@@ -17,8 +17,9 @@ from typing import Any
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.polls import FeedPoll
+from airflow_changefeed.sources.rows import as_ulid
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_feed
 
 #: Feeds that do not match the first assumption, by file and name, with their tables' definitions.
 _LEARNED: dict[tuple[str, str], tuple[FeedTables, str]] = {}
@@ -88,7 +89,7 @@ def _read(
         if value is None:
             continue
         shard = tables.from_sql(value)
-        shards.setdefault(shard, (shard, _ulid(head), bool(waits)))
+        shards.setdefault(shard, (shard, as_ulid(head), bool(waits)))
         if consumer is not None and cursor is not None:
             cursors.setdefault(consumer, {})[shard] = Ulid.of_bytes(cursor)
     return list(shards.values()), cursors
@@ -100,36 +101,22 @@ def _with_outbox(feed: str) -> FeedTables:
 
 
 def poll_sql(tables: FeedTables) -> str:
-    """
-    Return the select, which gives one row at least where there is such a feed, and none where not.
-
-    What it names itself is named as no event table can be: it would stand before one of that name.
-    """
-    waiting, known = '"changefeed.waiting"', '"changefeed.known"'
-    condition = tables.condition_of(f"{known}.id")
+    """Return the select, which gives one row at least where there is such a feed, and none where not."""
+    condition = tables.condition_of(f"{KNOWN}.id")
     return f"""
-        with {waiting}(id) as ({tables.waiting_shards}),
-        {known}(id, waits) as (
-            select s.shard_id, s.shard_id in (select id from {waiting}) from {tables.state} as s
-            union all
-            select id, 1 from {waiting} where id not in (select shard_id from {tables.state})
-        )
+        with {tables.known_shards}
         select
             (select sql from sqlite_master where type = 'table' and name = :feed collate nocase),
-            {known}.id,
+            {KNOWN}.id,
             (select max({tables.ulid}) from {tables.feed} where {condition}),
-            {known}.waits,
+            {KNOWN}.has_outbox,
             c.consumer,
             c.ulid
         from "changefeed.registry" as r
-        left join {known}
+        left join {KNOWN}
         left join "changefeed.consumer" as c
             on c.feed = r.feed and c.consumer in (select value from json_each(:consumers))
-            and c.shard = cast({known}.id as text)
+            and c.shard = cast({KNOWN}.id as text)
         where r.feed = :feed and r.kind = :kind
-        order by {known}.id
+        order by {KNOWN}.id
     """
-
-
-def _ulid(value: bytes | None) -> Ulid | None:
-    return None if value is None else Ulid.of_bytes(value)

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import (
@@ -20,7 +20,7 @@ from airflow_changefeed.core.feed import (
     StaleMark,
     shard_text,
 )
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, CursorBeyondFeedError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_purged_upto, check_stream
@@ -28,7 +28,7 @@ from airflow_changefeed.sources.polls import answers, only, wanted_of
 from airflow_changefeed.sources.rows import shard_status, stale_mark
 from airflow_changefeed.sources.sqlite.capture.unexportable import unexportable_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, load_feeds
+from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.poll import poll
 from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 from airflow_changefeed.sources.sqlite.records import Records, records
@@ -140,42 +140,35 @@ class SqliteReader:
         check_stream(batch_rows, on_missing)
         if range_.is_empty:
             return
+
+        def ask(connection: sqlite3.Connection) -> RangeQuery:
+            tables = load_feed(connection, feed)
+            check_purged(connection, tables, shard, range_.after)
+            cuts_fractions = self.bulk_reader != "adbc"
+            return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=cuts_fractions)
+
         try:
             if self.bulk_reader == "adbc":
                 from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
 
                 # Closed before ADBC opens the file, and opened again after it (ADR 0003).
                 with self.database.connect() as connection, self.database.snapshot(connection):
-                    query = self._query(connection, feed, shard, range_, on_missing, columns)
+                    query = ask(connection)
                     rows = arrow.bounded_rows(connection, query, batch_rows)
                 yield from stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
                 # The check and the read were two connections: a purge in between would have left rows out
                 # (R12).
                 with self.database.connect() as connection, self.database.snapshot(connection):
-                    self._query(connection, feed, shard, range_, on_missing, columns)
+                    ask(connection)
                 return
             with self.database.connect() as connection, self.database.snapshot(connection):
-                query = self._query(connection, feed, shard, range_, on_missing, columns)
+                query = ask(connection)
                 rows = arrow.bounded_rows(connection, query, batch_rows)
                 yield from arrow.stream_sqlite3(connection, query, rows)
         except ColumnTypeError as error:
             with self.database.connect() as connection, self.database.snapshot(connection):
                 recorded = unexportable_error(connection, load_feed(connection, feed), shard, range_)
             raise recorded or error from None
-
-    def _query(
-        self,
-        connection: sqlite3.Connection,
-        feed: str,
-        shard: Shard,
-        range_: UlidRange,
-        on_missing: str,
-        columns: Collection[str] | None,
-    ) -> RangeQuery:
-        tables = load_feed(connection, feed)
-        check_purged(connection, tables, shard, range_.after)
-        is_adbc = self.bulk_reader == "adbc"
-        return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=not is_adbc)
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         with self.database.connect() as connection:
@@ -248,17 +241,11 @@ def split(
 
 def known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[ShardStatus]:
     """Return the state of each shard that was ever written to."""
-    # Named as no event table can be.
-    waiting, known = '"changefeed.waiting"', '"changefeed.known"'
     rows = records(
         connection,
-        f"with {waiting}(id) as ({tables.waiting_shards}), {known}(id, time_ms, purged_upto, has_outbox) as ("
-        f"select shard_id, max(time_ms, ?1), purged_upto, shard_id in (select id from {waiting}) "
-        f"from {tables.state} union all select id, ?1, zeroblob(16), 1 from {waiting} "
-        f"where id not in (select shard_id from {tables.state})) "
-        f"select *, nullif(?1, 0) as sealed_until, (select max({tables.ulid}) from {tables.feed} "
-        f"where {tables.condition_of(f'{known}.id')}) as head "
-        f"from {known} order by 1",
+        f"with {tables.known_shards} select id, max(time_ms, ?1) as time, purged_upto, has_outbox, "
+        f"nullif(?1, 0) as sealed_until, (select max({tables.ulid}) from {tables.feed} "
+        f"where {tables.condition_of(f'{KNOWN}.id')}) as head from {KNOWN} order by 1",
         (tables.floor_ms,),
     )
     return [shard_status(tables.from_sql(row["id"]), row) for row in rows]
@@ -276,6 +263,31 @@ def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
     time_ms, last, purged = row or (0, bytes(16), bytes(16))
     clock = Ulid.floor_milliseconds(max(time_ms, tables.floor_ms)).previous()
     return Ulid.of_bytes(purged), max(clock, Ulid.of_bytes(last))
+
+
+def load_high_water(connection: sqlite3.Connection, tables: FeedTables, value: Any, now_ms: int) -> HighWater:
+    """
+    Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0001, R7).
+
+    :param value: the shard, as SQLite holds it.
+    """
+    row = connection.execute(
+        f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
+    ).fetchone()
+    time_ms, last = row or (0, bytes(16))
+    last_given = int.from_bytes(last, "big")
+    return HighWater(max(time_ms, tables.floor_ms), last_given, now_ms, tables.tolerance_ms)
+
+
+def store_high_water(
+    connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: HighWater
+) -> None:
+    """Write a shard's high-water time back, in the transaction that gave its ULIDs."""
+    connection.execute(
+        f"insert into {tables.state} (shard_id, time_ms, ulid) values (?1, ?2, ?3) "
+        "on conflict (shard_id) do update set time_ms = excluded.time_ms, ulid = excluded.ulid",
+        (value, clock.ms, clock.last.to_bytes(16, "big")),
+    )
 
 
 def count_pieces(

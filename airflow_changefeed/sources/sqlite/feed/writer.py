@@ -22,9 +22,10 @@ from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import to_milliseconds
-from airflow_changefeed.core.ulid import HighWater, Ulid
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, LockTimeoutError
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.reader import load_high_water, store_high_water
 
 #: ULIDs that one lock reserves, as mssql-changefeed's ``lock:T`` does.
 RESERVED = 10**11
@@ -131,15 +132,8 @@ def _reserve(
         "on conflict (shard_id) do update set time_ms = time_ms",
         (value,),
     )
-    time_ms, last = connection.execute(
-        f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
-    ).fetchone()
     # Read again under the lock: a seal may have raised the floor since (ADR 0001, R7).
-    floor_ms = load_feed(connection, tables.info.name).floor_ms
-    clock = HighWater(max(time_ms, floor_ms), int.from_bytes(last, "big"), now_ms, tables.tolerance_ms)
+    clock = load_high_water(connection, load_feed(connection, tables.info.name), value, now_ms)
     first = clock.give(hint_ms, RESERVED)
-    connection.execute(
-        f"update {tables.state} set time_ms = ?, ulid = ? where shard_id = ?",
-        (clock.ms, clock.last.to_bytes(16, "big"), value),
-    )
+    store_high_water(connection, tables, value, clock)
     return UlidBlock(connection, tables, shard, Ulid.of_int(first))

@@ -13,12 +13,14 @@ from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
 from airflow_changefeed.sources.base_control import Installed
 from airflow_changefeed.sources.messages import no_table
+from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import end_consumers
 from airflow_changefeed.sources.sqlite.feed.names import (
     CONSUMER_TABLES,
     FeedTables,
     columns_of,
+    key_columns,
     load_feed,
     load_feeds,
     quote,
@@ -143,11 +145,11 @@ class SqliteSetup:
             connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
         end_version(connection, feed)
         if tables.capture is not None:
-            self.drop_recorded(connection, tables)
-
-    def drop_recorded(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
-        """Drop what a capture has beside its feed; the part of the source that captures does it."""
-        raise AttributeError("drop_recorded is implemented by the capture mixin")
+            drop_triggers(connection, feed, range(len(tables.capture.tables)))
+            connection.execute(f"drop table if exists {tables.table}")
+            connection.execute('delete from "changefeed.capture" where name = ?', (feed,))
+            for table in ("gap", "transaction", "context", "snapshot", "snapshot_mark"):
+                connection.execute(f'delete from "changefeed.{table}" where capture = ?', (feed,))
 
 
 def check_storage(what: str, storage: FeedStorage | None) -> None:
@@ -213,7 +215,7 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
     if not is_table:
         raise FeedSetupError(f"{_file(connection)}: {no_table(table, users_tables(connection))}", feed=table)
     columns = columns_of(connection, table)
-    keys = [column for column, place in sorted(columns, key=lambda pair: pair[1]) if place]
+    keys = list(key_columns(columns))
     problems = []
     if not keys:
         problems.append("it has no primary key to identify its events; add one")
