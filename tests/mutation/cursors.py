@@ -25,7 +25,7 @@ CURSORS = (
         "sources/sqlite/feed/control.py",
         "SqliteControl._purge",
         {
-            "            connection.execute(\n": ("            later = lambda: connection.execute(\n"),
+            "            tables.execute(\n": ("            later = lambda: tables.execute(\n"),
             "return replace(found, rows=self._delete_upto(": "found = replace(found, rows=self._delete_upto(",
             "value, bound, batch))": ("value, bound, batch))\n        later()\n        return found"),
         },

@@ -23,7 +23,7 @@ EMBEDDED = (
             "write(connection):\n            tables = load_feed(connection, feed)\n            while": (
                 "connect():\n            tables = load_feed(connection, feed)\n            while"
             ),
-            "write(connection):\n            # Again,": "connect():\n            # Again,",
+            "write(tables.connection):\n            # Again,": "connect():\n            # Again,",
         },
         (
             f"{_CONTRACT}/test_races.py::test_no_promise_breaks_while_all_race_and_some_are_killed[sqlite-outbox]",
@@ -55,7 +55,7 @@ EMBEDDED = (
         "Seal",
         _CONTROL,
         "SqliteControl._seal",
-        {"self.raise_high_water(connection, tables, until_ms)": "pass"},
+        {"self.raise_high_water(tables, until_ms)": "pass"},
         (f"{_CONTRACT}/test_seal.py::test_a_late_hint_lands_above_the_seal",),
     ),
     Break(
@@ -427,7 +427,7 @@ EMBEDDED = (
         "Recorded rows",
         "sources/sqlite/capture/record.py",
         "begin_recording",
-        {"        record_reset(connection, tables, number, now_ms)\n": ""},
+        {"        record_reset(tables, number, now_ms)\n": ""},
         (f"{_CONTRACT}/test_recording.py::test_rows_follow_a_reset_and_an_event_says_when_all_have",),
     ),
     Break(

@@ -56,8 +56,8 @@ class SqliteOpenFeed:
             raise
 
     def seal(self, until: datetime) -> dict[Shard, Seal]:
-        with self._asked() as connection:
-            return self._source.seal_on(connection, self._tables, until)
+        with self._asked():
+            return self._source.seal_on(self._tables, until)
 
     def state(self, consumer: str) -> FeedState:
         feed = self.info.name
@@ -70,23 +70,23 @@ class SqliteOpenFeed:
                 (feed, self.info.kind.value, self.info.shard_key_type),
             ).fetchone()
             tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(connection, feed)
-            shards = known_shards(connection, tables)
+            shards = known_shards(tables)
         return FeedState(marks, rows, {one.shard: one for one in shards})
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:
-        with self._asked() as connection:
-            return {shard: count(connection, self._tables, shard, own) for shard, own in ranges.items()}
+        with self._asked():
+            return {shard: count(self._tables, shard, own) for shard, own in ranges.items()}
 
     def split(
         self, shard: Shard, range_: UlidRange, parts: int, *, rows: int | None = None
     ) -> list[RangePart]:
         with self._asked() as connection, self._source.database.snapshot(connection):
-            return split(connection, self._tables, shard, range_, parts, rows)
+            return split(self._tables, shard, range_, parts, rows)
 
     def begin_export(self, consumer: str, starts: Mapping[Shard, Ulid], *, by: str, above: int = 0) -> int:
         with self._asked() as connection, self._source.database.write(connection):
             attempt = draw_attempt(connection, self.info.name, above)
-            self._source.begin_on(connection, self._tables, consumer, starts, by=by)
+            self._source.begin_on(self._tables, consumer, starts, by=by)
         return attempt
 
 

@@ -54,10 +54,10 @@ class Interrupted(SqliteFeedSource):
         super().__init__(path, lock_timeout=5)
         self.before: Any = lambda: None
 
-    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+    def drain_some(self, tables: FeedTables, shard: Shard, rows: int) -> int:
         """Let somebody else act first."""
         self.before()
-        return super().drain_some(connection, tables, shard, rows)
+        return super().drain_some(tables, shard, rows)
 
     def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
         """Let somebody else act first."""
@@ -193,10 +193,10 @@ class Stepping(SqliteFeedSource):
         self.step()
         return super().drain_page(connection, feed, waiting)
 
-    def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
+    def raise_high_water(self, tables: FeedTables, until_ms: int) -> None:
         """Let others find the lock taken, at both ends of the promise."""
         self.step()
-        super().raise_high_water(connection, tables, until_ms)
+        super().raise_high_water(tables, until_ms)
         self.step()
 
     def patiently(self, call: Callable[[], object]) -> None:

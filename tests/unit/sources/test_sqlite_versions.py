@@ -166,8 +166,8 @@ def test_columns_that_change_before_the_lock_of_a_write_make_it_stale(
 ) -> None:
     """Between what was noted and the lock: the version that comes next is the present one."""
     seen = load_feed(connection, "t")
-    check_feed(connection, seen, seen.info.resource_version)
+    check_feed(seen, seen.info.resource_version)
     connection.execute("alter table t add column b text")
     with pytest.raises(StaleVersionError, match="version 2 "):
-        check_feed(connection, seen, seen.info.resource_version)
-    check_feed(connection, seen, source.feed("t").resource_version)
+        check_feed(seen, seen.info.resource_version)
+    check_feed(seen, source.feed("t").resource_version)

@@ -100,9 +100,9 @@ class SqliteCapture:
                 if not found:
                     check_absent(f"capture {spec.name!r}", resource_version)
                     self._enable_new(connection, spec, snapshot=snapshot)
-                    begin_version(connection, load_feed(connection, spec.name))
+                    begin_version(load_feed(connection, spec.name))
                 else:
-                    check_feed(connection, load_feed(connection, spec.name), resource_version)
+                    check_feed(load_feed(connection, spec.name), resource_version)
                     check_same(found[0], spec)
                 if found and not found[0].is_enabled:
                     self._enable_again(connection, found[0], snapshot=snapshot)
@@ -128,7 +128,7 @@ class SqliteCapture:
             numbers = [
                 number for number, table in enumerate(capture.tables) if has_rows(connection, table.name)
             ]
-            begin_recording(connection, replace(tables, capture=capture), numbers, now_ms, _ENABLING)
+            begin_recording(replace(tables, capture=capture), numbers, now_ms, _ENABLING)
         take_baseline(connection, capture)
 
     def _enable_again(
@@ -144,14 +144,15 @@ class SqliteCapture:
         tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
         # A disabled capture can still be sealed, so that it is exported to its end.
-        add_gaps(connection, tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
+        add_gaps(tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
         if snapshot:
-            begin_recording(connection, tables, numbers, now_ms, _ENABLING)
+            begin_recording(tables, numbers, now_ms, _ENABLING)
         take_baseline(connection, capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
-        with self._written(name, resource_version) as (connection, tables):
-            find_gaps(connection, tables, self.database.now_ms())
+        with self._written(name, resource_version) as tables:
+            connection = tables.connection
+            find_gaps(tables, self.database.now_ms())
             capture = load_capture(connection, name)
             drop_triggers(connection, name, range(len(capture.tables)))
             stop_recording(connection, name, [table.name for table in capture.tables])
@@ -159,7 +160,7 @@ class SqliteCapture:
             if capture.is_enabled:
                 now_ms = self.database.now_ms()
                 # Without the triggers nobody knows any more which columns were renamed.
-                record_ddl(connection, tables, capture, capture, [()] * len(capture.tables), now_ms)
+                record_ddl(tables, capture, capture, [()] * len(capture.tables), now_ms)
                 spec = refreshed_spec(capture)
                 store_capture(connection, replace(capture, spec=spec, tables=bare, disabled_at_ms=now_ms))
                 bump_version(connection, name)
@@ -174,9 +175,10 @@ class SqliteCapture:
     ) -> CaptureInfo:
         if on_ddl is not None:
             check_policy(name, on_ddl)
-        with self._written(name, resource_version) as (connection, tables):
+        with self._written(name, resource_version) as tables:
+            connection = tables.connection
             # First: recreating altered triggers would hide the gap.
-            find_gaps(connection, tables, self.database.now_ms())
+            find_gaps(tables, self.database.now_ms())
             before = load_capture(connection, name)
             before = replace(before, spec=refreshed_spec(before))
             plan = plan_capture(connection, before.spec, before, without)
@@ -202,7 +204,7 @@ class SqliteCapture:
             pairs = zip(before.tables, capture.tables, strict=True)
             other_keys = [now.name for was, now in pairs if was.key_columns != now.key_columns]
             stop_recording(connection, name, other_keys)
-            record_ddl(connection, tables, before, capture, unrecorded, now_ms)
+            record_ddl(tables, before, capture, unrecorded, now_ms)
             # Even if nothing changed: what was read before may mean something else now (Hasura's reload).
             bump_version(connection, name)
             return self._info(connection, name)
@@ -220,20 +222,21 @@ class SqliteCapture:
                 return self._info(connection, name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
-        with self._written(name) as (connection, tables):
-            return find_gaps(connection, tables, self.database.now_ms())
+        with self._written(name) as tables:
+            return find_gaps(tables, self.database.now_ms())
 
     def resolve_capture(
         self, name: str, *, note: str, by: str, resync: bool = False, resource_version: int | None = None
     ) -> CaptureInfo:
         note, by = _checked_note(f"resolving capture {name!r}", note, by)
-        with self._written(name, resource_version) as (connection, tables):
+        with self._written(name, resource_version) as tables:
+            connection = tables.connection
             seen = gaps(connection, name, is_open=True)
-            unseen = [gap for gap in find_gaps(connection, tables, self.database.now_ms()) if gap not in seen]
+            unseen = [gap for gap in find_gaps(tables, self.database.now_ms()) if gap not in seen]
             # Without a gap, what has begun to be recorded goes on.
             begins = resync and not (unseen or (not seen and recordings(connection, name)))
             if (seen and not unseen) or begins:
-                self._resolve(connection, load_feed(connection, name), seen, by if begins else None)
+                self._resolve(load_feed(connection, name), seen, by if begins else None)
                 close_gaps(connection, name, self.database.now_ms(), by, note)
                 bump_version(connection, name)
             info = self._info(connection, name)
@@ -243,9 +246,7 @@ class SqliteCapture:
             record_begun(self.database, name)
         return info
 
-    def _resolve(
-        self, connection: sqlite3.Connection, tables: FeedTables, seen: list[CaptureGap], recorder: str | None
-    ) -> None:
+    def _resolve(self, tables: FeedTables, seen: list[CaptureGap], recorder: str | None) -> None:
         """
         Recreate the triggers, and count again.
 
@@ -260,17 +261,17 @@ class SqliteCapture:
                     capture=capture.name,
                 )
             return
-        check_columns(connection, capture)
+        check_columns(tables.connection, capture)
         affected = {gap.table for gap in seen}
         numbers = [
             number for number, table in enumerate(capture.tables) if table.name in affected or not affected
         ]
-        capture = with_triggers(connection, capture, None)
-        store_capture(connection, capture)
+        capture = with_triggers(tables.connection, capture, None)
+        store_capture(tables.connection, capture)
         if recorder is not None:
             tables = replace(tables, capture=capture)
-            begin_recording(connection, tables, numbers, self.database.now_ms(), recorder)
-        take_baseline(connection, capture)
+            begin_recording(tables, numbers, self.database.now_ms(), recorder)
+        take_baseline(tables.connection, capture)
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         with self.database.connect() as connection, self.database.snapshot(connection):
@@ -278,17 +279,15 @@ class SqliteCapture:
             return gaps(connection, name)
 
     @contextmanager
-    def _written(
-        self, name: str, resource_version: int | None = None
-    ) -> Iterator[tuple[sqlite3.Connection, FeedTables]]:
+    def _written(self, name: str, resource_version: int | None = None) -> Iterator[FeedTables]:
         """Open a write transaction for an existing capture at the expected version."""
         with self.database.connect() as connection:
             note_changes(self.database, connection, name)
             with self.database.write(connection):
                 load_capture(connection, name)
                 tables = load_feed(connection, name)
-                check_feed(connection, tables, resource_version)
-                yield connection, tables
+                check_feed(tables, resource_version)
+                yield tables
 
     def _info(self, connection: sqlite3.Connection, name: str) -> CaptureInfo:
         capture = load_capture(connection, name)

@@ -9,7 +9,6 @@ of it.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +20,7 @@ from airflow_changefeed.sources.sqlite.feed.reader import load_high_water
 _LAST = (1 << 63) - 1
 
 
-def move_captured(
-    connection: sqlite3.Connection, tables: FeedTables, now_ms: int, limit: int
-) -> Counter[Any]:
+def move_captured(tables: FeedTables, now_ms: int, limit: int) -> Counter[Any]:
     """
     Move events of all shards from outbox to feed, in order, under the write lock; holds no rows in memory.
 
@@ -31,29 +28,29 @@ def move_captured(
     :param limit: minimum events, if there are as many; a transaction is never split, however long.
     :return: number of events, by shard as stored in SQLite.
     """
-    upto = _bound(connection, tables, limit)
-    ordering = _Ordering(connection, tables, now_ms)
-    connection.executemany(
+    upto = _bound(tables, limit)
+    ordering = _Ordering(tables, now_ms)
+    tables.executemany(
         f"insert into {tables.feed} (shard_id, ulid, changefeed_event, changefeed_sequence, changefeed_tid) "
         "values (?, ?, ?, ?, ?)",
         ordering.rows(upto),
     )
-    connection.execute(f"delete from {tables.outbox} where order_sequence <= ?", (upto,))
+    tables.execute(f"delete from {tables.outbox} where order_sequence <= ?", (upto,))
     ordering.store()
-    connection.execute(
+    tables.execute(
         'delete from "changefeed.transaction" where capture = ? and last_event <= ?', (tables.info.name, upto)
     )
     return ordering.moved
 
 
-def _bound(connection: sqlite3.Connection, tables: FeedTables, limit: int) -> int:
+def _bound(tables: FeedTables, limit: int) -> int:
     """Return up to which event to go."""
-    page = connection.execute(
+    page = tables.execute(
         f"select order_sequence from {tables.outbox} order by order_sequence limit 1 offset ?", (limit - 1,)
     ).fetchone()
     if page is None:
         return _LAST
-    row = connection.execute(
+    row = tables.execute(
         'select last_event from "changefeed.transaction" '
         "where capture = ?1 and last_event >= ?2 and first_event <= ?2",
         (tables.info.name, page[0]),
@@ -64,8 +61,7 @@ def _bound(connection: sqlite3.Connection, tables: FeedTables, limit: int) -> in
 class _Ordering:
     """Orders events, merging them with the transactions."""
 
-    def __init__(self, connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> None:
-        self._connection = connection
+    def __init__(self, tables: FeedTables, now_ms: int) -> None:
         self._tables = tables
         self._now_ms = now_ms
         self._clocks: dict[Any, HighWater] = {}
@@ -74,12 +70,12 @@ class _Ordering:
 
     def rows(self, upto: int) -> Iterator[tuple[Any, ...]]:
         """Yield rows of the feed."""
-        events = self._connection.execute(
+        events = self._tables.execute(
             f"select order_sequence, shard_id, time_hint from {self._tables.outbox} "
             "where order_sequence <= ? order by order_sequence",
             (upto,),
         )
-        transactions = self._connection.execute(
+        transactions = self._tables.execute(
             'select first_event, last_event, tid, time_ms from "changefeed.transaction" '
             "where capture = ? order by last_event",
             (self._tables.info.name,),
@@ -96,16 +92,16 @@ class _Ordering:
             yield shard, ulid.to_bytes(16, "big"), event, sequence, tid if is_known else None
 
     def _begin(self, shard: Any) -> HighWater:
-        row = self._connection.execute(
+        row = self._tables.execute(
             f"select sequence from {self._tables.state} where shard_id = ?", (shard,)
         ).fetchone()
         self._sequences[shard] = row[0] if row else 0
-        clock = self._clocks[shard] = load_high_water(self._connection, self._tables, shard, self._now_ms)
+        clock = self._clocks[shard] = load_high_water(self._tables, shard, self._now_ms)
         return clock
 
     def store(self) -> None:
         """Write the shards' high-water times and numbers back."""
-        self._connection.executemany(
+        self._tables.executemany(
             f"insert into {self._tables.state} (shard_id, time_ms, ulid, sequence) values (?1, ?2, ?3, ?4) "
             "on conflict (shard_id) do update "
             "set time_ms = excluded.time_ms, ulid = excluded.ulid, sequence = excluded.sequence",
@@ -116,21 +112,19 @@ class _Ordering:
         )
 
 
-def purge_captured(
-    connection: sqlite3.Connection, tables: FeedTables, value: Any, upto: bytes, batch: int
-) -> None:
+def purge_captured(tables: FeedTables, value: Any, upto: bytes, batch: int) -> None:
     """
     Delete the events of the feed rows that the purge deletes next, in its transaction.
 
     :param upto: ULID, inclusive.
     :param batch: number of the first feed rows that it deletes.
     """
-    connection.execute(
+    tables.execute(
         f"delete from {tables.table} where changefeed_event in (select changefeed_event from {tables.feed} "
         "where shard_id = ? and ulid <= ? order by ulid limit ?)",
         (value, upto, batch),
     )
-    connection.execute(
+    tables.execute(
         'delete from "changefeed.context" where capture = ? and last_event < '
         f"coalesce((select min(changefeed_event) from {tables.table}), {_LAST})",
         (tables.info.name,),

@@ -41,7 +41,7 @@ _IGNORES = re.compile(r"\braise\s*\(\s*ignore\b", re.IGNORECASE)
 _IS_OPEN: Mapping[str, object] = {"resolved_at_ms is": None}
 
 
-def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -> list[CaptureGap]:
+def find_gaps(tables: FeedTables, now_ms: int) -> list[CaptureGap]:
     """
     Check for changes that a capture missed, under the write lock, and store the findings.
 
@@ -54,21 +54,15 @@ def find_gaps(connection: sqlite3.Connection, tables: FeedTables, now_ms: int) -
     if capture is None:
         return []
     if capture.is_enabled:
-        found = altered(connection, capture)
-        found += _miscounted(connection, capture, {number for number, _, _ in found})
-        if add_gaps(connection, tables, found, now_ms):
+        found = altered(tables.connection, capture)
+        found += _miscounted(tables.connection, capture, {number for number, _, _ in found})
+        if add_gaps(tables, found, now_ms):
             # Resolving with an outdated version is refused.
-            VERSIONS.change(connection, {"feed": capture.name}, {})
-    return gaps(connection, capture.name, is_open=True)
+            VERSIONS.change(tables.connection, {"feed": capture.name}, {})
+    return gaps(tables.connection, capture.name, is_open=True)
 
 
-def add_gaps(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    found: Sequence[Found],
-    now_ms: int,
-    since_ms: int | None = None,
-) -> bool:
+def add_gaps(tables: FeedTables, found: Sequence[Found], now_ms: int, since_ms: int | None = None) -> bool:
     """
     Store a finding, unless the table has an open gap of that kind.
 
@@ -82,10 +76,9 @@ def add_gaps(
     is_new = False
     for number, kind, reason in found:
         what = {"capture": capture.name, "table_name": capture.tables[number].name, "kind": kind}
-        if not GAPS.find(connection, {**what, **_IS_OPEN}):
-            GAPS.add(
-                connection, {**what, "reason": reason, "found_at_ms": now_ms, "after_ms": after_ms or None}
-            )
+        if not GAPS.find(tables.connection, {**what, **_IS_OPEN}):
+            times = {"found_at_ms": now_ms, "after_ms": after_ms or None}
+            GAPS.add(tables.connection, {**what, "reason": reason, **times})
             is_new = True
     return is_new
 

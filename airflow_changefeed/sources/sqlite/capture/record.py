@@ -82,7 +82,7 @@ def image_columns(fields: Sequence[Column]) -> list[str]:
     ]
 
 
-def record_reset(connection: sqlite3.Connection, tables: FeedTables, number: int, at_ms: int) -> None:
+def record_reset(tables: FeedTables, number: int, at_ms: int) -> None:
     """
     Record that the rows of a table follow: a reset in each shard that has events, and where the first row is.
 
@@ -94,32 +94,30 @@ def record_reset(connection: sqlite3.Connection, tables: FeedTables, number: int
     shards = _shards_with_events(tables, shard)
     if _is_computed(shard):
         shards += f" union select * from (select {shard} from {quote(table.name)} limit 1)"
-    _record_everywhere(connection, tables, number, RESET, shards, at_ms)
+    _record_everywhere(tables, number, RESET, shards, at_ms)
 
 
-def record_ready(connection: sqlite3.Connection, tables: FeedTables, number: int, at_ms: int) -> None:
+def record_ready(tables: FeedTables, number: int, at_ms: int) -> None:
     """Record, in each shard that has events, that all rows of a table have followed its reset."""
     _, _, shard = _captured(tables, number)
-    _record_everywhere(connection, tables, number, READY, _shards_with_events(tables, shard), at_ms)
+    _record_everywhere(tables, number, READY, _shards_with_events(tables, shard), at_ms)
 
 
-def record_range(
-    connection: sqlite3.Connection, tables: FeedTables, number: int, range_: KeyRange, at_ms: int
-) -> None:
+def record_range(tables: FeedTables, number: int, range_: KeyRange, at_ms: int) -> None:
     """Record the rows of a table whose key is in a range, in the current transaction."""
     capture, table, shard = _captured(tables, number)
-    before = event_numbers(connection).get(capture.name, 0)
+    before = event_numbers(tables.connection).get(capture.name, 0)
     columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
     fields = "".join(f", {quote('new_' + table.fields[name])}" for name in columns)
     values = "".join(f", {quote(name)}" for name in columns)
     order = f" order by {key_names(table)}" if table.key_columns else ""
-    connection.execute(
+    tables.execute(
         f"insert into {tables.table} "
         f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{fields}) "
         f"select ?, {shard}, '{SNAPSHOT}', ?{values} from {quote(table.name)}{within(table, range_)}{order}",
         (number, at_ms, *range_values(range_)),
     )
-    _queue(connection, tables, before)
+    _queue(tables, before)
 
 
 def has_rows(connection: sqlite3.Connection, table: str) -> bool:
@@ -136,32 +134,25 @@ def _captured(tables: FeedTables, number: int) -> tuple[StoredCapture, StoredTab
 
 
 def _record_everywhere(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    number: int,
-    kind: str,
-    shards: str,
-    at_ms: int,
-    ddl: str | None = None,
+    tables: FeedTables, number: int, kind: str, shards: str, at_ms: int, ddl: str | None = None
 ) -> None:
     """
     Record an event that is not about a row, in some shards.
 
     :param shards: SQL that gives them, as ``id``.
     """
-    before = event_numbers(connection).get(tables.info.name, 0)
+    before = event_numbers(tables.connection).get(tables.info.name, 0)
     more = ", changefeed_ddl" if ddl is not None else ""
-    connection.execute(
+    tables.execute(
         f"insert into {tables.table} "
         f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{more}) "
         f"select ?, id, ?, ?{', ?' if more else ''} from ({shards}) order by id",
         (number, kind, at_ms, *([ddl] if more else [])),
     )
-    _queue(connection, tables, before)
+    _queue(tables, before)
 
 
 def record_ddl(
-    connection: sqlite3.Connection,
     tables: FeedTables,
     before: StoredCapture,
     after: StoredCapture,
@@ -194,7 +185,7 @@ def record_ddl(
         }
         text = json.dumps(ddl, ensure_ascii=False, separators=(",", ":"))
         shards = _shards_with_events(tables, shard_sql(after.spec.tables[number].shard))
-        _record_everywhere(connection, tables, number, DDL, shards, at_ms, text)
+        _record_everywhere(tables, number, DDL, shards, at_ms, text)
 
 
 def _facts(table: StoredTable) -> tuple[object, ...]:
@@ -203,23 +194,23 @@ def _facts(table: StoredTable) -> tuple[object, ...]:
     return own, table.key_columns
 
 
-def _queue(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:
+def _queue(tables: FeedTables, before: int) -> None:
     """
     Queue recorded events for ordering, as one transaction.
 
     :param before: the last event that is queued already.
     """
     name = tables.info.name
-    _check_shards(connection, tables, before)
-    connection.execute(
+    _check_shards(tables, before)
+    tables.execute(
         f"insert into {tables.outbox} (order_sequence, shard_id, time_hint) "
         "select changefeed_event, changefeed_shard, changefeed_at "
         f"from {tables.table} where changefeed_event > ? order by changefeed_event",
         (before,),
     )
-    last = event_numbers(connection).get(name, 0)
+    last = event_numbers(tables.connection).get(name, 0)
     if last > before:
-        number_range(connection, name, before + 1, last, next_number(connection))
+        number_range(tables.connection, name, before + 1, last, next_number(tables.connection))
 
 
 def _is_computed(shard: str) -> bool:
@@ -234,9 +225,9 @@ def _shards_with_events(tables: FeedTables, shard: str) -> str:
     return f"select shard_id as id from {tables.state} union select id from ({tables.waiting_shards})"
 
 
-def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: int) -> None:
+def _check_shards(tables: FeedTables, before: int) -> None:
     kind = tables.info.shard_key_type
-    (wrong,) = connection.execute(
+    (wrong,) = tables.execute(
         f"select count(*) from {tables.table} "
         f"where changefeed_event > ? and not ({shard_check(kind, 'changefeed_shard')})",
         (before,),
@@ -249,9 +240,7 @@ def _check_shards(connection: sqlite3.Connection, tables: FeedTables, before: in
         )
 
 
-def begin_recording(
-    connection: sqlite3.Connection, tables: FeedTables, numbers: Sequence[int], now_ms: int, by: str
-) -> None:
+def begin_recording(tables: FeedTables, numbers: Sequence[int], now_ms: int, by: str) -> None:
     """
     Begin to record all rows of tables, in the current transaction; what has begun of them begins again.
 
@@ -263,14 +252,14 @@ def begin_recording(
     feed, now = tables.info.name, from_milliseconds(now_ms)
     for number in numbers:
         table = tables.capture.tables[number].name
-        for other in CLAIMS.find(connection, {"capture": feed, "table_name": table}):
+        for other in CLAIMS.find(tables.connection, {"capture": feed, "table_name": table}):
             if other.path != INTO_FEED and other.expires_at > now:
                 raise held_snapshot(other)
-            forget(connection, claim_key(feed, table, other.token))
+            forget(tables.connection, claim_key(feed, table, other.token))
         expires = now + timedelta(seconds=PROTECTED)
         claim = SnapshotClaim(feed, table, secrets.token_hex(16), INTO_FEED, now, by, expires)
-        CLAIMS.add(connection, as_row(claim, CLAIM))
-        record_reset(connection, tables, number, now_ms)
+        CLAIMS.add(tables.connection, as_row(claim, CLAIM))
+        record_reset(tables, number, now_ms)
 
 
 def recordings(connection: sqlite3.Connection, feed: str) -> list[SnapshotClaim]:
@@ -314,11 +303,11 @@ def _record_some(connection: sqlite3.Connection, database: SqliteDatabase, feed:
     renew(connection, mine, from_milliseconds(now_ms) + timedelta(seconds=PROTECTED))
     after = next(iter(MARKS.find(connection, mine)), None)
     if after == _END:
-        record_ready(connection, tables, number, now_ms)
+        record_ready(tables, number, now_ms)
         forget(connection, mine)
         return True
     upto = key_behind(connection, feed, table, after, rows) if table.key_columns else None
-    record_range(connection, tables, number, KeyRange(after, upto), now_ms)
+    record_range(tables, number, KeyRange(after, upto), now_ms)
     # The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.
     move_to(connection, mine, _END if upto is None else upto)
     return True

@@ -76,7 +76,7 @@ class SqliteSnapshots:
         load_capture(connection, feed)
         tables = load_feed(connection, feed)
         is_adbc = self.bulk_reader == "adbc"
-        return table_query(connection, tables, table, range_, where, cuts_fractions=not is_adbc)
+        return table_query(tables, table, range_, where, cuts_fractions=not is_adbc)
 
     def begin_snapshot(
         self,

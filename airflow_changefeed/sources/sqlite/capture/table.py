@@ -127,13 +127,7 @@ class TableQuery(Query):
 
 
 def table_query(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    table: str,
-    range_: KeyRange,
-    where: str = "",
-    *,
-    cuts_fractions: bool,
+    tables: FeedTables, table: str, range_: KeyRange, where: str = "", *, cuts_fractions: bool
 ) -> TableQuery:
     """
     Return the statement that reads a range.
@@ -158,7 +152,7 @@ def table_query(
         range=range_,
         cuts_fractions=cuts_fractions,
     )
-    problems = _problems(connection, query)
+    problems = _problems(tables.connection, query)
     if problems:
         raise FeedSetupError(
             f"table {table!r} of capture {capture.name!r} cannot be read: {'; '.join(problems)}",

@@ -8,8 +8,6 @@ event, and correcting the value changes nothing that was exported (ADR 0007).
 
 from __future__ import annotations
 
-import sqlite3
-
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError
@@ -23,9 +21,7 @@ _IS_UTF8 = "changefeed_is_utf8"
 _PLACEHOLDERS = {Storage.TEXT: "'...'", Storage.BLOB: "x'...'"}
 
 
-def unexportable_error(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, range_: UlidRange
-) -> ColumnTypeError | None:
+def unexportable_error(tables: FeedTables, shard: Shard, range_: UlidRange) -> ColumnTypeError | None:
     """
     Return the error that names the first value of a range that no export can represent, with the statement
     that corrects it: to correct the captured table does not correct what was recorded.
@@ -35,13 +31,13 @@ def unexportable_error(
     capture = tables.capture
     if capture is None:
         return None
-    connection.create_function(_IS_UTF8, 1, _is_utf8, deterministic=True)
+    tables.connection.create_function(_IS_UTF8, 1, _is_utf8, deterministic=True)
     conditions = {
         (image, field): unexportable_condition(field, f"e.{quote(f'{image}_{field.name}')}", _IS_UTF8)
         for image in (OLD, NEW)
         for field in capture.fields
     }
-    row = connection.execute(
+    row = tables.execute(
         f"select e.changefeed_event, e.changefeed_table, f.ulid from {tables.feed} as f "
         f"join {tables.table} as e on e.changefeed_event = f.changefeed_event "
         f"where f.{tables.shard_condition} and f.ulid > ? and f.ulid <= ? "
@@ -54,7 +50,7 @@ def unexportable_error(
     image, field, kind = next(
         (image, field, kind)
         for (image, field), condition in conditions.items()
-        for (kind,) in connection.execute(
+        for (kind,) in tables.execute(
             f"select typeof({quote(f'{image}_{field.name}')}) from {tables.table} as e "
             f"where changefeed_event = ? and {condition}",
             (event,),

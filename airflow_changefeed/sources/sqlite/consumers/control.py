@@ -50,7 +50,7 @@ class SqliteConsumers(SqliteCursors):
             for shard in sorted(starts, key=shard_text):
                 after = starts[shard]
                 check_shard(shard, tables.info.shard_key_type)
-                check_beyond(connection, tables, shard, after)
+                check_beyond(tables, shard, after)
                 remember(
                     connection, None, self.insert_cursor(connection, consumer, feed, shard, after, by), None
                 )

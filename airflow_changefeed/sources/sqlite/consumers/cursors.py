@@ -58,12 +58,11 @@ class SqliteCursors:
     ) -> list[CursorRow]:
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            self.begin_on(connection, tables, consumer, starts, by=by, why=why, began=began)
+            self.begin_on(tables, consumer, starts, by=by, why=why, began=began)
             return CURSORS.find(connection, {"feed": feed, "consumer": consumer})
 
     def begin_on(
         self,
-        connection: sqlite3.Connection,
         tables: FeedTables,
         consumer: str,
         starts: Mapping[Shard, Ulid],
@@ -75,26 +74,26 @@ class SqliteCursors:
         """Ensure that an export has rows, in a write transaction."""
         check_consumer(consumer)
         feed = tables.info.name
-        if SETTINGS.find(connection, {"feed": feed, "consumer": consumer}):
+        if SETTINGS.find(tables.connection, {"feed": feed, "consumer": consumer}):
             raise ConsumerSetupError(
                 f"consumer {consumer!r} of feed {feed!r} already exists and is not an export. Nothing was "
                 "changed; choose another name for the export",
                 consumer=consumer,
                 feed=feed,
             )
-        known = rows_by_shard(connection, consumer, feed)
+        known = rows_by_shard(tables.connection, consumer, feed)
         for shard in sorted(starts, key=shard_text):
             check_shard(shard, tables.info.shard_key_type)
             after, row = starts[shard], known.get(shard)
             if row is None or after > row.ulid:
                 # One that begins in the future would pass over all that comes until then.
-                check_beyond(connection, tables, shard, after)
+                check_beyond(tables, shard, after)
             if row is None:
-                now = self.insert_cursor(connection, consumer, feed, shard, after, by, began)
-                remember(connection, None, now, why)
+                now = self.insert_cursor(tables.connection, consumer, feed, shard, after, by, began)
+                remember(tables.connection, None, now, why)
             elif (frontier := row.frontier.begin_at(after)) != row.frontier:
                 move = CursorMove(shard, frontier, row.resource_version, row.fencing_token)
-                self._update(connection, row, move, min(row.ack, after), by, why)
+                self._update(tables.connection, row, move, min(row.ack, after), by, why)
 
     def insert_cursor(
         self,
@@ -161,10 +160,10 @@ class SqliteCursors:
                     remedy = ". Acquire the lease again"
                     raise refusal(row, move.expected_version, move.fencing_token, remedy, now)
                 furthest = frontier.ahead[-1].upto if frontier.ahead else frontier.upto
-                check_beyond(connection, tables, move.shard, max(furthest, move.ack or Ulid.MIN))
+                check_beyond(tables, move.shard, max(furthest, move.ack or Ulid.MIN))
                 if move.is_rewind:
                     upto = min(frontier.upto, move.ack or frontier.upto)
-                    check_purged(connection, tables, move.shard, upto)
+                    check_purged(tables, move.shard, upto)
             return CURSORS.find(connection, {"feed": feed, "consumer": consumer})
 
     def history(

@@ -86,7 +86,7 @@ class _Request:
             if shard not in begun:
                 # A shard refuses a cursor beyond its high-water time; all its later events are after its head
                 # anyway.
-                _, highest = shard_bounds(self.connection, tables, shard)
+                _, highest = shard_bounds(tables, shard)
                 after = min(info.begin, highest)
                 source.insert_cursor(self.connection, self.consumer, self.feed, shard, after, self.holder)
 

@@ -167,7 +167,7 @@ class SqliteConsumerSession:
         )
         if not moved:
             raise refusal(row, step.expected_version, step.fencing_token, "; register again")
-        check_beyond(connection, tables, step.shard, upto)
+        check_beyond(tables, step.shard, upto)
         if step.parked is not None:
             park(connection, key, step.parked, now, by=holder)
         if step.dead_letter is not None:

@@ -38,7 +38,7 @@ class SqliteInspect:
                 return Examination.of([*faults, _not_installed(self.database.path)], facts)
             faults += _differences(found, _installed(), "the file")
             for tables in load_feeds(connection, feed):
-                faults += self._feed(connection, tables, found, limits)
+                faults += self._feed(tables, found, limits)
         return Examination.of(faults, facts)
 
     def _file(self, connection: sqlite3.Connection, mode: str) -> list[Fault]:
@@ -78,13 +78,7 @@ class SqliteInspect:
             )
         return faults
 
-    def _feed(
-        self,
-        connection: sqlite3.Connection,
-        tables: FeedTables,
-        found: dict[str, str],
-        limits: Limits,
-    ) -> list[Fault]:
+    def _feed(self, tables: FeedTables, found: dict[str, str], limits: Limits) -> list[Fault]:
         where = f"feed {tables.info.name}"
         if not tables.keys:
             remedy = "Restore the table under its name, or drop the feed (drop_feed)"
@@ -94,11 +88,11 @@ class SqliteInspect:
         faults = _differences(found, _expected(tables), where)
         if f"changefeed.outbox:{tables.info.name}" in found:
             now = self.database.now_ms()
-            for shard, hint in _first_hints(connection, tables):
+            for shard, hint in _first_hints(tables):
                 text, age = format_time(from_milliseconds(hint)), (now - hint) / 1000
                 faults += old_outbox(tables.info.name, shard_text(shard), text, age, limits)
         if tables.capture is not None:
-            faults += _capture(connection, tables.capture)
+            faults += _capture(tables.connection, tables.capture)
         return faults
 
 
@@ -214,11 +208,11 @@ def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fau
     ]
 
 
-def _first_hints(connection: sqlite3.Connection, tables: FeedTables) -> list[tuple[Shard, int]]:
+def _first_hints(tables: FeedTables) -> list[tuple[Shard, int]]:
     """Return the time hint, in milliseconds, of the first row that waits in each shard."""
     hints = []
-    for value in waiting_shards(connection, tables):
-        row = connection.execute(
+    for value in waiting_shards(tables):
+        row = tables.execute(
             f"select {HINT_MS} from {tables.outbox} where shard_id = ? order by order_sequence limit 1",
             (value,),
         ).fetchone()

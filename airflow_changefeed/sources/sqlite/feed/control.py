@@ -32,7 +32,7 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     acknowledged,
     forget_acknowledged,
 )
-from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_again, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import (
     count_pieces,
     load_high_water,
@@ -60,15 +60,15 @@ class SqliteControl:
     def drain(self, feed: str) -> dict[Shard, int]:
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
-            return self._drain(connection, tables)
+            return self._drain(tables)
 
-    def _drain(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
+    def _drain(self, tables: FeedTables) -> dict[Shard, int]:
         if tables.capture is not None:
-            return self._drain_captured(connection, tables)
+            return self._drain_captured(tables)
         drained: Counter[Shard] = Counter()
-        waiting = deque(tables.from_sql(value) for value in waiting_shards(connection, tables))
+        waiting = deque(tables.from_sql(value) for value in waiting_shards(tables))
         while waiting:
-            drained.update(self.drain_page(connection, tables.info.name, waiting))
+            drained.update(self.drain_page(tables.connection, tables.info.name, waiting))
         return dict(drained)
 
     def drain_page(self, connection: sqlite3.Connection, feed: str, waiting: deque[Shard]) -> Counter[Shard]:
@@ -85,111 +85,107 @@ class SqliteControl:
             tables = load_feed(connection, feed)
             while waiting and room and len(moved) < DRAIN_SHARDS:
                 shard = waiting[0]
-                if rows := self._move(connection, tables, shard, room):
+                if rows := self._move(tables, shard, room):
                     moved[shard] = rows
                     room -= rows
                 if room:
                     waiting.popleft()
         return moved
 
-    def _drain_captured(self, connection: sqlite3.Connection, tables: FeedTables) -> dict[Shard, int]:
+    def _drain_captured(self, tables: FeedTables) -> dict[Shard, int]:
         """Order the events of a capture, all shards side by side."""
         drained: Counter[Any] = Counter()
         # Whether any row waits, not in which shard: without an index, that would scan all rows for each page.
-        while connection.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
-            with self.database.write(connection):
-                tables = load_feed(connection, tables.info.name)
-                moved = move_captured(connection, tables, self.database.now_ms(), DRAIN_ROWS)
+        while tables.execute(f"select exists (select 1 from {tables.outbox})").fetchone()[0]:
+            with self.database.write(tables.connection):
+                tables = load_again(tables)
+                moved = move_captured(tables, self.database.now_ms(), DRAIN_ROWS)
             drained.update(moved)
             if moved.total() < DRAIN_ROWS:
                 break
         return {tables.from_sql(value): rows for value, rows in sorted(drained.items())}
 
-    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+    def drain_some(self, tables: FeedTables, shard: Shard, rows: int) -> int:
         """
         Order rows of a shard's outbox in a transaction of their own.
 
         :param rows: at least; fewer only when the outbox has no more.
         :return: how many; 0 without taking the lock when none wait.
         """
-        if tables.is_serialized or not _waits(connection, tables, shard):
+        if tables.is_serialized or not _waits(tables, shard):
             return 0
-        with self.database.write(connection):
+        with self.database.write(tables.connection):
             # Again, as the feed may have been sealed, or emptied by another reader, before this one had the
             # lock.
-            return self._move(
-                connection, load_feed(connection, tables.info.name), shard, max(rows, DRAIN_ROWS)
-            )
+            return self._move(load_again(tables), shard, max(rows, DRAIN_ROWS))
 
-    def _move(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, limit: int) -> int:
+    def _move(self, tables: FeedTables, shard: Shard, limit: int) -> int:
         """Move rows from outbox to feed, in order, under the write lock."""
         now_ms = self.database.now_ms()
         if tables.capture is not None:
-            return move_captured(connection, tables, now_ms, limit).total()
+            return move_captured(tables, now_ms, limit).total()
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
-        rows = connection.execute(
+        rows = tables.execute(
             f"select order_sequence, {HINT_MS} from {tables.outbox} "
             "where shard_id = ? order by order_sequence limit ?",
             (value, limit),
         ).fetchall()
         if not rows:
             return 0
-        clock = load_high_water(connection, tables, value, now_ms)
-        connection.executemany(
+        clock = load_high_water(tables, value, now_ms)
+        tables.executemany(
             f"insert into {tables.feed} (shard_id, ulid, {keys}) "
             f"select ?, ?, {keys} from {tables.outbox} where order_sequence = ?",
             [(value, clock.give(hint).to_bytes(16, "big"), number) for number, hint in rows],
         )
-        connection.execute(
+        tables.execute(
             f"delete from {tables.outbox} where shard_id = ? and order_sequence <= ?", (value, rows[-1][0])
         )
-        store_high_water(connection, tables, value, clock)
+        store_high_water(tables, value, clock)
         return len(rows)
 
     def seal(self, feed: str, until: datetime) -> dict[Shard, Seal]:
         with self.database.connect() as connection:
-            return self.seal_on(connection, load_feed(connection, feed), until)
+            return self.seal_on(load_feed(connection, feed), until)
 
-    def seal_on(
-        self, connection: sqlite3.Connection, tables: FeedTables, until: datetime
-    ) -> dict[Shard, Seal]:
+    def seal_on(self, tables: FeedTables, until: datetime) -> dict[Shard, Seal]:
         """
-        Seal a feed on a connection.
+        Seal a feed.
 
         :param tables: as found a moment ago.
         """
         feed, until_ms = tables.info.name, to_milliseconds(until)
         self._check_past(feed, until, until_ms)
-        if tables.floor_ms >= until_ms or _is_long(connection, tables):
+        if tables.floor_ms >= until_ms or _is_long(tables):
             # Most of the outbox before the lock that all writers wait for.
-            self._drain(connection, tables)
-            tables = load_feed(connection, feed)
+            self._drain(tables)
+            tables = load_feed(tables.connection, feed)
         if tables.floor_ms < until_ms:
-            self._seal(connection, feed, until_ms)
-        return _seals(connection, tables, until_ms)
+            self._seal(tables.connection, feed, until_ms)
+        return _seals(tables, until_ms)
 
     def _seal(self, connection: sqlite3.Connection, feed: str, until_ms: int) -> None:
         with self.database.write(connection):
             tables = load_feed(connection, feed)
             if tables.capture is not None:
                 check_names(tables.capture)
-            open_gaps = find_gaps(connection, tables, self.database.now_ms())
+            open_gaps = find_gaps(tables, self.database.now_ms())
             if not open_gaps:
-                for value in waiting_shards(connection, tables):
-                    while self._move(connection, tables, tables.from_sql(value), DRAIN_ROWS) >= DRAIN_ROWS:
+                for value in waiting_shards(tables):
+                    while self._move(tables, tables.from_sql(value), DRAIN_ROWS) >= DRAIN_ROWS:
                         pass
                     if tables.capture is not None:
                         break  # all shards were ordered
-                self.raise_high_water(connection, tables, until_ms)
+                self.raise_high_water(tables, until_ms)
         if open_gaps:
             # After the transaction, which keeps what was found.
             raise gap_error(feed, open_gaps)
 
-    def raise_high_water(self, connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> None:
+    def raise_high_water(self, tables: FeedTables, until_ms: int) -> None:
         """Raise the high-water time of each shard, and the floor of future shards, under the write lock."""
-        connection.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
-        connection.execute(
+        tables.execute(f"update {tables.state} set time_ms = max(time_ms, ?)", (until_ms,))
+        tables.execute(
             'update "changefeed.registry" set floor_ms = max(floor_ms, ?) where feed = ?',
             (until_ms, tables.info.name),
         )
@@ -214,44 +210,34 @@ class SqliteControl:
         with self.database.connect() as connection:
             tables = load_feed(connection, feed)
             shards = [row[0] for row in connection.execute(f"select shard_id from {tables.state} order by 1")]
-            return [self._purge(connection, tables, value, wanted, batch_rows, dry_run) for value in shards]
+            return [self._purge(tables, value, wanted, batch_rows, dry_run) for value in shards]
 
-    def _purge(
-        self,
-        connection: sqlite3.Connection,
-        tables: FeedTables,
-        value: Any,
-        wanted: Ulid,
-        batch: int,
-        dry_run: bool,
-    ) -> Purged:
+    def _purge(self, tables: FeedTables, value: Any, wanted: Ulid, batch: int, dry_run: bool) -> Purged:
         shard = tables.from_sql(value)
-        with self.database.snapshot(connection) if dry_run else self.database.write(connection):
+        with self.database.snapshot(tables.connection) if dry_run else self.database.write(tables.connection):
             now_ms = self.database.now_ms()
-            found = _purge_bound(connection, load_feed(connection, tables.info.name), shard, wanted, now_ms)
+            found = _purge_bound(load_again(tables), shard, wanted, now_ms)
             bound = found.upto
             if dry_run:
-                return replace(found, rows=_count_upto(connection, tables, value, bound))
+                return replace(found, rows=_count_upto(tables, value, bound))
             # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
             # one (R12).
-            connection.execute(
+            tables.execute(
                 f"update {tables.state} set purged_upto = ? where shard_id = ? and purged_upto < ?",
                 (bound.bytes, value, bound.bytes),
             )
-            forget_acknowledged(connection, tables.info.name, shard, bound)
-        return replace(found, rows=self._delete_upto(connection, tables, value, bound, batch))
+            forget_acknowledged(tables.connection, tables.info.name, shard, bound)
+        return replace(found, rows=self._delete_upto(tables, value, bound, batch))
 
-    def _delete_upto(
-        self, connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid, batch: int
-    ) -> int:
+    def _delete_upto(self, tables: FeedTables, value: Any, bound: Ulid, batch: int) -> int:
         if tables.is_serialized:
             return 0
         removed = 0
         while True:
-            with self.database.write(connection):
+            with self.database.write(tables.connection):
                 if tables.capture is not None:
-                    purge_captured(connection, tables, value, bound.bytes, batch)
-                rows = connection.execute(
+                    purge_captured(tables, value, bound.bytes, batch)
+                rows = tables.execute(
                     f"delete from {tables.feed} where shard_id = ?1 and ulid <= coalesce(("
                     f"select ulid from {tables.feed} where shard_id = ?1 and ulid <= ?2 order by ulid "
                     "limit 1 offset ?3), ?2)",
@@ -281,30 +267,30 @@ def draw_attempt(connection: sqlite3.Connection, feed: str, above: int) -> int:
     return int(drawn[0])
 
 
-def _waits(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> bool:
-    (found,) = connection.execute(
+def _waits(tables: FeedTables, shard: Shard) -> bool:
+    (found,) = tables.execute(
         f"select exists (select 1 from {tables.outbox} where shard_id = ?)", (tables.to_sql(shard),)
     ).fetchone()
     return bool(found)
 
 
-def waiting_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[Any]:
+def waiting_shards(tables: FeedTables) -> list[Any]:
     """Return the shards that have rows in the outbox, as SQLite holds them."""
-    rows: Iterable[tuple[Any]] = connection.execute(tables.waiting_shards)
+    rows: Iterable[tuple[Any]] = tables.execute(tables.waiting_shards)
     return [value for (value,) in rows]
 
 
-def _is_long(connection: sqlite3.Connection, tables: FeedTables) -> bool:
+def _is_long(tables: FeedTables) -> bool:
     """Whether more rows wait in the outbox than may be ordered while all writers wait."""
     if tables.is_serialized:
         return False
     sql = f"select 1 from {tables.outbox} limit 1 offset {DRAIN_SHARDS}"
-    return connection.execute(sql).fetchone() is not None
+    return tables.execute(sql).fetchone() is not None
 
 
-def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) -> dict[Shard, Seal]:
+def _seals(tables: FeedTables, until_ms: int) -> dict[Shard, Seal]:
     until = from_milliseconds(max(until_ms, tables.floor_ms))
-    rows = connection.execute(
+    rows = tables.execute(
         f"select shard_id, (select max({tables.ulid}) from {tables.feed} "
         f"where {tables.condition_of(f'{KNOWN}.shard_id')} and {tables.ulid} < ?) "
         f"from {tables.state} as {KNOWN} order by 1",
@@ -314,15 +300,13 @@ def _seals(connection: sqlite3.Connection, tables: FeedTables, until_ms: int) ->
     return {shard: Seal(shard, until, head) for shard, head in heads}
 
 
-def _purge_bound(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int
-) -> Purged:
+def _purge_bound(tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int) -> Purged:
     """
     Return up to where a purge may go: what was asked, what is sealed, and what every consumer acknowledged
     and no snapshot needs, or is older than may be held for them. Where nobody has acknowledged an event
     before the implied beginning of an export, the purge stops before it.
     """
-    purged, _ = shard_bounds(connection, tables, shard)
+    purged, _ = shard_bounds(tables, shard)
     # A consumer without a row for this shard has not yet seen it, and needs all of it; one of events all from
     # where its later shards begin.
     settings = 'from "changefeed.consumer_settings" where feed = ?1'
@@ -330,13 +314,13 @@ def _purge_bound(
         'select distinct consumer, zeroblob(16) as begin from "changefeed.consumer" where feed = ?1 '
         f"and consumer not in (select consumer {settings}) union all select consumer, begin_ulid {settings}"
     )
-    acks = connection.execute(
+    acks = tables.execute(
         "select coalesce(min(ack), x'ffffffffffffffffffffffffffffffff') from (select coalesce(("
         'select ack from "changefeed.consumer" c where c.feed = ?1 and c.consumer = k.consumer '
         f"and c.shard = ?2), k.begin) as ack from ({consumers}) k)",
         (tables.info.name, str(shard)),
     ).fetchone()
-    begins = connection.execute(
+    begins = tables.execute(
         'select begin_ms from "changefeed.snapshot" where capture = ? and expires_ms > ?',
         (tables.info.name, now_ms),
     )
@@ -346,36 +330,36 @@ def _purge_bound(
     released = min(bound, tables.info.held_since(from_milliseconds(now_ms)))
     if released > kept:
         # To the last event that goes, so that a consumer that has read everything does not count as lost.
-        kept = max(kept, _last_event(connection, tables, shard, released))
+        kept = max(kept, _last_event(tables, shard, released))
     kept = max(purged, kept)
-    rows = CURSORS.find(connection, {"feed": tables.info.name, "shard": shard})
+    rows = CURSORS.find(tables.connection, {"feed": tables.info.name, "shard": shard})
     starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
     known = [
-        *acknowledged(connection, tables.info.name, shard),
+        *acknowledged(tables.connection, tables.info.name, shard),
         *(one for row in rows for one in row.acknowledged),
     ]
     after, before = max(purged, released), min(kept, max(starts.values(), default=Ulid.MIN))
     pieces = uncovered(UlidRange(after, before), known) if after < before else []
-    _, first = count_pieces(connection, tables, shard, pieces, 1)
+    _, first = count_pieces(tables, shard, pieces, 1)
     if first is None:
         return Purged(shard, 0, kept)
     holders = sorted(consumer for consumer, start in starts.items() if start >= first)
     # To the last event that goes: the window of the first one that stays may begin before it.
-    last = _last_event(connection, tables, shard, first.previous())
+    last = _last_event(tables, shard, first.previous())
     return Purged(shard, 0, max(purged, last), first, tuple(holders))
 
 
-def _last_event(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, upto: Ulid) -> Ulid:
+def _last_event(tables: FeedTables, shard: Shard, upto: Ulid) -> Ulid:
     """Return the last event of a shard up to a place; ``Ulid.MIN`` if there is none."""
-    (last,) = connection.execute(
+    (last,) = tables.execute(
         f"select max({tables.ulid}) from {tables.feed} where {tables.shard_condition} and {tables.ulid} <= ?",
         (tables.to_sql(shard), upto.bytes),
     ).fetchone()
     return Ulid.MIN if last is None else Ulid.of_bytes(last)
 
 
-def _count_upto(connection: sqlite3.Connection, tables: FeedTables, value: Any, bound: Ulid) -> int:
+def _count_upto(tables: FeedTables, value: Any, bound: Ulid) -> int:
     if tables.is_serialized:
         return 0
     sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
-    return int(connection.execute(sql, (value, bound.bytes)).fetchone()[0])
+    return int(tables.execute(sql, (value, bound.bytes)).fetchone()[0])

@@ -37,7 +37,7 @@ class SqliteHistory:
         timed = [(to_milliseconds(time), tuple(key)) for time, key in events]
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            problems = _problems(connection, tables, shard, timed)
+            problems = _problems(tables, shard, timed)
             if problems:
                 raise HistoryError(
                     f"feed {feed!r} shard {shard_text(shard)} cannot take this history: "
@@ -46,7 +46,7 @@ class SqliteHistory:
                     shard=shard,
                     problems=problems,
                 )
-            given = _insert(connection, tables, shard, timed)
+            given = _insert(tables, shard, timed)
             return self._mark(connection, feed, shard, given, reason)
 
     def _mark(
@@ -57,21 +57,19 @@ class SqliteHistory:
         return STALE.add(connection, {"feed": feed, "shard": shard, **range_, **when})
 
 
-def _insert(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]
-) -> list[Ulid]:
+def _insert(tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]) -> list[Ulid]:
     value = tables.to_sql(shard)
     keys = ", ".join(tables.keys)
     marks = ", ".join("?" * (2 + len(tables.keys)))
     given = []
     for ms, key in timed:
-        ulid = _after_those_of(connection, tables, value, ms)
-        connection.execute(
+        ulid = _after_those_of(tables, value, ms)
+        tables.execute(
             f"insert into {tables.feed} (shard_id, ulid, {keys}) values ({marks})", (value, ulid.bytes, *key)
         )
         given.append(ulid)
     # A shard first used by history must get a state row, with its high-water time at the feed's floor (R7).
-    connection.execute(
+    tables.execute(
         f"insert into {tables.state} (shard_id, time_ms, ulid) values (?, ?, zeroblob(16)) "
         "on conflict do nothing",
         (value, tables.floor_ms),
@@ -79,19 +77,17 @@ def _insert(
     return given
 
 
-def _after_those_of(connection: sqlite3.Connection, tables: FeedTables, value: Any, ms: int) -> Ulid:
+def _after_those_of(tables: FeedTables, value: Any, ms: int) -> Ulid:
     """Return a ULID of a time, above all that the feed has of that time."""
     low, high = Ulid.floor_milliseconds(ms), Ulid.floor_milliseconds(ms + 1)
-    (last,) = connection.execute(
+    (last,) = tables.execute(
         f"select max(ulid) from {tables.feed} where shard_id = ? and ulid >= ? and ulid < ?",
         (value, low.bytes, high.bytes),
     ).fetchone()
     return Ulid.of_bytes(last).next() if last is not None else Ulid.of_int(int(low) | random_80_bits())
 
 
-def _problems(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]
-) -> list[str]:
+def _problems(tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]) -> list[str]:
     """Return every problem of the history, before anything is written."""
     if tables.is_serialized:
         return [
@@ -102,7 +98,7 @@ def _problems(
     if not timed:
         return ["there are no events"]
     tables.to_sql(shard)
-    purged, _ = shard_bounds(connection, tables, shard)
+    purged, _ = shard_bounds(tables, shard)
     problems = []
     late = [ms for ms, _ in timed if ms >= tables.floor_ms]
     if late:
@@ -114,38 +110,34 @@ def _problems(
     # Nothing was purged up to the lowest of all ULIDs, which is that of 1970 as well.
     if purged > Ulid.MIN and any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
         problems.append(f"events up to {purged} were purged")
-    problems += _key_problems(connection, tables, [key for _, key in timed])
+    problems += _key_problems(tables, [key for _, key in timed])
     return problems
 
 
-def _key_problems(
-    connection: sqlite3.Connection, tables: FeedTables, keys: list[tuple[Any, ...]]
-) -> list[str]:
+def _key_problems(tables: FeedTables, keys: list[tuple[Any, ...]]) -> list[str]:
     if any(len(key) != len(tables.keys) for key in keys):
         return [f"each key needs {counted(len(tables.keys), 'value')} ({', '.join(tables.keys)})"]
     names = ", ".join(tables.keys)
     marks = ", ".join("?" * len(tables.keys))
-    connection.execute(f"create temp table history as select {names} from {tables.table} where false")
+    tables.execute(f"create temp table history as select {names} from {tables.table} where false")
     try:
         try:
-            connection.executemany(f"insert into temp.history values ({marks})", keys)
+            tables.executemany(f"insert into temp.history values ({marks})", keys)
         except _UNSTORABLE as error:
             return [f"a key holds a value that SQLite cannot store ({error})"]
         same = " and ".join(f"h.{key} = t.{key}" for key in tables.keys)
         problems = []
         # Compared as they are stored: the column's type may make one value of '1' and 1.
-        (different,) = connection.execute(
-            "select count(*) from (select distinct * from temp.history)"
-        ).fetchone()
+        (different,) = tables.execute("select count(*) from (select distinct * from temp.history)").fetchone()
         if different < len(keys):
             problems.append("a key occurs twice")
         for found, place in ((tables.feed, "the feed"), (tables.outbox, "the outbox")):
-            (rows,) = connection.execute(
+            (rows,) = tables.execute(
                 f"select count(*) from temp.history h join {found} t on {same}"
             ).fetchone()
             if rows:
                 problems.append(f"{rows} of the keys are in {place} already")
-        (there,) = connection.execute(
+        (there,) = tables.execute(
             f"select count(*) from temp.history h join {tables.table} t on {same}"
         ).fetchone()
         if there < len(keys):
@@ -155,4 +147,4 @@ def _key_problems(
         return problems
     finally:
         # A full disk has rolled back.
-        connection.execute("drop table if exists temp.history")
+        tables.execute("drop table if exists temp.history")

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 from airflow_changefeed.core.feed import (
     FOREVER,
@@ -83,14 +84,24 @@ class FeedTables:
     :param capture: whose events these are; None where a user writes them.
     :param fingerprint: of the columns at the resource version; None until a new feed has one.
     :param database: identity of the file.
+    :param connection: on which it was found.
     """
 
+    connection: sqlite3.Connection = field(repr=False, compare=False)
     info: FeedInfo
     floor_ms: int
     tolerance_ms: int
     capture: StoredCapture | None = None
     fingerprint: str | None = None
     database: str = ""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self.connection.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any]) -> None:
+        """Run a statement for each of many parameters."""
+        self.connection.executemany(sql, parameters)
 
     @property
     def table(self) -> str:
@@ -256,10 +267,10 @@ def load_feeds(connection: sqlite3.Connection, feed: str | None = None) -> list[
     captures = {}
     if any(row["has_capture"] for row in rows):
         captures = {capture.name: capture for capture in load_captures(connection, feed)}
-    return [_tables(row, captures.get(row["feed"])) for row in rows]
+    return [_tables(connection, row, captures.get(row["feed"])) for row in rows]
 
 
-def _tables(row: Row, capture: StoredCapture | None) -> FeedTables:
+def _tables(connection: sqlite3.Connection, row: Row, capture: StoredCapture | None) -> FeedTables:
     columns = [(Column(name, declared), place) for name, declared, place in json.loads(row["columns"])]
     info = FeedInfo(
         row["feed"],
@@ -272,7 +283,8 @@ def _tables(row: Row, capture: StoredCapture | None) -> FeedTables:
         timedelta(milliseconds=row["tolerance"]),
         FOREVER if row["max_hold"] < 0 else timedelta(milliseconds=row["max_hold"]),
     )
-    return FeedTables(info, row["floor"], row["tolerance"], capture, row["fingerprint"], row["database"])
+    found = (row["floor"], row["tolerance"], capture, row["fingerprint"], row["database"])
+    return FeedTables(connection, info, *found)
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:
@@ -291,6 +303,11 @@ def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = Tru
     names = 'select feed from "changefeed.registry" order by feed'
     known = [name for (name,) in connection.execute(names)] if is_installed(connection) else []
     raise no_feed(feed, known, users_tables(connection))
+
+
+def load_again(tables: FeedTables) -> FeedTables:
+    """Return a feed as it is now; others may have changed it until the caller had the writers' lock."""
+    return load_feed(tables.connection, tables.info.name)
 
 
 def check_whole(tables: FeedTables) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -63,7 +62,6 @@ class SqliteOverview:
                 open_gaps = gaps(connection, is_open=True) if has_captures else []
                 return [
                     self._overview(
-                        connection,
                         tables,
                         tuple(consumers.get(tables.info.name, ())),
                         None
@@ -78,7 +76,6 @@ class SqliteOverview:
 
     def _overview(
         self,
-        connection: sqlite3.Connection,
         tables: FeedTables,
         consumers: tuple[ConsumerInfo, ...],
         open_gaps: tuple[CaptureGap, ...] | None,
@@ -90,11 +87,11 @@ class SqliteOverview:
         try:
             check_whole(tables)
             with self.database.named_errors():
-                (count,) = connection.execute(
+                (count,) = tables.execute(
                     f"with {tables.known_shards} select count(*) from {KNOWN}"
                 ).fetchone()
-                found = _statuses(connection, tables, first_shard, shards)
-                positions = _positions(connection, tables, [status for status, *_ in found])
+                found = _statuses(tables, first_shard, shards)
+                positions = _positions(tables, [status for status, *_ in found])
         except FeedSetupError as problem:
             return replace(unread, problem=problem)
         overviews = (
@@ -105,7 +102,7 @@ class SqliteOverview:
 
 
 def _statuses(
-    connection: sqlite3.Connection, tables: FeedTables, first_shard: int, shards: int
+    tables: FeedTables, first_shard: int, shards: int
 ) -> list[tuple[ShardStatus, int, datetime | None]]:
     """Return the states of the shards of a page, how many rows wait in each, and since when."""
     more, waiting, since = "", "0", "null"
@@ -121,7 +118,7 @@ def _statuses(
         waiting = f"(select count(*) from (select 1 {own} limit ?3))"
         since = f"(select {HINT_MS} {own} order by order_sequence limit 1)"
     rows = records(
-        connection,
+        tables.connection,
         f"with {tables.known_shards}{more}, {_PAGE} as "
         f"(select * from {KNOWN} order by id limit ?2 offset ?1) "
         "select id, max(time_ms, ?4) as time, purged_upto, has_outbox, nullif(?4, 0) as sealed_until, "
@@ -135,14 +132,12 @@ def _statuses(
     ]
 
 
-def _positions(
-    connection: sqlite3.Connection, tables: FeedTables, shards: Sequence[ShardStatus]
-) -> dict[Shard, list[ConsumerPosition]]:
+def _positions(tables: FeedTables, shards: Sequence[ShardStatus]) -> dict[Shard, list[ConsumerPosition]]:
     """Return the positions of all consumers in the shards of a page, and how many events are around them."""
     shard = "c.shard" if tables.info.shard_key_type == "uniqueidentifier" else "cast(c.shard as integer)"
     beyond = f"from {tables.feed} as e where {tables.condition_of(shard)} and e.{tables.ulid} > c.ulid"
     rows = records(
-        connection,
+        tables.connection,
         f"select c.*, (select count(*) from (select 1 {beyond} limit ?3)) as behind, "
         f"(select e.{tables.ulid} {beyond} order by 1 limit 1) as next_event "
         'from "changefeed.consumer" as c '
@@ -154,7 +149,7 @@ def _positions(
     for record in rows:
         row = cursor_row(record)
         pieces = row.before_beginning(purged[row.shard])
-        before = count_pieces(connection, tables, row.shard, pieces, COUNTED)
+        before = count_pieces(tables, row.shard, pieces, COUNTED)
         position = ConsumerPosition(row, record["behind"], as_ulid(record["next_event"]), *before)
         found.setdefault(row.shard, []).append(position)
     return found

@@ -52,7 +52,7 @@ def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[
 def _query(
     connection: sqlite3.Connection, database: SqliteDatabase, feed: str, consumers: Sequence[str]
 ) -> tuple[FeedTables, list[Row]]:
-    tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(feed), None))
+    tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(connection, feed), None))
     values = {
         "feed": tables.info.name,
         "kind": tables.info.kind.value,
@@ -95,9 +95,9 @@ def _read(
     return list(shards.values()), cursors
 
 
-def _with_outbox(feed: str) -> FeedTables:
+def _with_outbox(connection: sqlite3.Connection, feed: str) -> FeedTables:
     """Return the tables of a feed with an outbox, with all that is known except what a poll does not need."""
-    return FeedTables(FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
+    return FeedTables(connection, FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
 
 
 def poll_sql(tables: FeedTables) -> str:

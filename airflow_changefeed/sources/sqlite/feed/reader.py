@@ -75,7 +75,7 @@ class SqliteReader:
     def shards(self, feed: str) -> list[ShardStatus]:
         with self.database.connect() as connection, self.database.snapshot(connection):
             tables = load_feed(connection, feed)
-            return known_shards(connection, tables)
+            return known_shards(tables)
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         check_consumer(consumer)
@@ -92,25 +92,23 @@ class SqliteReader:
             # Of a key that is not UTF-8, too: its event can be passed.
             connection.text_factory = os.fsdecode
             # The feed first: most reads find something there and take no lock.
-            while not (events := self._page(connection, tables, shard, after, page_size)):
-                if not self.drain_some(connection, tables, shard, page_size):
+            while not (events := self._page(tables, shard, after, page_size)):
+                if not self.drain_some(tables, shard, page_size):
                     # Again, because another reader may have emptied the outbox since the feed was read.
-                    events = self._page(connection, tables, shard, after, page_size)
+                    events = self._page(tables, shard, after, page_size)
                     break
             return Page(shard, tuple(events))
 
-    def drain_some(self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, rows: int) -> int:
+    def drain_some(self, tables: FeedTables, shard: Shard, rows: int) -> int:
         """Order some rows of a shard's outbox; the part of the source that controls does it."""
         raise AttributeError("drain_some is implemented by the control mixin")
 
-    def _page(
-        self, connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid, page_size: int
-    ) -> list[Event]:
+    def _page(self, tables: FeedTables, shard: Shard, after: Ulid, page_size: int) -> list[Event]:
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
-        with self.database.snapshot(connection):
-            _check_cursor(connection, tables, shard, after)
-            rows = connection.execute(
+        with self.database.snapshot(tables.connection):
+            _check_cursor(tables, shard, after)
+            rows = tables.execute(
                 f"select {tables.ulid}, {keys} from {tables.feed} "
                 f"where {tables.shard_condition} and {tables.ulid} > ? order by {tables.ulid} limit ?",
                 (value, after.bytes, page_size),
@@ -119,7 +117,7 @@ class SqliteReader:
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
         with self.database.connect() as connection, self.database.snapshot(connection):
-            return count(connection, load_feed(connection, feed), shard, ranges)
+            return count(load_feed(connection, feed), shard, ranges)
 
     def schema(self, feed: str) -> pa.Schema:
         with self.database.connect() as connection:
@@ -143,7 +141,7 @@ class SqliteReader:
 
         def ask(connection: sqlite3.Connection) -> RangeQuery:
             tables = load_feed(connection, feed)
-            check_purged(connection, tables, shard, range_.after)
+            check_purged(tables, shard, range_.after)
             cuts_fractions = self.bulk_reader != "adbc"
             return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=cuts_fractions)
 
@@ -167,7 +165,7 @@ class SqliteReader:
                 yield from arrow.stream_sqlite3(connection, query, rows)
         except ColumnTypeError as error:
             with self.database.connect() as connection, self.database.snapshot(connection):
-                recorded = unexportable_error(connection, load_feed(connection, feed), shard, range_)
+                recorded = unexportable_error(load_feed(connection, feed), shard, range_)
             raise recorded or error from None
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
@@ -185,9 +183,7 @@ def feed_schema(tables: FeedTables) -> pa.Schema:
     return _range_query(tables, 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
 
 
-def count(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]
-) -> list[int]:
+def count(tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
     """Count the events of a shard in ranges, ascending."""
     value = tables.to_sql(shard)
     sql = (
@@ -196,26 +192,21 @@ def count(
     )
     counts = []
     for range_ in ranges:
-        row = connection.execute(sql, (value, value, range_.after.bytes, range_.upto.bytes)).fetchone()
+        row = tables.execute(sql, (value, value, range_.after.bytes, range_.upto.bytes)).fetchone()
         counts.append(int(row[0]))
         if row[1] is not None and range_.after.bytes < row[1]:
-            check_purged(connection, tables, shard, range_.after)
+            check_purged(tables, shard, range_.after)
     return counts
 
 
 def split(
-    connection: sqlite3.Connection,
-    tables: FeedTables,
-    shard: Shard,
-    range_: UlidRange,
-    parts: int,
-    rows: int | None,
+    tables: FeedTables, shard: Shard, range_: UlidRange, parts: int, rows: int | None
 ) -> list[RangePart]:
     """Split a range into parts of about the same number of events, on one snapshot."""
     check_count("parts", parts, MAX_PARTS)
-    check_purged(connection, tables, shard, range_.after)
+    check_purged(tables, shard, range_.after)
     if rows is None:
-        (rows,) = count(connection, tables, shard, [range_])
+        (rows,) = count(tables, shard, [range_])
     if not rows:
         return []
     size = -(-rows // parts)
@@ -226,7 +217,7 @@ def split(
     )
     value, upto, ends = tables.to_sql(shard), range_.upto.bytes, [range_.after]
     for _ in range(-(-rows // size) - 1):
-        border = connection.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
+        border = tables.execute(step, (value, ends[-1].bytes, upto, size - 1)).fetchone()
         if border is None:  # fewer than somebody has counted
             break
         ends.append(Ulid.of_bytes(border[0]))
@@ -239,10 +230,10 @@ def split(
     ]
 
 
-def known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[ShardStatus]:
+def known_shards(tables: FeedTables) -> list[ShardStatus]:
     """Return the state of each shard that was ever written to."""
     rows = records(
-        connection,
+        tables.connection,
         f"with {tables.known_shards} select id, max(time_ms, ?1) as time, purged_upto, has_outbox, "
         f"nullif(?1, 0) as sealed_until, (select max({tables.ulid}) from {tables.feed} "
         f"where {tables.condition_of(f'{KNOWN}.id')}) as head from {KNOWN} order by 1",
@@ -251,13 +242,13 @@ def known_shards(connection: sqlite3.Connection, tables: FeedTables) -> list[Sha
     return [shard_status(tables.from_sql(row["id"]), row) for row in rows]
 
 
-def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
+def shard_bounds(tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
     """
     Return ``purged_upto`` and the highest position a cursor may have.
 
     No ULID at or below it will be given any more.
     """
-    row = connection.execute(
+    row = tables.execute(
         f"select time_ms, ulid, purged_upto from {tables.state} where shard_id = ?", (tables.to_sql(shard),)
     ).fetchone()
     time_ms, last, purged = row or (0, bytes(16), bytes(16))
@@ -265,25 +256,21 @@ def shard_bounds(connection: sqlite3.Connection, tables: FeedTables, shard: Shar
     return Ulid.of_bytes(purged), max(clock, Ulid.of_bytes(last))
 
 
-def load_high_water(connection: sqlite3.Connection, tables: FeedTables, value: Any, now_ms: int) -> HighWater:
+def load_high_water(tables: FeedTables, value: Any, now_ms: int) -> HighWater:
     """
     Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0001, R7).
 
     :param value: the shard, as SQLite holds it.
     """
-    row = connection.execute(
-        f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)
-    ).fetchone()
+    row = tables.execute(f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)).fetchone()
     time_ms, last = row or (0, bytes(16))
     last_given = int.from_bytes(last, "big")
     return HighWater(max(time_ms, tables.floor_ms), last_given, now_ms, tables.tolerance_ms)
 
 
-def store_high_water(
-    connection: sqlite3.Connection, tables: FeedTables, value: Any, clock: HighWater
-) -> None:
+def store_high_water(tables: FeedTables, value: Any, clock: HighWater) -> None:
     """Write a shard's high-water time back, in the transaction that gave its ULIDs."""
-    connection.execute(
+    tables.execute(
         f"insert into {tables.state} (shard_id, time_ms, ulid) values (?1, ?2, ?3) "
         "on conflict (shard_id) do update set time_ms = excluded.time_ms, ulid = excluded.ulid",
         (value, clock.ms, clock.last.to_bytes(16, "big")),
@@ -291,7 +278,7 @@ def store_high_water(
 
 
 def count_pieces(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, pieces: Iterable[UlidRange], most: int
+    tables: FeedTables, shard: Shard, pieces: Iterable[UlidRange], most: int
 ) -> tuple[int, Ulid | None]:
     """
     Count the events of a shard in ranges, at most so many, and return the first of them.
@@ -300,7 +287,7 @@ def count_pieces(
     """
     count, first = 0, None
     for piece in pieces:
-        rows, lowest = connection.execute(
+        rows, lowest = tables.execute(
             f"select count(*), min(ulid) from (select {tables.ulid} as ulid from {tables.feed} "
             f"where {tables.shard_condition} and {tables.ulid} > ? and {tables.ulid} <= ? "
             "order by 1 limit ?)",
@@ -313,20 +300,20 @@ def count_pieces(
     return count, first
 
 
-def check_purged(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
+def check_purged(tables: FeedTables, shard: Shard, after: Ulid) -> None:
     """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
-    purged, _ = shard_bounds(connection, tables, shard)
+    purged, _ = shard_bounds(tables, shard)
     check_purged_upto(tables.info.name, shard, after, purged)
 
 
-def _check_cursor(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, after: Ulid) -> None:
-    check_purged(connection, tables, shard, after)
-    check_beyond(connection, tables, shard, after)
+def _check_cursor(tables: FeedTables, shard: Shard, after: Ulid) -> None:
+    check_purged(tables, shard, after)
+    check_beyond(tables, shard, after)
 
 
-def check_beyond(connection: sqlite3.Connection, tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
+def check_beyond(tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
     """Raise CursorBeyondFeedError for a cursor that the shard's high-water time has not reached."""
-    _, highest = shard_bounds(connection, tables, shard)
+    _, highest = shard_bounds(tables, shard)
     if ulid > highest:
         name = tables.info.name
         raise CursorBeyondFeedError(

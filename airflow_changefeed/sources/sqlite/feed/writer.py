@@ -24,7 +24,7 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, LockTimeoutError
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_again, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import load_high_water, store_high_water
 
 #: ULIDs that one lock reserves, as mssql-changefeed's ``lock:T`` does.
@@ -113,7 +113,7 @@ def lock(
     now_ms = time.time_ns() // 1_000_000
     hint_ms = to_milliseconds(time_hint) if time_hint is not None else now_ms
     try:
-        return _reserve(connection, tables, shard, hint_ms, now_ms)
+        return _reserve(tables, shard, hint_ms, now_ms)
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise LockTimeoutError(
@@ -122,18 +122,16 @@ def lock(
         raise
 
 
-def _reserve(
-    connection: sqlite3.Connection, tables: FeedTables, shard: Shard, hint_ms: int, now_ms: int
-) -> UlidBlock:
+def _reserve(tables: FeedTables, shard: Shard, hint_ms: int, now_ms: int) -> UlidBlock:
     value = tables.to_sql(shard)
     # A write first: it takes the lock, so that what is read next is the newest.
-    connection.execute(
+    tables.execute(
         f"insert into {tables.state} (shard_id, time_ms, ulid) values (?, 0, zeroblob(16)) "
         "on conflict (shard_id) do update set time_ms = time_ms",
         (value,),
     )
     # Read again under the lock: a seal may have raised the floor since (ADR 0001, R7).
-    clock = load_high_water(connection, load_feed(connection, tables.info.name), value, now_ms)
+    clock = load_high_water(load_again(tables), value, now_ms)
     first = clock.give(hint_ms, RESERVED)
-    store_high_water(connection, tables, value, clock)
-    return UlidBlock(connection, tables, shard, Ulid.of_int(first))
+    store_high_water(tables, value, clock)
+    return UlidBlock(tables.connection, tables, shard, Ulid.of_int(first))

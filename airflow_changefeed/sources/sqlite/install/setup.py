@@ -97,7 +97,7 @@ class SqliteSetup:
                 install(connection)
                 known = load_feeds(connection, table)
                 for tables in known:
-                    check_feed(connection, tables, resource_version)
+                    check_feed(tables, resource_version)
                 if not known:
                     check_absent(f"feed {table!r}", resource_version)
                 _check_same(known, kind, shard_key_type)
@@ -105,11 +105,11 @@ class SqliteSetup:
                     columns = _check_table(connection, table, kind)
                     tables = register(connection, table, kind, shard_key_type or "int")
                     create(connection, tables, columns)
-                    _check_keys(connection, tables)
+                    _check_keys(tables)
                 _set(connection, table, time_tolerance, max_hold)
                 info = load_feed(connection, table).info
                 if not known:
-                    begin_version(connection, tables)
+                    begin_version(tables)
                 elif known[0].info.settings != info.settings:
                     bump_version(connection, table)
                 return load_feed(connection, table).info
@@ -131,25 +131,25 @@ class SqliteSetup:
             note_changes(self.database, connection, feed)
             with self.database.write(connection):
                 tables = load_feed(connection, feed, is_whole=False)
-                check_feed(connection, tables, resource_version)
-                self._drop(connection, tables)
+                check_feed(tables, resource_version)
+                self._drop(tables)
 
-    def _drop(self, connection: sqlite3.Connection, tables: FeedTables) -> None:
+    def _drop(self, tables: FeedTables) -> None:
         for table in (tables.outbox, tables.feed_table, tables.state):
-            connection.execute(f"drop table if exists {table}")
+            tables.execute(f"drop table if exists {table}")
         # The one object of ours that lies on the user's table.
-        connection.execute(f"drop index if exists {tables.ulid_index}")
+        tables.execute(f"drop index if exists {tables.ulid_index}")
         feed = tables.info.name
-        end_consumers(connection, feed)
+        end_consumers(tables.connection, feed)
         for registry in ("registry", "acknowledged", "stale", *CONSUMER_TABLES):
-            connection.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
-        end_version(connection, feed)
+            tables.execute(f'delete from "changefeed.{registry}" where feed = ?', (feed,))
+        end_version(tables.connection, feed)
         if tables.capture is not None:
-            drop_triggers(connection, feed, range(len(tables.capture.tables)))
-            connection.execute(f"drop table if exists {tables.table}")
-            connection.execute('delete from "changefeed.capture" where name = ?', (feed,))
+            drop_triggers(tables.connection, feed, range(len(tables.capture.tables)))
+            tables.execute(f"drop table if exists {tables.table}")
+            tables.execute('delete from "changefeed.capture" where name = ?', (feed,))
             for table in ("gap", "transaction", "context", "snapshot", "snapshot_mark"):
-                connection.execute(f'delete from "changefeed.{table}" where capture = ?', (feed,))
+                tables.execute(f'delete from "changefeed.{table}" where capture = ?', (feed,))
 
 
 def check_storage(what: str, storage: FeedStorage | None) -> None:
@@ -243,11 +243,11 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
     return keys
 
 
-def _check_keys(connection: sqlite3.Connection, tables: FeedTables) -> None:
+def _check_keys(tables: FeedTables) -> None:
     """Raise when the feed's own tables were made for another primary key of the event table."""
     if tables.is_serialized:
         return
-    ours = [column for column, _ in columns_of(connection, f"changefeed.feed:{tables.info.name}")]
+    ours = [column for column, _ in columns_of(tables.connection, f"changefeed.feed:{tables.info.name}")]
     before = [column.name for column in ours if column.name not in ("shard_id", "ulid")]
     now = [column.name for column in tables.info.key_columns]
     if before != now:

@@ -51,12 +51,12 @@ def note_changes(database: SqliteDatabase, connection: sqlite3.Connection, feed:
         return
     with database.write(connection):
         for tables in _changed(connection, feed):
-            _store(connection, tables.info.name, _fingerprint(connection, tables))
+            _store(connection, tables.info.name, _fingerprint(tables))
 
 
-def begin_version(connection: sqlite3.Connection, tables: FeedTables) -> None:
+def begin_version(tables: FeedTables) -> None:
     """Give a new feed its first version: above those of earlier feeds with its name."""
-    _store(connection, tables.info.name, _fingerprint(connection, tables))
+    _store(tables.connection, tables.info.name, _fingerprint(tables))
 
 
 def end_version(connection: sqlite3.Connection, feed: str) -> None:
@@ -69,10 +69,10 @@ def bump_version(connection: sqlite3.Connection, feed: str) -> None:
     VERSIONS.change(connection, {"feed": feed}, {})
 
 
-def check_feed(connection: sqlite3.Connection, tables: FeedTables, expected: int | None) -> None:
+def check_feed(tables: FeedTables, expected: int | None) -> None:
     """Raise StaleVersionError where a feed, or its capture, is not at the version that a write names."""
     # Another may have changed the columns since changes were noted, before the lock of this write.
-    is_changed = tables.fingerprint is not None and tables.fingerprint != _fingerprint(connection, tables)
+    is_changed = tables.fingerprint is not None and tables.fingerprint != _fingerprint(tables)
     version = tables.info.resource_version + is_changed
     if expected in (None, version):
         return
@@ -83,8 +83,8 @@ def check_feed(connection: sqlite3.Connection, tables: FeedTables, expected: int
             "capture",
             capture_text(
                 [table.name for table in capture.tables],
-                drift_of(connection, capture),
-                gaps(connection, capture.name, is_open=True),
+                drift_of(tables.connection, capture),
+                gaps(tables.connection, capture.name, is_open=True),
                 is_enabled=capture.is_enabled,
             ),
         )
@@ -97,19 +97,15 @@ def check_absent(what: str, expected: int | None) -> None:
 
 
 def _changed(connection: sqlite3.Connection, feed: str | None) -> list[FeedTables]:
-    return [
-        tables
-        for tables in load_feeds(connection, feed)
-        if tables.fingerprint != _fingerprint(connection, tables)
-    ]
+    return [tables for tables in load_feeds(connection, feed) if tables.fingerprint != _fingerprint(tables)]
 
 
-def _fingerprint(connection: sqlite3.Connection, tables: FeedTables) -> str:
+def _fingerprint(tables: FeedTables) -> str:
     """Return a hash of names, types, nullability, keys and order of the columns."""
     names = [tables.info.name]
     if tables.capture is not None:
         names = [table.name for table in tables.capture.tables]
-    columns = connection.execute(
+    columns = tables.execute(
         'select t.key, c.name, c.type, c."notnull", c.pk from json_each(?) as t '
         "join pragma_table_xinfo(t.value) as c where c.hidden <> 1 order by t.key, c.cid",
         (json.dumps(names),),
