@@ -96,17 +96,17 @@ class SqliteCapture:
             note_changes(self.database, connection, spec.name)
             with self.database.write(connection):
                 install(connection)
-                found = load_captures(connection, spec.name)
-                if not found:
+                if not load_captures(connection, spec.name):
                     check_absent(f"capture {spec.name!r}", resource_version)
                     self._enable_new(connection, spec, snapshot=snapshot)
                     begin_version(load_feed(connection, spec.name))
                 else:
-                    check_feed(load_feed(connection, spec.name), resource_version)
-                    check_same(found[0], spec)
-                if found and not found[0].is_enabled:
-                    self._enable_again(connection, found[0], snapshot=snapshot)
-                    bump_version(connection, spec.name)
+                    tables = load_feed(connection, spec.name)
+                    check_feed(tables, resource_version)
+                    check_same(tables.captured, spec)
+                    if not tables.captured.is_enabled:
+                        self._enable_again(tables, snapshot=snapshot)
+                        bump_version(connection, spec.name)
         if snapshot:
             record_begun(self.database, spec.name)
         return self.capture(spec.name)
@@ -122,32 +122,26 @@ class SqliteCapture:
         store_capture(connection, capture)
         tables = register(connection, spec.name, FeedKind.OUTBOX, spec.shard_key_type)
         create(connection, tables, list(tables.info.key_columns))
-        capture = with_triggers(connection, capture, _whole(connection, capture, snapshot=snapshot))
-        store_capture(connection, capture)
-        if snapshot:
-            numbers = [
-                number for number, table in enumerate(capture.tables) if has_rows(connection, table.name)
-            ]
-            begin_recording(replace(tables, capture=capture), numbers, now_ms, _ENABLING)
-        take_baseline(connection, capture)
+        filled = [number for number, table in enumerate(capture.tables) if has_rows(connection, table.name)]
+        # Whether a table's events cover all rows.
+        whole = [
+            len(table.columns) == len(Operation) and (snapshot or number not in filled)
+            for number, table in enumerate(capture.tables)
+        ]
+        tables = replace(tables, capture=capture)
+        _restart(tables, whole, filled if snapshot else (), now_ms, _ENABLING)
 
-    def _enable_again(
-        self, connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool
-    ) -> None:
+    def _enable_again(self, tables: FeedTables, *, snapshot: bool) -> None:
         """Record again; changes made meanwhile are unknown, so they are a gap."""
-        tables, now_ms = load_feed(connection, capture.name), self.database.now_ms()
-        check_columns(connection, capture)
+        capture, now_ms = tables.captured, self.database.now_ms()
+        check_columns(tables.connection, capture)
         since_ms = capture.disabled_at_ms or capture.enabled_at_ms
-        since = from_milliseconds(since_ms)
-        capture = with_triggers(connection, replace(capture, disabled_at_ms=None), None)
-        store_capture(connection, capture)
-        tables, numbers = replace(tables, capture=capture), range(len(capture.tables))
+        since, numbers = from_milliseconds(since_ms), range(len(capture.tables))
         reason = f"changes were not recorded while the capture was disabled, since {since:%Y-%m-%d %H:%M:%S}Z"
         # A disabled capture can still be sealed, so that it is exported to its end.
         add_gaps(tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
-        if snapshot:
-            begin_recording(tables, numbers, now_ms, _ENABLING)
-        take_baseline(connection, capture)
+        tables = replace(tables, capture=replace(capture, disabled_at_ms=None))
+        _restart(tables, None, numbers if snapshot else (), now_ms, _ENABLING)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         with self._written(name, resource_version) as tables:
@@ -266,12 +260,7 @@ class SqliteCapture:
         numbers = [
             number for number, table in enumerate(capture.tables) if table.name in affected or not affected
         ]
-        capture = with_triggers(tables.connection, capture, None)
-        store_capture(tables.connection, capture)
-        if recorder is not None:
-            tables = replace(tables, capture=capture)
-            begin_recording(tables, numbers, self.database.now_ms(), recorder)
-        take_baseline(tables.connection, capture)
+        _restart(tables, None, () if recorder is None else numbers, self.database.now_ms(), recorder or "")
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         with self.database.connect() as connection, self.database.snapshot(connection):
@@ -312,9 +301,16 @@ def _checked_note(subject: str, note: str, by: str) -> tuple[str, str]:
     return storable(note, MAX_REASON), storable(by, MAX_BY)
 
 
-def _whole(connection: sqlite3.Connection, capture: StoredCapture, *, snapshot: bool) -> list[bool]:
-    """Return for each table whether its events cover all rows."""
-    return [
-        len(table.columns) == len(Operation) and (snapshot or not has_rows(connection, table.name))
-        for table in capture.tables
-    ]
+def _restart(
+    tables: FeedTables, whole: Sequence[bool] | None, numbers: Sequence[int], now_ms: int, by: str
+) -> None:
+    """
+    Create the triggers of a capture anew, and count its rows again.
+
+    :param whole: as of :func:`with_triggers`.
+    :param numbers: of the tables whose rows are to be recorded, too.
+    """
+    capture = with_triggers(tables.connection, tables.captured, whole)
+    store_capture(tables.connection, capture)
+    begin_recording(replace(tables, capture=capture), numbers, now_ms, by)
+    take_baseline(tables.connection, capture)

@@ -65,9 +65,7 @@ class CaptureQuery(RangeQuery):
     @property
     def capture(self) -> StoredCapture:
         """The capture."""
-        if self.tables.capture is None:
-            raise TypeError(f"feed {self.tables.info.name!r} is not a capture")
-        return self.tables.capture
+        return self.tables.captured
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:

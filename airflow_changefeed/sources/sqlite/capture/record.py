@@ -90,7 +90,7 @@ def record_reset(tables: FeedTables, number: int, at_ms: int) -> None:
 
     :param number: of the table in the capture.
     """
-    _, table, shard = _captured(tables, number)
+    table, shard = tables.captured.tables[number], _shard(tables, number)
     shards = _shards_with_events(tables, shard)
     if _is_computed(shard):
         shards += f" union select * from (select {shard} from {quote(table.name)} limit 1)"
@@ -99,14 +99,14 @@ def record_reset(tables: FeedTables, number: int, at_ms: int) -> None:
 
 def record_ready(tables: FeedTables, number: int, at_ms: int) -> None:
     """Record, in each shard that has events, that all rows of a table have followed its reset."""
-    _, _, shard = _captured(tables, number)
-    _record_everywhere(tables, number, READY, _shards_with_events(tables, shard), at_ms)
+    shards = _shards_with_events(tables, _shard(tables, number))
+    _record_everywhere(tables, number, READY, shards, at_ms)
 
 
 def record_range(tables: FeedTables, number: int, range_: KeyRange, at_ms: int) -> None:
     """Record the rows of a table whose key is in a range, in the current transaction."""
-    capture, table, shard = _captured(tables, number)
-    before = event_numbers(tables.connection).get(capture.name, 0)
+    table, shard = tables.captured.tables[number], _shard(tables, number)
+    before = event_numbers(tables.connection).get(tables.info.name, 0)
     columns = table.columns_for(Operation.INSERT, Operation.UPDATE)
     fields = "".join(f", {quote('new_' + table.fields[name])}" for name in columns)
     values = "".join(f", {quote(name)}" for name in columns)
@@ -125,12 +125,8 @@ def has_rows(connection: sqlite3.Connection, table: str) -> bool:
     return connection.execute(f"select 1 from {quote(table)} limit 1").fetchone() is not None
 
 
-def _captured(tables: FeedTables, number: int) -> tuple[StoredCapture, StoredTable, str]:
-    """Return a capture, one of its tables, and SQL of its shard."""
-    capture = tables.capture
-    if capture is None:
-        raise FeedSetupError(f"feed {tables.info.name!r} is not a capture", feed=tables.info.name)
-    return capture, capture.tables[number], shard_sql(capture.spec.tables[number].shard)
+def _shard(tables: FeedTables, number: int) -> str:
+    return shard_sql(tables.captured.spec.tables[number].shard)
 
 
 def _record_everywhere(

@@ -135,9 +135,7 @@ def table_query(
     :param where: conditions on the key.
     :raises FeedSetupError: the table cannot be read as the capture records it; names every reason.
     """
-    capture = tables.capture
-    if capture is None:
-        raise FeedSetupError(f"feed {tables.info.name!r} is not a capture", feed=tables.info.name)
+    capture = tables.captured
     known = [one.name for one in capture.tables]
     if table not in known:
         raise FeedSetupError(

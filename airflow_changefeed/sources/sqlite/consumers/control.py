@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
+from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerSetupError
@@ -51,9 +52,8 @@ class SqliteConsumers(SqliteCursors):
                 after = starts[shard]
                 check_shard(shard, tables.info.shard_key_type)
                 check_beyond(tables, shard, after)
-                remember(
-                    connection, None, self.insert_cursor(connection, consumer, feed, shard, after, by), None
-                )
+                row = self.insert_cursor(tables, consumer, shard, after, by, Began.CHOSEN)
+                remember(connection, None, row, None)
             values = {
                 "consumer": consumer,
                 "feed": feed,

@@ -7,7 +7,6 @@ Hasura's resourceVersion; ADR 0004.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,27 +88,24 @@ class SqliteCursors:
                 # One that begins in the future would pass over all that comes until then.
                 check_beyond(tables, shard, after)
             if row is None:
-                now = self.insert_cursor(tables.connection, consumer, feed, shard, after, by, began)
+                now = self.insert_cursor(tables, consumer, shard, after, by, began)
                 remember(tables.connection, None, now, why)
             elif (frontier := row.frontier.begin_at(after)) != row.frontier:
-                move = CursorMove(shard, frontier, row.resource_version, row.fencing_token)
-                self._update(tables.connection, row, move, min(row.ack, after), by, why)
+                ack = min(row.ack, after)
+                move = CursorMove(
+                    shard, frontier, row.resource_version, row.fencing_token, ack, is_rewind=True
+                )
+                self._update(tables, row, move, by, why)
 
     def insert_cursor(
-        self,
-        connection: sqlite3.Connection,
-        consumer: str,
-        feed: str,
-        shard: Shard,
-        after: Ulid,
-        by: str,
-        began: Began = Began.CHOSEN,
+        self, tables: FeedTables, consumer: str, shard: Shard, after: Ulid, by: str, began: Began
     ) -> CursorRow:
         """Make the row of a shard that a consumer begins."""
+        feed = tables.info.name
         values = self._moved(Frontier.beginning(after), after, began, by)
-        version = first_version(connection, feed, consumer)
+        version = first_version(tables.connection, feed, consumer)
         key = {"feed": feed, "consumer": consumer, "shard": shard}
-        return CURSORS.add(connection, {**key, **values, "resource_version": version})
+        return CURSORS.add(tables.connection, {**key, **values, "resource_version": version})
 
     def _moved(self, frontier: Frontier, ack: Ulid, began: Began, by: str) -> dict[str, Any]:
         """Return what a row has of a move."""
@@ -117,14 +113,7 @@ class SqliteCursors:
         return {**where, "moved_at": self.database.now(), "moved_by": by}
 
     def _update(
-        self,
-        connection: sqlite3.Connection,
-        row: CursorRow,
-        move: CursorMove,
-        ack: Ulid,
-        by: str,
-        why: str | None,
-        **lease: object,
+        self, tables: FeedTables, row: CursorRow, move: CursorMove, by: str, why: str | None, **lease: object
     ) -> bool:
         """
         Move a row, and write it into the history; False if the row is no longer as the move expects it.
@@ -132,14 +121,14 @@ class SqliteCursors:
         :param lease: what must hold of its lease besides the token.
         """
         changed = CURSORS.change(
-            connection,
+            tables.connection,
             {**key_of(row), **lease},
-            self._moved(move.frontier, ack, move.began or row.began, by),
+            self._moved(move.frontier, _ack(row, move), move.began or row.began, by),
             expected_version=move.expected_version,
             fencing_token=move.fencing_token,
         )
         for now in changed:
-            remember(connection, row, now, why)
+            remember(tables.connection, row, now, why)
         return bool(changed)
 
     def move_cursors(
@@ -156,7 +145,7 @@ class SqliteCursors:
             for move in sorted(moves, key=lambda move: shard_text(move.shard)):
                 row, frontier = known_row(known, consumer, feed, move.shard), move.frontier
                 lease = {"lease_expires >": now}
-                if not self._update(connection, row, move, _ack(row, move), by, why, **lease):
+                if not self._update(tables, row, move, by, why, **lease):
                     remedy = ". Acquire the lease again"
                     raise refusal(row, move.expected_version, move.fencing_token, remedy, now)
                 furthest = frontier.ahead[-1].upto if frontier.ahead else frontier.upto

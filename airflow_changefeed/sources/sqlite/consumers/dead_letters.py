@@ -23,8 +23,6 @@ LETTERS = Records("dead_letter", dead_letter, "number")
 _BY_ULID = Records("dead_letter", dead_letter, "ulid")
 _LOG = Records("invocation", lambda row: invocation(row["feed"], row), "number desc")
 _IS_OPEN = "state in ('parked', 'retry')"
-#: What an open letter has of its end.
-_OPEN: Mapping[str, object] = {"resolved_at_ms": None, "resolved_by": None, "note": None}
 
 
 class SqliteDeadLetters:
@@ -52,15 +50,10 @@ class SqliteDeadLetters:
     ) -> DeadLetter:
         with self.database.connect() as connection, self.database.write(connection):
             letter = open_dead_letter(connection, number)
-            changed = resolve(
-                connection,
-                letter,
-                state,
-                self.database.now(),
-                by=by,
-                note=note,
-                expected_version=resource_version,
+            end = (
+                {} if state.is_open else {"resolved_at": self.database.now(), "resolved_by": by, "note": note}
             )
+            changed = change_letter(connection, letter, {"state": state, **end}, resource_version)
             if not changed and resource_version is not None:
                 raise stale(
                     f"dead letter {number} of consumer {letter.consumer!r}, feed {letter.feed!r}",
@@ -103,32 +96,26 @@ def park(
     """
     event, why = {**key, "ulid": parked.ulid}, {"attempts": parked.attempts, "reason": parked.reason}
     values = {"state": DeadLetterState.PARKED, **why, "parked_at": now, "parked_by": by}
-    if not LETTERS.change(connection, event, {**values, **_OPEN}):
+    is_open_again = {"resolved_at_ms": None, "resolved_by": None, "note": None}
+    if not LETTERS.change(connection, event, {**values, **is_open_again}):
         LETTERS.add(connection, {**event, **values})
 
 
-def resolve(
+def change_letter(
     connection: sqlite3.Connection,
     letter: DeadLetter,
-    state: DeadLetterState,
-    now: datetime,
-    *,
-    by: str,
-    note: str | None = None,
+    values: Mapping[str, object],
     expected_version: int | None = None,
 ) -> list[DeadLetter]:
     """
-    Have an open dead letter tried again; or close it, and let its consumer's ack go on.
+    Change an open dead letter, and let its consumer's ack go on if that closes it.
 
     :return: the letter as it is now; empty if it is not at the version.
     """
-    end = _OPEN if state.is_open else {"resolved_at": now, "resolved_by": by, "note": note}
-    changed = LETTERS.change(
-        connection, {"number": letter.number}, {"state": state, **end}, expected_version=expected_version
-    )
-    if changed and not state.is_open:
-        for row in CURSORS.find(connection, key_of(letter)):
-            raise_ack(connection, row)
+    key = {"number": letter.number}
+    changed = LETTERS.change(connection, key, values, expected_version=expected_version)
+    for row in CURSORS.find(connection, key_of(letter)):
+        raise_ack(connection, row)
     return changed
 
 

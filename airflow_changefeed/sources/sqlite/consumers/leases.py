@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetterState
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import LeaseHeldError
@@ -88,7 +88,7 @@ class _Request:
                 # anyway.
                 _, highest = shard_bounds(tables, shard)
                 after = min(info.begin, highest)
-                source.insert_cursor(self.connection, self.consumer, self.feed, shard, after, self.holder)
+                source.insert_cursor(tables, self.consumer, shard, after, self.holder, Began.CHOSEN)
 
     def check_free(self) -> None:
         """Raise LeaseHeldError if another holder has an unexpired lease on a shard."""

@@ -17,11 +17,11 @@ from airflow_changefeed.exceptions import ConsumerUseError, ShardNotFoundError, 
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CURSORS, SETTINGS, refusal
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import (
+    change_letter,
     log_step,
     open_dead_letter,
     park,
     raise_ack,
-    resolve,
 )
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
@@ -172,7 +172,8 @@ class SqliteConsumerSession:
             park(connection, key, step.parked, now, by=holder)
         if step.dead_letter is not None:
             letter = open_dead_letter(connection, step.dead_letter)
-            resolve(connection, letter, DeadLetterState.DONE, now, by=holder)
+            done = {"state": DeadLetterState.DONE, "resolved_at": now, "resolved_by": holder}
+            change_letter(connection, letter, done)
         log_step(connection, key, step, now, holder)
         return raise_ack(connection, moved[0])
 

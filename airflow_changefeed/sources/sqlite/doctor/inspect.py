@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, gap_remedy, shell
@@ -31,69 +32,63 @@ class SqliteInspect:
     def inspect(self, feed: str | None, limits: Limits) -> Examination:
         with self.database.connect() as connection:
             ((mode,),) = connection.execute("pragma journal_mode").fetchall()
-            faults = self._file(connection, str(mode))
+            faults = [*self._file(connection, str(mode))]
             found = _definitions(connection)
             facts = {"SQLite": sqlite3.sqlite_version, "journal mode": str(mode)}
             if _FEEDS not in found:
-                return Examination.of([*faults, _not_installed(self.database.path)], facts)
+                remedy = "Check the path of the connection, or create a feed (set_up_feed)"
+                none = Fault(FaultKind.NOT_INSTALLED, self.database.path, "it has no feeds", remedy)
+                return Examination.of([*faults, none], facts)
             faults += _differences(found, _installed(), "the file")
             for tables in load_feeds(connection, feed):
                 faults += self._feed(tables, found, limits)
         return Examination.of(faults, facts)
 
-    def _file(self, connection: sqlite3.Connection, mode: str) -> list[Fault]:
+    def _file(self, connection: sqlite3.Connection, mode: str) -> Iterator[Fault]:
         """Find what is wrong with the file as a whole."""
-        path, faults = self.database.path, []
+        path = self.database.path
         if mode != "wal":
-            faults.append(
-                Fault(
-                    FaultKind.NOT_WAL,
-                    path,
-                    f"its journal mode is {mode}, in which readers and writers block each other",
-                    "Set up a feed again, or run: pragma journal_mode = wal",
-                )
+            yield Fault(
+                FaultKind.NOT_WAL,
+                path,
+                f"its journal mode is {mode}, in which readers and writers block each other",
+                "Set up a feed again, or run: pragma journal_mode = wal",
             )
         try:
             with self.database.named_errors():
                 _try_to_write(connection)
         except LockTimeoutError as problem:
-            faults.append(
-                Fault(
-                    FaultKind.OPEN_TRANSACTION,
-                    path,
-                    "another writer was busy for all of the lock timeout ("
-                    f"{problem.facts['lock_timeout']:g} s)",
-                    "Find the process that left its transaction open, and end it; all other writers, drains "
-                    "and seals wait for it",
-                )
+            yield Fault(
+                FaultKind.OPEN_TRANSACTION,
+                path,
+                f"another writer was busy for all of the lock timeout ({problem.facts['lock_timeout']:g} s)",
+                "Find the process that left its transaction open, and end it; all other writers, drains "
+                "and seals wait for it",
             )
         except ConnectionNotUsableError as problem:
-            faults.append(
-                Fault(
-                    FaultKind.NOT_WRITABLE,
-                    path,
-                    problem.message.removeprefix(f"{path}: "),
-                    "Give this process write permission on the file and its folder",
-                )
+            yield Fault(
+                FaultKind.NOT_WRITABLE,
+                path,
+                problem.message.removeprefix(f"{path}: "),
+                "Give this process write permission on the file and its folder",
             )
-        return faults
 
-    def _feed(self, tables: FeedTables, found: dict[str, str], limits: Limits) -> list[Fault]:
+    def _feed(self, tables: FeedTables, found: dict[str, str], limits: Limits) -> Iterator[Fault]:
         where = f"feed {tables.info.name}"
         if not tables.keys:
             remedy = "Restore the table under its name, or drop the feed (drop_feed)"
-            return [
-                Fault(FaultKind.EVENT_TABLE_MISSING, where, "its event table was dropped or renamed", remedy)
-            ]
-        faults = _differences(found, _expected(tables), where)
+            yield Fault(
+                FaultKind.EVENT_TABLE_MISSING, where, "its event table was dropped or renamed", remedy
+            )
+            return
+        yield from _differences(found, _expected(tables), where)
         if f"changefeed.outbox:{tables.info.name}" in found:
             now = self.database.now_ms()
             for shard, hint in _first_hints(tables):
                 text, age = format_time(from_milliseconds(hint)), (now - hint) / 1000
-                faults += old_outbox(tables.info.name, shard_text(shard), text, age, limits)
+                yield from old_outbox(tables.info.name, shard_text(shard), text, age, limits)
         if tables.capture is not None:
-            faults += _capture(tables.connection, tables.capture)
-        return faults
+            yield from _capture(tables.connection, tables.capture)
 
 
 def _try_to_write(connection: sqlite3.Connection) -> None:
@@ -105,15 +100,6 @@ def _try_to_write(connection: sqlite3.Connection) -> None:
         connection.execute(f"pragma user_version = {int(version)}")
     finally:
         connection.execute("rollback")
-
-
-def _not_installed(path: str) -> Fault:
-    return Fault(
-        FaultKind.NOT_INSTALLED,
-        path,
-        "it has no feeds",
-        "Check the path of the connection, or create a feed (set_up_feed)",
-    )
 
 
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
@@ -137,75 +123,50 @@ def _expected(tables: FeedTables) -> dict[str, str]:
         return _definitions(model)
 
 
-def _differences(found: dict[str, str], expected: dict[str, str], where: str) -> list[Fault]:
-    faults = []
+def _differences(found: dict[str, str], expected: dict[str, str], where: str) -> Iterator[Fault]:
     for name, definition in expected.items():
         kind = "index" if definition.lower().startswith(("create index", "create unique")) else "table"
         if name not in found and kind == "table":
-            faults.append(
-                Fault(
-                    FaultKind.TABLE_MISSING,
-                    f"table {name}",
-                    f"{where} has lost this table and its rows",
-                    "Restore the file, or the table, from a backup: setting up the feed creates an empty one",
-                )
+            yield Fault(
+                FaultKind.TABLE_MISSING,
+                f"table {name}",
+                f"{where} has lost this table and its rows",
+                "Restore the file, or the table, from a backup: setting up the feed creates an empty one",
             )
         elif name not in found:
-            faults.append(
-                Fault(
-                    FaultKind.OBJECT_MISSING,
-                    f"index {name}",
-                    f"{where} has lost this index",
-                    "Set up the feed again (set_up_feed)",
-                )
+            yield Fault(
+                FaultKind.OBJECT_MISSING,
+                f"index {name}",
+                f"{where} has lost this index",
+                "Set up the feed again (set_up_feed)",
             )
         elif found[name] != definition:
-            faults.append(
-                Fault(
-                    FaultKind.FEED_VERSION_DIFFERS if ":" in name else FaultKind.VERSION_DIFFERS,
-                    f"{kind} {name}",
-                    "it was created by another version of this package, or for another primary key of the "
-                    "event table",
-                    "If the event table's key was changed, restore it. Otherwise use the version that "
-                    "created it, or drop the feed and set it up again, which discards its order",
-                )
+            yield Fault(
+                FaultKind.FEED_VERSION_DIFFERS if ":" in name else FaultKind.VERSION_DIFFERS,
+                f"{kind} {name}",
+                "it was created by another version of this package, or for another primary key of the "
+                "event table",
+                "If the event table's key was changed, restore it. Otherwise use the version that "
+                "created it, or drop the feed and set it up again, which discards its order",
             )
-    return faults
 
 
-def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> list[Fault]:
+def _capture(connection: sqlite3.Connection, capture: StoredCapture) -> Iterator[Fault]:
     """Find what keeps a capture from recording all that happens, or from being exported."""
-    where = f"capture {capture.name}"
-    open_gaps = gaps(connection, capture.name, is_open=True)
-    faults = [
-        Fault(
-            FaultKind.CAPTURE_GAP,
-            where,
-            f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}",
-            gap_remedy(capture.name),
-        )
-        for gap in open_gaps
-    ]
-    if capture.is_enabled:
-        faults += [
-            Fault(
-                FaultKind.CAPTURE_TRIGGER,
-                where,
-                f"table {capture.tables[number].name}: {reason}",
-                gap_remedy(capture.name),
-            )
-            for number, _, reason in altered(connection, capture)
-        ]
-    return faults + [
-        Fault(
+    where, remedy = f"capture {capture.name}", gap_remedy(capture.name)
+    for gap in gaps(connection, capture.name, is_open=True):
+        what = f"gap {gap.number} of table {gap.table} is open, so nothing is sealed: {gap.reason}"
+        yield Fault(FaultKind.CAPTURE_GAP, where, what, remedy)
+    for number, _, reason in altered(connection, capture) if capture.is_enabled else ():
+        what = f"table {capture.tables[number].name}: {reason}"
+        yield Fault(FaultKind.CAPTURE_TRIGGER, where, what, remedy)
+    if drift := drift_of(connection, capture):
+        yield Fault(
             FaultKind.CAPTURE_DRIFT,
             where,
             f"its tables' columns differ from those captured: {'; '.join(drift)}",
             f"To capture the current columns: {shell('capture refresh', capture.name)}",
         )
-        for drift in [drift_of(connection, capture)]
-        if drift
-    ]
 
 
 def _first_hints(tables: FeedTables) -> list[tuple[Shard, int]]:

@@ -95,6 +95,17 @@ class FeedTables:
     fingerprint: str | None = None
     database: str = ""
 
+    @property
+    def captured(self) -> StoredCapture:
+        """
+        The capture.
+
+        :raises FeedSetupError: a user writes the events.
+        """
+        if self.capture is None:
+            raise FeedSetupError(f"feed {self.info.name!r} is not a capture", feed=self.info.name)
+        return self.capture
+
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Run a statement."""
         return self.connection.execute(sql, parameters)

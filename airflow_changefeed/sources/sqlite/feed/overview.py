@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import (
     COUNTED,
     ConsumerInfo,
@@ -60,30 +59,24 @@ class SqliteOverview:
                     checks.setdefault(check.feed, []).append(check)
                 has_captures = any(tables.capture is not None for tables in found)
                 open_gaps = gaps(connection, is_open=True) if has_captures else []
-                return [
-                    self._overview(
-                        tables,
-                        tuple(consumers.get(tables.info.name, ())),
-                        None
-                        if tables.capture is None
-                        else tuple(gap for gap in open_gaps if gap.capture == tables.capture.name),
-                        tuple(checks.get(tables.info.name, ())),
-                        first_shard,
-                        shards,
+                overviews = []
+                for tables in found:
+                    feed = tables.info.name
+                    own = tuple(gap for gap in open_gaps if gap.capture == feed)
+                    unread = FeedOverview(
+                        tables.info,
+                        (),
+                        0,
+                        tuple(consumers.get(feed, ())),
+                        None if tables.capture is None else own,
+                        tuple(checks.get(feed, ())),
                     )
-                    for tables in found
-                ]
+                    overviews.append(self._filled(tables, unread, first_shard, shards))
+                return overviews
 
-    def _overview(
-        self,
-        tables: FeedTables,
-        consumers: tuple[ConsumerInfo, ...],
-        open_gaps: tuple[CaptureGap, ...] | None,
-        checks: tuple[OutputCheck, ...],
-        first_shard: int,
-        shards: int,
+    def _filled(
+        self, tables: FeedTables, unread: FeedOverview, first_shard: int, shards: int
     ) -> FeedOverview:
-        unread = FeedOverview(tables.info, (), 0, consumers, open_gaps, checks)
         try:
             check_whole(tables)
             with self.database.named_errors():

@@ -39,7 +39,6 @@ class UlidBlock:
     :param first: the lowest.
     """
 
-    connection: sqlite3.Connection
     tables: FeedTables
     shard: Shard
     first: Ulid
@@ -72,8 +71,8 @@ class UlidBlock:
         # and a seal in between, if the transaction is another one, has raised the high-water time above it.
         last = (int(self.first) + RESERVED - 1).to_bytes(16, "big")
         held = (
-            self.connection.in_transaction
-            and self.connection.execute(
+            self.tables.connection.in_transaction
+            and self.tables.execute(
                 f"select 1 from {self.tables.state} where shard_id = ? and ulid = ? and time_ms = ?",
                 (self.tables.to_sql(self.shard), last, Ulid.of_bytes(last).ms),
             ).fetchone()
@@ -134,4 +133,4 @@ def _reserve(tables: FeedTables, shard: Shard, hint_ms: int, now_ms: int) -> Uli
     clock = load_high_water(load_again(tables), value, now_ms)
     first = clock.give(hint_ms, RESERVED)
     store_high_water(tables, value, clock)
-    return UlidBlock(tables.connection, tables, shard, Ulid.of_int(first))
+    return UlidBlock(tables, shard, Ulid.of_int(first))
