@@ -147,10 +147,10 @@ class MssqlCaptures:
 
         :raises LockTimeoutError: writers have held the next rows for as long as the lock timeout.
         """
-        sql, values = call(self.database.schema, f"record_rows:{name}", {"seconds": _RECORD_SECONDS})
+        batch = call(self.database.schema, f"record_rows:{name}", {"seconds": _RECORD_SECONDS})
         advanced = time.monotonic()
         while True:
-            (row,) = self.database.ask(lambda session: session.records(sql, *values), capture=name)
+            (row,) = self.database.ask(lambda session: session.records(*batch), capture=name)
             if not row["unfinished"]:
                 return
             if row["recorded"]:
@@ -163,8 +163,7 @@ class MssqlCaptures:
                 )
 
     def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
-        sql, values = call(self.database.schema, procedure, arguments)
-        session.execute(sql, *values)
+        session.execute(*call(self.database.schema, procedure, arguments))
 
     def _capture(self, session: Session, name: str) -> CaptureInfo:
         found = load_captures(session, self.database.schema)

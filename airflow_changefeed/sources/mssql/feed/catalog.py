@@ -57,7 +57,7 @@ def load_feeds(
         "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
     )
     try:
-        results = session.execute(
+        rows, *more = session.results(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
             + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
@@ -74,7 +74,6 @@ def load_feeds(
                 schema=schema,
             ) from error
         raise
-    rows, *more = ([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):
         if not is_fresh:

@@ -70,8 +70,7 @@ class MssqlSetup:
             install_where_missing(session, self.database)
             _check_table(session, self.database, feed, quoted, kind)
             # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
-            sql, values = call(self.database.schema, "setup_feed", arguments)
-            session.execute(sql, *values)
+            session.execute(*call(self.database.schema, "setup_feed", arguments))
             return load_feed(session, self.database.schema, feed, is_fresh=True).info
 
     def version(self) -> str | None:
@@ -92,8 +91,7 @@ class MssqlSetup:
         with self.database.connect(feed=feed) as session:
             found = load_feed(session, self.database.schema, feed, is_whole=False)
             arguments = {"table_name": found.table or found.name, "resource_version": resource_version}
-            sql, values = call(self.database.schema, "drop_feed", arguments)
-            session.execute(sql, *values)
+            session.execute(*call(self.database.schema, "drop_feed", arguments))
 
 
 def install_where_missing(session: Session, database: MssqlDatabase) -> None:
