@@ -33,8 +33,8 @@ from airflow_changefeed.plugins.changefeed_access import (
     reading,
     same_origin,
 )
-from airflow_changefeed.plugins.changefeed_api import Exporting, exports_of
-from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
+from airflow_changefeed.plugins.changefeed_api import Exporting, OfConnection
+from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
 from airflow_changefeed.plugins.changefeed_moves import accept, make_move, plan_move, revoke
 from airflow_changefeed.plugins.views.rows import Row
 from airflow_changefeed.plugins.views.troubles import refresh, resolve_dead_letter, resolve_gaps
@@ -90,8 +90,7 @@ async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
 
 @router.get("/move", dependencies=[Depends(changing)])
 async def planned_move(
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -104,7 +103,7 @@ async def planned_move(
     destination = parse_position(to)
 
     def question(source: FeedSource) -> Row:
-        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
+        outputs = exports.outputs(feed, consumer)
         return plan_move(source, (consumer, feed, parse_shard(shard)), destination, version, outputs)
 
     return await ask_source(conn_id, question)
@@ -123,8 +122,7 @@ def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
 @router.post("/move", dependencies=_guarded(changing, "changefeed_move_cursor"))
 async def move(
     user: GetUserDep,
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -139,18 +137,16 @@ async def move(
     hook, by = ChangefeedHook(conn_id), user.get_name()
 
     def question(source: FeedSource) -> Row:
-        chosen = (consumer, feed, parse_shard(shard))
-        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
         return make_move(
             source,
             hook.variables(),
-            chosen,
+            (consumer, feed, parse_shard(shard)),
             destination,
             version,
             by=by,
             why=why,
-            runs=runs,
-            outputs=outputs,
+            runs=exports.run_names,
+            outputs=exports.outputs(feed, consumer),
         )
 
     return await ask_source(conn_id, question)
@@ -180,9 +176,9 @@ async def beginning_accepted(
 
 
 @router.post("/check_files", dependencies=_guarded(changing_export, "changefeed_check_files"))
-async def files_checked(user: GetUserDep, runs: Runs, uses: Uses, use: Exporting) -> Row:
+async def files_checked(user: GetUserDep, exports: OfConnection, use: Exporting) -> Row:
     """Look at the names of all files of what a task exports, and note what was missing."""
-    exports, by = exports_of(runs, uses, use.conn_id), user.get_name()
+    by = user.get_name()
     return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=by))
 
 
