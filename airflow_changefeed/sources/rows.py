@@ -21,9 +21,8 @@ from airflow_changefeed.core.consumer import (
     Outcome,
     OutputCheck,
 )
-from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, Frontier
 from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, parse_shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import MAX_BY, OutputCheck
-from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, Frontier, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError, storable
