@@ -24,13 +24,13 @@ from airflow_changefeed.exceptions import (
     LockTimeoutError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
-from airflow_changefeed.sources.messages import no_capture, no_table
+from airflow_changefeed.sources.messages import no_capture
 from airflow_changefeed.sources.mssql.capture.info import load_captures
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import users_tables
+from airflow_changefeed.sources.mssql.feed.catalog import check_tables
 from airflow_changefeed.sources.mssql.install.setup import install_where_missing
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
@@ -60,7 +60,8 @@ class MssqlCaptures:
         capture = f"{schema}.{name}"
         with self.database.connect(capture=capture) as session:
             install_where_missing(session, self.database)
-            _check_tables(session, self.database, spec)
+            tables = {table.table: ".".join(map(quote, split_name(table.table))) for table in spec.tables}
+            check_tables(session, self.database.server, tables, capture=spec.full_name)
             _check_present(session, self.database.schema, spec, capture, resource_version)
             with session.transaction():
                 for number, table in enumerate(spec.tables):
@@ -222,25 +223,6 @@ def _arguments(
         "compression": storage.compression,
         "snapshot": snapshot,
     }
-
-
-def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
-    """Raise for missing tables; the server's own error does not suggest other names."""
-    missing = [
-        table.table
-        for table in spec.tables
-        if not session.rows(
-            "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null",
-            ".".join(map(quote, split_name(table.table))),
-        )
-    ]
-    if missing:
-        tables = users_tables(session)
-        raise FeedSetupError(
-            f"{database.server}: {'; '.join(no_table(table, tables) for table in missing)}. Or this login "
-            "lacks the permission to see it",
-            capture=spec.full_name,
-        )
 
 
 def _check_present(

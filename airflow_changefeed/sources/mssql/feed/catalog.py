@@ -10,7 +10,7 @@ from typing import Any
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
-from airflow_changefeed.sources.messages import no_feed
+from airflow_changefeed.sources.messages import no_feed, no_table
 from airflow_changefeed.sources.mssql.capture.registry import (
     Registry,
     is_of_capture,
@@ -256,6 +256,24 @@ def load_feed(
         )
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
     raise no_feed(feed, names, users_tables(session))
+
+
+def check_tables(session: Session, server: object, tables: Mapping[str, str], **facts: str) -> None:
+    """
+    Raise for missing tables; the server's own error does not suggest other names.
+
+    :param tables: quoted names, by those that people know.
+    :raises FeedSetupError: tables are missing; all are named.
+    """
+    question = "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null"
+    missing = [table for table, quoted in tables.items() if not session.rows(question, quoted)]
+    if missing:
+        known = users_tables(session)
+        raise FeedSetupError(
+            f"{server}: {'; '.join(no_table(table, known) for table in missing)}. Or this login lacks the "
+            "permission to see it",
+            **facts,
+        )
 
 
 def users_tables(session: Session) -> list[str]:
