@@ -19,13 +19,13 @@ FUNCTIONS = [node for module in MODULES for node in ast.walk(module) if isinstan
 #: What calls a procedure, and how far behind its name the arguments are.
 CALLERS = {
     "call": 1,
-    "_call": 1,
     "call_feed": 1,
     "call_for_all": 1,
     "_ask": 1,
     "_ask_capture": 1,
     "_ask_feeds": 1,
     "_change": 1,
+    "_change_capture": 1,
     "_resolve": 2,
 }
 

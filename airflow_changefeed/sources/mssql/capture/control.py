@@ -69,15 +69,14 @@ class MssqlCaptures:
                     # The first table increments the version.
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
-                        self._call(session, "enable_capture", arguments)
+                        session.execute(*call(self.database.schema, "enable_capture", arguments))
         if snapshot:
             self._record_rows(capture)
         return self.capture(capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, "disable_capture", {"capture": name, "resource_version": resource_version})
+        arguments = {"capture": name, "resource_version": resource_version}
+        self._change_capture(name, "disable_capture", arguments)
 
     def refresh_capture(
         self,
@@ -93,10 +92,8 @@ class MssqlCaptures:
             "on_ddl": None if on_ddl is None else OnDdl(on_ddl).value,
             "resource_version": resource_version,
         }
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, "refresh_capture", arguments)
-            return self._capture(session, name)
+        self._change_capture(name, "refresh_capture", arguments)
+        return self.capture(name)
 
     def captures(self) -> list[CaptureInfo]:
         return self.database.ask(lambda session: load_captures(session, self.database.schema))
@@ -105,14 +102,14 @@ class MssqlCaptures:
         return self.database.ask(lambda session: self._capture(session, name), capture=name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
-        def check(session: Session) -> list[CaptureGap]:
+        def check(session: Session) -> None:
             self._capture(session, name)
-            self._call(session, f"check_capture:{name}", {})
-            return []
+            session.execute(*call(self.database.schema, f"check_capture:{name}", {}))
 
         try:
             # Gaps found are stored, so asking again is harmless.
-            return self.database.ask(check, capture=name)
+            self.database.ask(check, capture=name)
+            return []
         except CaptureGapError:
             return [gap for gap in self.capture_gaps(name) if gap.resolved_at is None]
 
@@ -128,9 +125,7 @@ class MssqlCaptures:
             "lock_timeout": self.database.lock_timeout_ms,
             "resource_version": resource_version,
         }
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, f"resolve_capture:{name}", arguments)
+        self._change_capture(name, f"resolve_capture:{name}", arguments)
         if resync:
             self._record_rows(name)
         return self.capture(name)
@@ -163,8 +158,11 @@ class MssqlCaptures:
                     capture=name,
                 )
 
-    def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
-        session.execute(*call(self.database.schema, procedure, arguments))
+    def _change_capture(self, name: str, procedure: str, arguments: dict[str, Any]) -> None:
+        """Call a procedure once on a capture that exists."""
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            session.execute(*call(self.database.schema, procedure, arguments))
 
     def _capture(self, session: Session, name: str) -> CaptureInfo:
         found = load_captures(session, self.database.schema)
