@@ -88,6 +88,18 @@ def open_feeds(conn_id: str) -> closing[FeedSource]:
     return closing(ChangefeedHook(conn_id).source())
 
 
+def feeds_command(run: Callable[[FeedSource, Namespace], None]) -> Callable[[Namespace], None]:
+    """Make a function a command (:func:`command`) that is given the feeds of ``--conn-id``."""
+
+    @command
+    @functools.wraps(run)
+    def opened(args: Namespace) -> None:
+        with open_feeds(args.conn_id) as source:
+            run(source, args)
+
+    return opened
+
+
 def ask(question: str, otherwise: str) -> None:
     """
     Continue only if a person confirms.

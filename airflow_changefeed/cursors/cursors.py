@@ -21,11 +21,12 @@ from airflow_changefeed.core.cursor import (
     Cursor,
     CursorDocument,
     CursorRow,
+    Frontier,
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.retry import retry, scattered
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
@@ -311,11 +312,4 @@ def retrying(
     errors: tuple[type[Exception], ...] = (LeaseHeldError, LeaseLostError, StaleVersionError),
 ) -> list[CursorRow]:
     """Retry while others move the cursors, for at most ``timeout`` seconds; then raise the last error."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
-    return Retrying(
-        retry=retry_if_exception_type(errors),
-        stop=stop_after_delay(timeout),
-        wait=wait_random_exponential(multiplier=0.02, max=1.0),
-        reraise=True,
-    )(attempt)
+    return retry(attempt, lambda error: isinstance(error, errors), scattered(0.02, 1.0), seconds=timeout)

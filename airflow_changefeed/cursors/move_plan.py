@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_changefeed.core.consumer import Beginning, Position, parse_position, place_before
-from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow
+from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow, Frontier
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import rebuild_command, some

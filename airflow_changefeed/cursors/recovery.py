@@ -11,16 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_changefeed.core.cursor import (
-    Began,
-    Cursor,
-    CursorDocument,
-    CursorRow,
-    variable_key,
-)
+from airflow_changefeed.core.cursor import Began, Cursor, CursorDocument, CursorRow, Frontier, variable_key
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import (

@@ -3,36 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import Fields, flag
 from airflow_changefeed.hooks.changefeed_connection import find_connection
 from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
-from airflow_changefeed.hooks.storage import aws, azure, google
-from airflow_changefeed.hooks.storage.extra import read_options, unusable
 from airflow_changefeed.sources import SOURCES
+from airflow_changefeed.storage.clouds.cloud import read_options, unusable
+from airflow_changefeed.storage.credentials import CLOUDS
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 _SECRET_PARTS = ("AccountKey=", "SharedAccessSignature=")
-_Options = Callable[["Connection", str], dict[str, Any]]
-_AZURE: tuple[tuple[str, ...], _Options] = (azure.SCHEMES, azure.azure_options)
-#: Types of connections that mean what they mean to Airflow's providers: the paths they are for, and how they
-#: are read. Of every other type the extra is for fsspec.
-STORES: dict[str, tuple[tuple[str, ...], _Options]] = {
-    "aws": (aws.SCHEMES, aws.aws_options),
-    "adls": _AZURE,
-    "azure_data_lake": _AZURE,
-    "wasb": _AZURE,
-    "google_cloud_platform": (google.SCHEMES, google.google_options),
-}
 #: Of file systems of fsspec, by scheme.
 _FIELDS: dict[str, Fields] = {
-    **dict.fromkeys(aws.SCHEMES, aws.S3FS),
-    **dict.fromkeys(azure.SCHEMES, azure.ADLFS),
-    **dict.fromkeys(google.SCHEMES, google.GCSFS),
+    **{scheme: cloud.fields for cloud in CLOUDS.values() for scheme in cloud.schemes},
     "file": {"auto_mkdir": flag},
 }
 
@@ -78,13 +64,14 @@ def _translated(connection: Connection, path: str) -> dict[str, Any]:
     scheme = path.partition("://")[0] if "://" in path else "file"
     if connection.conn_type in SOURCES:
         raise unusable(connection, "it is a feeds' database: give it as --conn-id or changefeed_conn_id")
-    if connection.conn_type not in STORES:
+    cloud = CLOUDS.get(connection.conn_type or "")
+    if cloud is None:
+        # Of every other type the extra is for fsspec.
         return read_options(connection, _FIELDS.get(scheme, {}))
-    schemes, read = STORES[connection.conn_type]
-    if scheme not in schemes:
+    if scheme not in cloud.schemes:
         raise unusable(
             connection,
-            f"it opens {', '.join(f'{each}://' for each in schemes)}, and the output's path begins with "
-            f"{scheme}://; name a connection for that, or leave out path_conn_id",
+            f"it opens {', '.join(f'{each}://' for each in cloud.schemes)}, and the output's path begins "
+            f"with {scheme}://; name a connection for that, or leave out path_conn_id",
         )
-    return read(connection, path)
+    return cloud.fsspec(connection, path)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.storage.azure import SCHEMES as AZURE_SCHEMES
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.sources.base import RESERVED_PREFIX
+from airflow_changefeed.storage.clouds.azure import SCHEMES as AZURE_SCHEMES
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

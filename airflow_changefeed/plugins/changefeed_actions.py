@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Annotated, Any
 
@@ -20,12 +20,18 @@ from airflow_changefeed.core.consumer import (
     ConsumerSpec,
     DeadLetterState,
     OnPoison,
+    Position,
     parse_position,
 )
-from airflow_changefeed.core.cursor import variable_key
-from airflow_changefeed.core.feed import parse_shard
-from airflow_changefeed.exceptions import StaleVersionError
+from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
+from airflow_changefeed.core.feed import Shard, parse_shard
+from airflow_changefeed.core.times import format_time
+from airflow_changefeed.cursors.move_plan import known_rows
+from airflow_changefeed.cursors.moves import PlannedMove, accept_beginning, move_to, plan_moves
+from airflow_changefeed.doctor.files import check_files
+from airflow_changefeed.exceptions import InvalidArgumentError, StaleVersionError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.plugins.changefeed_access import (
     Runs,
     may_change,
@@ -33,15 +39,17 @@ from airflow_changefeed.plugins.changefeed_access import (
     reading,
     same_origin,
 )
-from airflow_changefeed.plugins.changefeed_api import Exporting, exports_of
-from airflow_changefeed.plugins.changefeed_connections import ConnId, Uses, ask_source
-from airflow_changefeed.plugins.changefeed_moves import accept, make_move, plan_move, revoke
-from airflow_changefeed.plugins.views.rows import Row
-from airflow_changefeed.plugins.views.troubles import refresh, resolve_dead_letter, resolve_gaps
-from airflow_changefeed.plugins.views.windows import check_of
+from airflow_changefeed.plugins.changefeed_api import Exporting, OfConnection
+from airflow_changefeed.plugins.changefeed_connections import ConnId, ask_source
+from airflow_changefeed.plugins.views.rows import Row, cursor_row, move_row
+from airflow_changefeed.plugins.views.strips import Exports
+from airflow_changefeed.plugins.views.troubles import capture_row, resolve_dead_letter
+from airflow_changefeed.plugins.views.windows import Export
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_versions import stale
+from airflow_changefeed.sources.base_versions import check_version, consumer_text, stale, stale_cursor
 
+#: Seconds to wait for an export that is moving its cursor.
+_HELD_TIMEOUT = 3.0
 _NO_VERSION = "{} is missing; pass the one that you saw, so that later changes are not overwritten"
 
 router = APIRouter(dependencies=[Depends(reading)])
@@ -90,8 +98,7 @@ async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
 
 @router.get("/move", dependencies=[Depends(changing)])
 async def planned_move(
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -104,8 +111,7 @@ async def planned_move(
     destination = parse_position(to)
 
     def question(source: FeedSource) -> Row:
-        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
-        return plan_move(source, (consumer, feed, parse_shard(shard)), destination, version, outputs)
+        return move_row(_plan(source, exports, consumer, feed, parse_shard(shard), destination, version))
 
     return await ask_source(conn_id, question)
 
@@ -123,8 +129,7 @@ def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
 @router.post("/move", dependencies=_guarded(changing, "changefeed_move_cursor"))
 async def move(
     user: GetUserDep,
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     feed: str,
     consumer: str,
@@ -133,27 +138,60 @@ async def move(
     resource_version: Version = None,
     why: Annotated[str, Body(max_length=MAX_REASON - 10)] = "",
 ) -> Row:
-    """Move a cursor, if it has not changed since the user saw it."""
+    """Move a cursor and publish it, if it has not changed since the user saw it."""
     version = _named(resource_version, "resource_version")
     destination = parse_position(to)
     hook, by = ChangefeedHook(conn_id), user.get_name()
 
     def question(source: FeedSource) -> Row:
-        chosen = (consumer, feed, parse_shard(shard))
-        outputs = exports_of(runs, uses, conn_id).outputs(feed, consumer)
-        return make_move(
+        of = parse_shard(shard)
+        planned = _plan(source, exports, consumer, feed, of, destination, version)
+        rows = move_to(
             source,
             hook.variables(),
-            chosen,
-            destination,
-            version,
+            consumer,
+            feed,
+            [planned],
             by=by,
-            why=why,
-            runs=runs,
-            outputs=outputs,
+            versions={of: version},
+            why=": ".join(filter(None, ["set", why.strip()])),
+            timeout=_HELD_TIMEOUT,
         )
+        moved = next(row for row in rows if row.shard == of)
+        return {**move_row(planned), "cursor": cursor_row(moved, source.now(), exports.run_names)}
 
     return await ask_source(conn_id, question)
+
+
+def _plan(
+    source: FeedSource,
+    exports: Exports,
+    consumer: str,
+    feed: str,
+    shard: Shard,
+    to: Position,
+    version: int,
+) -> PlannedMove:
+    """
+    Plan a move.
+
+    :param version: resource version of the cursor that the user saw.
+    :raises StaleVersionError: the cursor has changed since; has the current one.
+    """
+
+    def check() -> None:
+        for row in known_rows(source, consumer, feed):
+            if row.shard == shard and row.resource_version != version:
+                raise stale_cursor(row, version)
+
+    check()
+    try:
+        (planned,) = plan_moves(source, consumer, feed, to, [shard], exports.outputs(feed, consumer))
+    except InvalidArgumentError:
+        # If two users press the same button, the second sees the first one's change, not "nothing to move".
+        check()
+        raise
+    return planned
 
 
 @router.post("/accept_beginning", dependencies=_guarded(changing, "changefeed_accept_beginning"))
@@ -173,17 +211,42 @@ async def beginning_accepted(
     """
     version = _named(resource_version, "resource_version")
     hook, by = ChangefeedHook(conn_id), user.get_name()
-    return await ask_source(
-        conn_id,
-        lambda source: accept(source, hook.variables(), consumer, feed, version, by=by, why=note),
-    )
+
+    def question(source: FeedSource) -> Row:
+        rows = known_rows(source, consumer, feed)
+        what = f"consumer {consumer!r} of feed {feed!r}"
+        check_version(what, version, _sum_of(rows), consumer_text(None, rows))
+        versions = {row.shard: row.resource_version for row in rows if row.began is Began.IMPLIED}
+        rows = accept_beginning(
+            source,
+            hook.variables(),
+            consumer,
+            feed,
+            by=by,
+            why=note,
+            versions=versions,
+            timeout=_HELD_TIMEOUT,
+        )
+        return {"resource_version": _sum_of(rows)}
+
+    return await ask_source(conn_id, question)
+
+
+def _sum_of(rows: Iterable[CursorRow]) -> int:
+    return sum(row.resource_version for row in rows)
 
 
 @router.post("/check_files", dependencies=_guarded(changing_export, "changefeed_check_files"))
-async def files_checked(user: GetUserDep, runs: Runs, uses: Uses, use: Exporting) -> Row:
+async def files_checked(user: GetUserDep, exports: OfConnection, use: Exporting) -> Row:
     """Look at the names of all files of what a task exports, and note what was missing."""
-    exports, by = exports_of(runs, uses, use.conn_id), user.get_name()
-    return await ask_source(use.conn_id, lambda source: check_of(source, use, exports, by=by))
+    by = user.get_name()
+
+    def question(source: FeedSource) -> Row:
+        store = Export(source, use, exports).store
+        check = check_files(source, store, str(use.consumer), without_secrets(str(use.path)), by=by)
+        return {"checked_at": format_time(check.checked_at), "missing": check.missing}
+
+    return await ask_source(use.conn_id, question)
 
 
 @router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))
@@ -197,9 +260,17 @@ async def revoked(
 ) -> Row:
     """Revoke a lease, if it is still the one that the user saw."""
     token = _named(fencing_token, "fencing_token")
-    return await ask_source(
-        conn_id, lambda source: revoke(source, consumer, feed, parse_shard(shard), token, runs=runs)
-    )
+
+    def question(source: FeedSource) -> Row:
+        of = parse_shard(shard)
+        source.feed(feed)
+        known_rows(source, consumer, feed)
+        source.revoke_lease(consumer, feed, of, fencing_token=token)
+        now = source.now()
+        rows = [row for row in source.cursors(feed, consumer) if row.shard == of]
+        return {"cursors": [cursor_row(row, now, runs) for row in rows]}
+
+    return await ask_source(conn_id, question)
 
 
 @router.post("/resolve_gaps", dependencies=_guarded(changing_capture, "changefeed_resolve_gaps"))
@@ -212,7 +283,12 @@ async def gaps_resolved(
 ) -> Row:
     """Resolve the open gaps of a capture, if nothing has changed since the user saw them."""
     version, by = _named(resource_version, "resource_version"), user.get_name()
-    return await ask_source(conn_id, lambda source: resolve_gaps(source, feed, version, by=by, note=note))
+
+    def question(source: FeedSource) -> Row:
+        info = source.resolve_capture(feed, note=note, by=by, resource_version=version)
+        return {"open_gaps": len(info.gaps), "resource_version": info.resource_version}
+
+    return await ask_source(conn_id, question)
 
 
 @router.post("/refresh_capture", dependencies=_guarded(changing_capture, "changefeed_refresh_capture"))
@@ -221,7 +297,12 @@ async def capture_refreshed(
 ) -> Row:
     """Capture the present columns, if neither the capture nor a table has changed since the user saw them."""
     version = _named(resource_version, "resource_version")
-    return await ask_source(conn_id, lambda source: refresh(source, conn_id, feed, version))
+
+    def question(source: FeedSource) -> Row:
+        info = source.refresh_capture(feed, resource_version=version)
+        return capture_row(info, conn_id, feed, may_change=True)
+
+    return await ask_source(conn_id, question)
 
 
 @router.post("/create_consumer", dependencies=_guarded(changing, "changefeed_create_consumer"))

@@ -16,7 +16,6 @@ from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.plugins.changefeed_access import (
-    RunNames,
     Runs,
     may_backfill,
     may_change,
@@ -53,6 +52,14 @@ router = APIRouter(dependencies=[Depends(reading)])
 First = Annotated[int, Query(ge=0, le=1_000_000_000)]
 
 
+def exports_of(runs: Runs, uses: Uses, conn_id: ConnId) -> Exports:
+    """Return the exports of a connection that the user may see."""
+    return Exports(conn_id, [use for use in uses if use.conn_id == conn_id], runs)
+
+
+OfConnection = Annotated[Exports, Depends(exports_of)]
+
+
 @router.get("/connections")
 def connections(user: GetUserDep, uses: Uses) -> Row:
     """Return the connections and the tasks that use them; opens no feed database."""
@@ -81,8 +88,7 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
 async def feeds(
     request: Request,
     user: GetUserDep,
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     first: First = 0,
     count: Annotated[int, Query(ge=1, le=MOST_FEEDS)] = 25,
@@ -90,7 +96,7 @@ async def feeds(
     """Return a page of a connection's feeds, each with totals, or with its error if it cannot be read."""
 
     def question(source: FeedSource) -> Row:
-        allows, exports = _allows(user, source), exports_of(runs, uses, conn_id)
+        allows = _allows(user, source)
         names = [info.name for info in source.feeds()]
         found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
         now = source.now()
@@ -109,8 +115,7 @@ async def feeds(
 async def one_feed(
     request: Request,
     user: GetUserDep,
-    runs: Runs,
-    uses: Uses,
+    exports: OfConnection,
     conn_id: ConnId,
     feed: str,
     first: First = 0,
@@ -119,7 +124,6 @@ async def one_feed(
     """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
-        exports = exports_of(runs, uses, conn_id)
         (found,) = source.overview([feed], first_shard=first, shards=count)
         now = source.now()
         strip, words = partial(strip_of, exports=exports, now=now), partial(message_of, request)
@@ -127,15 +131,10 @@ async def one_feed(
             "at": format_time(now),
             "first": first,
             **feed_row(found.check(), _allows(user, source), now, strip, words),
-            "shards": [shard_row(one, now, conn_id, runs) for one in found.shards],
+            "shards": [shard_row(one, now, conn_id, exports.run_names) for one in found.shards],
         }
 
     return await ask_source(conn_id, question)
-
-
-def exports_of(runs: RunNames, uses: list[Use], conn_id: str) -> Exports:
-    """Return the exports of a connection that a user may see."""
-    return Exports(conn_id, [use for use in uses if use.conn_id == conn_id], runs)
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
@@ -173,17 +172,17 @@ async def troubles(user: GetUserDep, conn_id: ConnId, feed: str) -> Row:
 
 
 @router.get("/tables")
-async def tables(request: Request, runs: Runs, uses: Uses, conn_id: ConnId, feed: str) -> Row:
+async def tables(request: Request, exports: OfConnection, conn_id: ConnId, feed: str) -> Row:
     """Return snapshots, states and current tables of a capture; each place has a time limit of its own."""
 
     def question(source: FeedSource) -> tuple[str, datetime, list[Row]]:
         now = source.now()
-        return source.identity().id, now, begun_of(source, conn_id, feed, now, runs)
+        return source.identity().id, now, begun_of(source, conn_id, feed, now, exports.run_names)
 
     database, now, begun = await ask_source(conn_id, question)
 
     async def look(place: Place) -> Row:
-        lake = Lake(place, feed, database, now, partial(message_of, request), runs)
+        lake = Lake(place, feed, database, now, partial(message_of, request), exports.run_names)
         try:
             found = await ask_output(place.shown, lake.to_dict)
         except (ChangefeedError, OSError) as error:
@@ -191,7 +190,7 @@ async def tables(request: Request, runs: Runs, uses: Uses, conn_id: ConnId, feed
         tasks = [{"dag_id": use.dag_id, "task_id": use.task_id} for use in place.tasks]
         return {"path": place.shown, "tasks": tasks, **found}
 
-    places = places_of([use for use in uses if use.conn_id == conn_id], feed)
+    places = places_of(exports.uses, feed)
     return {"at": format_time(now), "begun": begun, "places": await asyncio.gather(*map(look, places))}
 
 
@@ -226,24 +225,21 @@ Exporting = Annotated[Use, Depends(exporting)]
 
 @router.get("/windows")
 async def windows(
-    runs: Runs, uses: Uses, use: Exporting, end: datetime | None = None, at: datetime | None = None
+    exports: OfConnection, use: Exporting, end: datetime | None = None, at: datetime | None = None
 ) -> Row:
     """Return the calendar of what a task exports."""
-    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: windows_of(source, use, exports, end, at))
 
 
 @router.get("/window")
-async def window(runs: Runs, uses: Uses, use: Exporting, at: datetime) -> Row:
+async def window(exports: OfConnection, use: Exporting, at: datetime) -> Row:
     """Return one window of what a task exports, with its manifests."""
-    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: window_of(source, use, exports, at))
 
 
 @router.get("/chart")
-async def chart(runs: Runs, uses: Uses, use: Exporting, start: datetime, end: datetime) -> Row:
+async def chart(exports: OfConnection, use: Exporting, start: datetime, end: datetime) -> Row:
     """Return rows and lag of the windows in a time."""
-    exports = exports_of(runs, uses, use.conn_id)
     return await ask_source(use.conn_id, lambda source: chart_of(source, use, exports, start, end))
 
 

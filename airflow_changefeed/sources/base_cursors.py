@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_changefeed.core.consumer import OutputCheck
-from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, Frontier
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 
 

@@ -26,7 +26,6 @@ from airflow_changefeed.core.consumer import (
 )
 from airflow_changefeed.core.cursor import CursorChange, CursorRow
 from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, parse_shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base_leases import LeaseInfo, Waiter

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt, Upload
+from airflow_changefeed.storage.objects import COPY_SECONDS, OpenUpload, Receipt, Upload, looks
 
 
 class AzureObjects:
@@ -101,15 +100,13 @@ class AzureObjects:
             # Another exporter is copying the same file to the same place.
             if _code(problem) != "PendingCopyOperation":
                 raise
-        until = time.monotonic() + COPY_SECONDS
-        pause = 0.05
-        while (status := self._copy_status(target)) == "pending":
-            if time.monotonic() > until:
-                raise TransientError(
-                    f"the copy of {source} to {target} is incomplete after {COPY_SECONDS:.0f} seconds; retry"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
+        for _ in looks(COPY_SECONDS):
+            if (status := self._copy_status(target)) != "pending":
+                break
+        else:
+            raise TransientError(
+                f"the copy of {source} to {target} is incomplete after {COPY_SECONDS:.0f} seconds; retry"
+            )
         if status != "success":
             raise TransientError(
                 f"the copy of {source} to {target} ended with status {status or 'missing'}; retry"

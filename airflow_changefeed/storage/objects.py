@@ -11,7 +11,8 @@ store's own, which :class:`airflow_changefeed.storage.remote.RemoteFiles` transl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,16 @@ Receipt = Mapping[str, Any]
 PART_BYTES = 16 * 1024 * 1024
 #: Seconds that a copy within a store may take.
 COPY_SECONDS = 600.0
+
+
+def looks(seconds: float) -> Iterator[None]:
+    """Yield for each look at a copy, with pauses that double between them, until the seconds are over."""
+    until, pause = time.monotonic() + seconds, 0.05
+    yield
+    while time.monotonic() <= until:
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+        yield
 
 
 class OpenUpload(NamedTuple):

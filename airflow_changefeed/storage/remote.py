@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import io
 import posixpath
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
@@ -14,7 +13,7 @@ from typing import Any, BinaryIO, cast
 from airflow_changefeed.exceptions import ChangefeedError, TransientError
 from airflow_changefeed.storage.azure import AzureObjects
 from airflow_changefeed.storage.errors import answering
-from airflow_changefeed.storage.objects import COPY_SECONDS, Objects, OpenUpload, Receipt
+from airflow_changefeed.storage.objects import COPY_SECONDS, Objects, OpenUpload, Receipt, looks
 from airflow_changefeed.storage.other import OtherObjects
 from airflow_changefeed.storage.s3 import S3Objects
 
@@ -22,8 +21,8 @@ from airflow_changefeed.storage.s3 import S3Objects
 _FLAT = {"gs", "gcs"}
 
 
-class _Sink:
-    """A remote file being written; maps its errors, but not those of the writer."""
+class _Remote:
+    """A remote file being written or read; maps its errors, but not those of the writer or of its content."""
 
     def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._file = file
@@ -33,17 +32,6 @@ class _Sink:
         """Write bytes."""
         with self._answering():
             return self._file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-class _Source:
-    """A remote file being read; maps its errors, but not those of its content."""
-
-    def __init__(self, file: Any, answering_: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._file = file
-        self._answering = answering_
 
     def read(self, *size: int) -> Any:
         """Read bytes."""
@@ -55,7 +43,7 @@ class _Source:
         with self._answering():
             return self._file.seek(*position)
 
-    def __enter__(self) -> _Source:
+    def __enter__(self) -> _Remote:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -149,7 +137,7 @@ class RemoteFiles:
             file: Any = self.objects.open(path)
         sending = self._sending if self.has_uploads else self._writing
         try:
-            yield _Sink(file, lambda: sending(path))
+            yield _Remote(file, lambda: sending(path))
         except BaseException:
             # The source's error, or our own; it says more than an error of the close.
             with contextlib.suppress(Exception):
@@ -187,7 +175,7 @@ class RemoteFiles:
         with self._answering(path):
             self.system.invalidate_cache()
             file = self.system.open(path, "rb")
-        return cast(BinaryIO, _Source(file, lambda: self._answering(path)))
+        return cast(BinaryIO, _Remote(file, lambda: self._answering(path)))
 
     def move(self, source: str, target: str) -> bool:
         """
@@ -210,20 +198,16 @@ class RemoteFiles:
                 self.objects.copy(source, target)
             except FileNotFoundError:
                 return False
-        until = time.monotonic() + COPY_SECONDS
-        pause = 0.05
-        while (copied := self.size(target)) != size:
+        for _ in looks(COPY_SECONDS):
+            if (copied := self.size(target)) == size:
+                return True
             # Gone, source and copy: a newer attempt has removed both.
             if copied is None and self.size(source) is None:
                 return False
-            if time.monotonic() > until:
-                raise TransientError(
-                    f"the copy of {source} to {target} has {copied or 0} of {size} bytes after "
-                    f"{COPY_SECONDS:.0f} seconds; the source is untouched, retry"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-        return True
+        raise TransientError(
+            f"the copy of {source} to {target} has {copied or 0} of {size} bytes after "
+            f"{COPY_SECONDS:.0f} seconds; the source is untouched, retry"
+        )
 
     def swap_in(self, source: str, target: str) -> bool | None:
         """Refuse: an object store has no exclusive rename, as :attr:`moves_folders` says."""

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from airflow_changefeed.core.feed import counted, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.retry import retry, scattered
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import ManifestError, SupersededError, TableConflictError, TableError
@@ -44,8 +45,6 @@ def publish(store: ExportStore, table: LakeTable, units: Iterable[ExportUnit] | 
     :raises TableError: it cannot be read or written, or holds units that overlap these.
     :raises TableConflictError: others keep committing.
     """
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
     chosen = None if units is None else list(units)
 
     def once() -> bool:
@@ -58,12 +57,12 @@ def publish(store: ExportStore, table: LakeTable, units: Iterable[ExportUnit] | 
         table.commit(seen, change)
         return True
 
-    return Retrying(
-        retry=retry_if_exception_type(TableConflictError),
-        stop=stop_after_attempt(_TRIES),
-        wait=wait_random_exponential(multiplier=0.05, max=_MOST_WAIT),
-        reraise=True,
-    )(once)
+    return retry(
+        once,
+        lambda error: isinstance(error, TableConflictError),
+        scattered(0.05, _MOST_WAIT),
+        attempts=_TRIES,
+    )
 
 
 def differences(store: ExportStore, table: LakeTable) -> list[str]:

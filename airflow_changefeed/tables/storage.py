@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from airflow_changefeed.exceptions import TableError
-from airflow_changefeed.storage.credentials import made
+from airflow_changefeed.storage.credentials import CLOUDS
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import LocalFiles, link_error
 from airflow_changefeed.storage.remote import RemoteFiles
@@ -134,127 +134,8 @@ def check_conditional_put(files: Files, folder: str, what: str) -> None:
     )
 
 
-def _aws(options: dict[str, Any]) -> dict[str, Any]:
-    client = {"verify": None, **dict(options.pop("client_kwargs", None) or {})}
-    config = dict(options.pop("config_kwargs", None) or {})
-    endpoint = client.pop("endpoint_url", None) or options.pop("endpoint_url", None)
-    options.pop("endpoint_url", None)
-    style = (config.pop("s3", None) or {}).get("addressing_style")
-    proxies = config.pop("proxies", None) or {}
-    verify = client.pop("verify")
-    if verify not in (None, True, False):
-        raise TableError(
-            "deltalake takes no file of certificates (client_kwargs.verify); add them to the machine's own"
-        )
-    use_ssl = options.pop("use_ssl", True)
-    anonymous = options.pop("anon", False) or config.get("signature_version") == "unsigned"
-    found = {
-        "aws_endpoint_url": endpoint,
-        "aws_allow_http": "true" if str(endpoint).startswith("http://") or not use_ssl else None,
-        "aws_virtual_hosted_style_request": "true" if style == "virtual" else None,
-        "allow_invalid_certificates": "true" if verify is False else None,
-        "proxy_url": proxies.get("https") or proxies.get("http"),
-        "aws_request_payer": "true" if options.pop("requester_pays", False) else None,
-        "aws_skip_signature": "true" if anonymous else None,
-    }
-    found |= _aws_credentials(options, client, is_anonymous=anonymous)
-    options |= {f"client_kwargs.{name}": value for name, value in client.items()}
-    return found
-
-
-def _aws_credentials(
-    options: dict[str, Any], client: dict[str, Any], *, is_anonymous: bool
-) -> dict[str, Any]:
-    """Return keys and region, found as s3fs finds them: given, of a role, or of this machine."""
-    import botocore.session
-
-    names = {"key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token"}
-    keys: dict[str, Any] = {}
-    for ours, theirs in names.items():
-        given, other = options.pop(ours, None), client.pop(theirs, None)
-        keys[theirs] = given or other
-    session = made({"session": options.pop("session", None)})["session"]
-    own = botocore.session.Session(profile=options.pop("profile", None))
-    region = client.pop("region_name", None) or own.get_config_variable("region") or "us-east-1"
-    if is_anonymous:
-        return {"aws_region": region}
-    if session is not None:
-        keys = _frozen(session)
-    elif not keys["aws_access_key_id"] and (credentials := own.get_credentials()) is not None:
-        frozen = credentials.get_frozen_credentials()
-        keys = dict(zip(names.values(), (frozen.access_key, frozen.secret_key, frozen.token), strict=True))
-    return {"aws_region": region, **keys}
-
-
-def _frozen(session: Any) -> dict[str, Any]:
-    """Return the keys that a session of aiobotocore has now."""
-    from fsspec.asyn import get_loop, sync
-
-    async def ask() -> Any:
-        return await (await session.get_credentials()).get_frozen_credentials()
-
-    frozen = sync(get_loop(), ask)
-    return {
-        "aws_access_key_id": frozen.access_key,
-        "aws_secret_access_key": frozen.secret_key,
-        "aws_session_token": frozen.token,
-    }
-
-
-def _azure(options: dict[str, Any]) -> dict[str, Any]:
-    text = options.pop("connection_string", None)
-    parts = dict(part.split("=", 1) for part in str(text).split(";") if "=" in part) if text else {}
-    principal = options.pop("credential", None)
-    if isinstance(principal, Mapping):
-        options |= {name: value for name, value in principal.items() if name not in ("make", "authority")}
-    elif principal is not None:
-        options["credential"] = principal
-    host = options.pop("account_host", None)
-    endpoint = parts.get("BlobEndpoint") or (host and f"https://{host}")
-    identity = options.pop("managed_identity_client_id", None) or options.pop(
-        "workload_identity_client_id", None
-    )
-    options.pop("additionally_allowed_tenants", None)
-    return {
-        "azure_storage_account_name": options.pop("account_name", None) or parts.get("AccountName"),
-        "azure_storage_account_key": options.pop("account_key", None) or parts.get("AccountKey"),
-        "azure_storage_sas_token": options.pop("sas_token", None) or parts.get("SharedAccessSignature"),
-        "azure_storage_tenant_id": options.pop("tenant_id", None)
-        or options.pop("workload_identity_tenant_id", None),
-        "azure_storage_client_id": options.pop("client_id", None) or identity,
-        "azure_storage_client_secret": options.pop("client_secret", None),
-        "azure_storage_endpoint": endpoint,
-        "azure_allow_http": "true" if str(endpoint).startswith("http://") else None,
-        "azure_skip_signature": "true" if options.pop("anon", False) else None,
-    }
-
-
-def _google(options: dict[str, Any]) -> dict[str, Any]:
-    options.pop("project", None)
-    token = options.pop("token", None)
-    found: dict[str, Any] = {"google_base_url": options.pop("endpoint_url", None)}
-    if token == "anon":  # noqa: S105 - gcsfs's word for no credentials
-        found["google_skip_signature"] = "true"
-    elif isinstance(token, Mapping) and token.get("make") == "google_credentials":
-        if token.get("target_principal") or token.get("configuration"):
-            raise TableError(
-                "deltalake cannot impersonate a service account of Google, nor take an external identity: "
-                "use a service account's key, or the machine's own identity"
-            )
-        found["google_service_account_key"] = token.get("key")
-    elif isinstance(token, Mapping):
-        found["google_service_account_key"] = token
-    elif token not in (None, "google_default", "cloud"):
-        found["google_service_account"] = token
-    return found
-
-
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
-_TRANSLATORS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    **dict.fromkeys(("s3", "s3a"), _aws),
-    **dict.fromkeys(("abfs", "abfss", "az"), _azure),
-    **dict.fromkeys(("gs", "gcs"), _google),
-}
+_TRANSLATORS = {scheme: cloud.object_store for cloud in CLOUDS.values() for scheme in cloud.rust_schemes}

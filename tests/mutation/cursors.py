@@ -123,7 +123,7 @@ CURSORS = (
     Break(
         "at_its_start_a_frontier_forgets_what_was_before",
         "Cursor",
-        "core/frontier.py",
+        "core/cursor.py",
         "Frontier.moved_to",
         {"if ulid < self.start:": "if ulid <= self.start:"},
         (

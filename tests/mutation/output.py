@@ -203,7 +203,7 @@ OUTPUT = (
         "Export unit",
         "storage/remote.py",
         "RemoteFiles._copy",
-        {"while (copied := self.size(target)) != size:": "while (copied := self.size(target)) is None:"},
+        {"if (copied := self.size(target)) == size:": "if (copied := self.size(target)) is not None:"},
         ("tests/unit/export/test_objects.py::test_a_copy_counts_once_all_of_it_is_there",),
     ),
     Break(

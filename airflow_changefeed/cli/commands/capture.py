@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, command, echo, open_feeds, seen_version, show
+from airflow_changefeed.cli.command import Row, command, echo, feeds_command, open_feeds, seen_version, show
 from airflow_changefeed.core.capture import (
     TRACE_KEY,
     CaptureSpec,
@@ -190,92 +190,85 @@ def _read(path: str) -> CaptureSpec:
     return decode(CaptureSpec, value, where=where)
 
 
-@command
-def disable(args: Namespace) -> None:
+@feeds_command
+def disable(source: FeedSource, args: Namespace) -> None:
     """Stop recording."""
-    with open_feeds(args.conn_id) as source:
-        present = source.capture(args.name)
-        version = args.resource_version
-        if present.is_enabled:
-            question = (
-                f"Stop recording of capture {present.name}, enabled at {format_time(present.enabled_at)}?"
-            )
-            version = seen_version(args, present.resource_version, question, "Nothing was disabled")
-        source.disable_capture(args.name, resource_version=version)
-        show([capture_row(source.capture(args.name))], args.output, _short)
-        echo(f"Disabled capture {args.name}; its feed is kept and can be exported to its end")
+    present = source.capture(args.name)
+    version = args.resource_version
+    if present.is_enabled:
+        question = f"Stop recording of capture {present.name}, enabled at {format_time(present.enabled_at)}?"
+        version = seen_version(args, present.resource_version, question, "Nothing was disabled")
+    source.disable_capture(args.name, resource_version=version)
+    show([capture_row(source.capture(args.name))], args.output, _short)
+    echo(f"Disabled capture {args.name}; its feed is kept and can be exported to its end")
 
 
-@command
-def list_captures(args: Namespace) -> None:
+@feeds_command
+def list_captures(source: FeedSource, args: Namespace) -> None:
     """Show all captures."""
-    with open_feeds(args.conn_id) as source:
-        found = source.captures()
-        show([capture_row(info) for info in found], args.output, _short)
-        echo(f"Captures: {len(found)}")
+    found = source.captures()
+    show([capture_row(info) for info in found], args.output, _short)
+    echo(f"Captures: {len(found)}")
 
 
-@command
-def refresh(args: Namespace) -> None:
+@feeds_command
+def refresh(source: FeedSource, args: Namespace) -> None:
     """Capture the current columns."""
-    with open_feeds(args.conn_id) as source:
-        present = source.capture(args.name)
-        again = f"Refresh capture {present.name} to the current columns, and make its triggers again?"
-        question = f"{_drift(present)}. {again}"
-        version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
-        without = tuple(args.without or ())
-        on_ddl = None if args.on_ddl is None else OnDdl(args.on_ddl)
-        info = source.refresh_capture(args.name, without=without, on_ddl=on_ddl, resource_version=version)
-        show([capture_row(info)], args.output, _short)
-        echo(f"Refreshed capture {info.name} to the current columns")
+    present = source.capture(args.name)
+    again = f"Refresh capture {present.name} to the current columns, and make its triggers again?"
+    question = f"{_drift(present)}. {again}"
+    version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
+    without = tuple(args.without or ())
+    on_ddl = None if args.on_ddl is None else OnDdl(args.on_ddl)
+    info = source.refresh_capture(args.name, without=without, on_ddl=on_ddl, resource_version=version)
+    show([capture_row(info)], args.output, _short)
+    echo(f"Refreshed capture {info.name} to the current columns")
 
 
 def _drift(info: CaptureInfo) -> str:
     return f"Differences: {'; '.join(info.drift)}" if info.drift else "There are no differences"
 
 
-@command
-def check(args: Namespace) -> None:
+@feeds_command
+def check(source: FeedSource, args: Namespace) -> None:
     """Check for gaps; the open ones go to standard output."""
-    with open_feeds(args.conn_id) as source:
-        names = [info.name for info in source.captures()] if args.name is None else [args.name]
-        found = [gap for name in names for gap in source.check_capture(name)]
-        show([encode(gap) for gap in found], args.output, _open)
-        echo(f"Captures: {len(names)}; open gaps: {len(found)}")
-        if found:
-            for name in dict.fromkeys(gap.capture for gap in found):
-                echo(
-                    f"Feed {name} cannot be sealed until you resolve them: "
-                    f"{shell('capture resolve', name, '--note', '...')}"
-                )
-            raise SystemExit(OPEN)
-
-
-@command
-def resolve(args: Namespace) -> None:
-    """Close the open gaps, or record all rows again if there are none, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        before = source.capture(args.name)
-        if not before.gaps and not args.resync and args.resource_version is None:
-            show([capture_row(before)], args.output, _short)
-            echo(f"Capture {args.name} has no open gaps; nothing was resolved")
-            return
-        if args.resync and not before.is_enabled:
-            raise InvalidArgumentError(
-                f"capture {args.name!r} is disabled and cannot record rows; enable it first, or omit --resync"
+    names = [info.name for info in source.captures()] if args.name is None else [args.name]
+    found = [gap for name in names for gap in source.check_capture(name)]
+    show([encode(gap) for gap in found], args.output, _open)
+    echo(f"Captures: {len(names)}; open gaps: {len(found)}")
+    if found:
+        for name in dict.fromkeys(gap.capture for gap in found):
+            echo(
+                f"Feed {name} cannot be sealed until you resolve them: "
+                f"{shell('capture resolve', name, '--note', '...')}"
             )
-        if args.resource_version is None and not args.yes:
-            show([encode(gap) for gap in before.gaps], "table", _open, on_error=True)
-        question = _resolving(before, resync=args.resync)
-        version = seen_version(args, before.resource_version, question, "Nothing was resolved")
-        info = source.resolve_capture(
-            args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
+        raise SystemExit(OPEN)
+
+
+@feeds_command
+def resolve(source: FeedSource, args: Namespace) -> None:
+    """Close the open gaps, or record all rows again if there are none, after confirmation."""
+    before = source.capture(args.name)
+    if not before.gaps and not args.resync and args.resource_version is None:
+        show([capture_row(before)], args.output, _short)
+        echo(f"Capture {args.name} has no open gaps; nothing was resolved")
+        return
+    if args.resync and not before.is_enabled:
+        raise InvalidArgumentError(
+            f"capture {args.name!r} is disabled and cannot record rows; enable it first, or omit --resync"
         )
-        show([capture_row(info)], args.output, _short)
-        if before.gaps:
-            echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
-        if args.resync:
-            echo("Recorded the existing rows; folds are correct from here on")
+    if args.resource_version is None and not args.yes:
+        show([encode(gap) for gap in before.gaps], "table", _open, on_error=True)
+    question = _resolving(before, resync=args.resync)
+    version = seen_version(args, before.resource_version, question, "Nothing was resolved")
+    info = source.resolve_capture(
+        args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
+    )
+    show([capture_row(info)], args.output, _short)
+    if before.gaps:
+        echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
+    if args.resync:
+        echo("Recorded the existing rows; folds are correct from here on")
 
 
 def _resolving(info: CaptureInfo, *, resync: bool) -> str:
@@ -286,14 +279,13 @@ def _resolving(info: CaptureInfo, *, resync: bool) -> str:
     return f"Resolve {counted(len(info.gaps), 'gap')} of capture {info.name}{more}?"
 
 
-@command
-def gaps(args: Namespace) -> None:
+@feeds_command
+def gaps(source: FeedSource, args: Namespace) -> None:
     """Show all gaps, open and resolved."""
-    with open_feeds(args.conn_id) as source:
-        names = [info.name for info in source.captures()] if args.name is None else [args.name]
-        found = [gap for name in names for gap in source.capture_gaps(name)]
-        show([encode(gap) for gap in found], args.output)
-        echo(f"Captures: {len(names)}; gaps: {len(found)}")
+    names = [info.name for info in source.captures()] if args.name is None else [args.name]
+    found = [gap for name in names for gap in source.capture_gaps(name)]
+    show([encode(gap) for gap in found], args.output)
+    echo(f"Captures: {len(names)}; gaps: {len(found)}")
 
 
 def capture_row(info: CaptureInfo) -> Row:

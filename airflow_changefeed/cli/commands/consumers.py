@@ -13,6 +13,7 @@ from airflow_changefeed.cli.command import (
     ask,
     command,
     echo,
+    feeds_command,
     open_feeds,
     seen_version,
     show,
@@ -89,19 +90,16 @@ def _given(args: Namespace) -> dict[str, Any]:
     return given
 
 
-@command
-def revoke(args: Namespace) -> None:
+@feeds_command
+def revoke(source: FeedSource, args: Namespace) -> None:
     """Revoke a lease, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        token = args.fencing_token
-        if token is None:
-            token = _seen_lease(source, args)
-        source.revoke_lease(args.name, args.feed, args.shard, fencing_token=token)
-        found = [
-            one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard
-        ]
-        show([lease_row(one) for one in found], args.output)
-        echo(f"Lease {token} revoked; its holder can no longer commit")
+    token = args.fencing_token
+    if token is None:
+        token = _seen_lease(source, args)
+    source.revoke_lease(args.name, args.feed, args.shard, fencing_token=token)
+    found = [one for one in source.leases(args.feed) if one.consumer == args.name and one.shard == args.shard]
+    show([lease_row(one) for one in found], args.output)
+    echo(f"Lease {token} revoked; its holder can no longer commit")
 
 
 def _seen_lease(source: FeedSource, args: Namespace) -> int:
@@ -130,32 +128,30 @@ def _seen_lease(source: FeedSource, args: Namespace) -> int:
     return row.fencing_token
 
 
-@command
-def list_consumers(args: Namespace) -> None:
+@feeds_command
+def list_consumers(source: FeedSource, args: Namespace) -> None:
     """Show consumers."""
-    with open_feeds(args.conn_id) as source:
-        found = source.consumers(args.feed)
-        show([consumer_row(info) for info in found], args.output)
-        echo(f"Consumers: {len(found)}")
+    found = source.consumers(args.feed)
+    show([consumer_row(info) for info in found], args.output)
+    echo(f"Consumers: {len(found)}")
 
 
-@command
-def drop(args: Namespace) -> None:
+@feeds_command
+def drop(source: FeedSource, args: Namespace) -> None:
     """Drop a consumer, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        if not is_of_events(source, args.name, args.feed):
-            _drop_export(source, args)
-            return
-        info = source.consumer(args.name, args.feed)
-        dead_letters = source.dead_letters(args.feed, args.name)
-        if args.resource_version is None and not args.yes:
-            show([_position_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
-        also = f" and its {len(dead_letters)} open dead letters" if dead_letters else ""
-        question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
-        version = seen_version(args, info.resource_version, question, "Nothing was dropped")
-        source.drop_consumer(args.name, args.feed, resource_version=version)
-        show([consumer_row(info)], args.output)
-        echo(f"Dropped consumer {args.name} of feed {args.feed}")
+    if not is_of_events(source, args.name, args.feed):
+        _drop_export(source, args)
+        return
+    info = source.consumer(args.name, args.feed)
+    dead_letters = source.dead_letters(args.feed, args.name)
+    if args.resource_version is None and not args.yes:
+        show([_position_row(row) for row in source.cursors(args.feed, args.name)], "table", on_error=True)
+    also = f" and its {len(dead_letters)} open dead letters" if dead_letters else ""
+    question = f"Drop consumer {args.name} of feed {args.feed}{also}?"
+    version = seen_version(args, info.resource_version, question, "Nothing was dropped")
+    source.drop_consumer(args.name, args.feed, resource_version=version)
+    show([consumer_row(info)], args.output)
+    echo(f"Dropped consumer {args.name} of feed {args.feed}")
 
 
 def _drop_export(source: FeedSource, args: Namespace) -> None:
@@ -179,27 +175,25 @@ def _drop_export(source: FeedSource, args: Namespace) -> None:
     )
 
 
-@command
-def log(args: Namespace) -> None:
+@feeds_command
+def log(source: FeedSource, args: Namespace) -> None:
     """Show attempts."""
-    with open_feeds(args.conn_id) as source:
-        source.consumer(args.name, args.feed)
-        found = source.invocations(args.feed, args.name, limit=args.limit)
-        chosen = [one for one in found if not args.failed or one.attempt.outcome is not Outcome.CONSUMED]
-        show([invocation_row(one) for one in chosen], args.output)
-        echo(f"Attempts: {len(chosen)}")
+    source.consumer(args.name, args.feed)
+    found = source.invocations(args.feed, args.name, limit=args.limit)
+    chosen = [one for one in found if not args.failed or one.attempt.outcome is not Outcome.CONSUMED]
+    show([invocation_row(one) for one in chosen], args.output)
+    echo(f"Attempts: {len(chosen)}")
 
 
-@command
-def leases(args: Namespace) -> None:
+@feeds_command
+def leases(source: FeedSource, args: Namespace) -> None:
     """Show leases."""
-    with open_feeds(args.conn_id) as source:
-        found = [one for one in source.leases(args.feed) if args.consumer in (None, one.consumer)]
-        if args.consumer is not None and not found:
-            _check_known(source, args.consumer, args.feed)
-        show([lease_row(one) for one in found], args.output)
-        held = sum(one.holder is not None for one in found)
-        echo(f"Shards: {len(found)}; held: {held}")
+    found = [one for one in source.leases(args.feed) if args.consumer in (None, one.consumer)]
+    if args.consumer is not None and not found:
+        _check_known(source, args.consumer, args.feed)
+    show([lease_row(one) for one in found], args.output)
+    held = sum(one.holder is not None for one in found)
+    echo(f"Shards: {len(found)}; held: {held}")
 
 
 def _check_known(source: FeedSource, consumer: str, feed: str | None) -> None:

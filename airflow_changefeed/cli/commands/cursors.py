@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import (
-    ask,
-    command,
-    echo,
-    open_feeds,
-    show,
-    ulid_values,
-)
+from airflow_changefeed.cli.command import ask, command, echo, feeds_command, open_feeds, show, ulid_values
 from airflow_changefeed.cli.commands.cursor_rows import (
     beginning_row,
     change_row,
@@ -45,32 +38,31 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 
-@command
-def show_cursors(args: Namespace) -> None:
+@feeds_command
+def show_cursors(source: FeedSource, args: Namespace) -> None:
     """Show the cursors of a consumer."""
     from airflow_changefeed.cursors.move_plan import known_rows
     from airflow_changefeed.cursors.moves import is_of_events
     from airflow_changefeed.cursors.variable_state import variable_state
     from airflow_changefeed.doctor.frontiers import whole_overview
 
-    with open_feeds(args.conn_id) as source:
-        state = None
-        if not is_of_events(source, args.name, args.feed):
-            # First, because it says what to do if the database has lost the rows.
-            try:
-                state = variable_state(source, _variables(args), args.name, args.feed)
-            except AirflowUnavailableError as problem:
-                echo(problem)
-            if state is not None and state.problem is not None:
-                echo(f"{state.kind.value}: {state.problem}")
-        rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
-        overview = whole_overview(source, args.feed)
-        behind = {one.row.shard: one.behind for one in overview.positions(args.name)}
-        show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
-        echo(_summary(rows, state))
-        if state is not None:
-            for line in export_notes(source, overview, args.name):
-                echo(line)
+    state = None
+    if not is_of_events(source, args.name, args.feed):
+        # First, because it says what to do if the database has lost the rows.
+        try:
+            state = variable_state(source, _variables(args), args.name, args.feed)
+        except AirflowUnavailableError as problem:
+            echo(problem)
+        if state is not None and state.problem is not None:
+            echo(f"{state.kind.value}: {state.problem}")
+    rows = _chosen(known_rows(source, args.name, args.feed), args.shard)
+    overview = whole_overview(source, args.feed)
+    behind = {one.row.shard: one.behind for one in overview.positions(args.name)}
+    show([cursor_row(row, behind.get(row.shard), state) for row in rows], args.output, short_cursor)
+    echo(_summary(rows, state))
+    if state is not None:
+        for line in export_notes(source, overview, args.name):
+            echo(line)
 
 
 def _chosen(rows: Sequence[CursorRow], shards: Sequence[Shard] | None) -> Sequence[CursorRow]:
@@ -93,14 +85,13 @@ def _summary(rows: Sequence[CursorRow], state: VariableState | None) -> str:
     return "; ".join(words)
 
 
-@command
-def set_cursors(args: Namespace) -> None:
+@feeds_command
+def set_cursors(source: FeedSource, args: Namespace) -> None:
     """Move cursors."""
     from airflow_changefeed.cursors.moves import plan_moves
 
-    with open_feeds(args.conn_id) as source:
-        moves = plan_moves(source, args.name, args.feed, args.to, args.shard, _outputs(args))
-        _move(source, args, moves, "set")
+    moves = plan_moves(source, args.name, args.feed, args.to, args.shard, _outputs(args))
+    _move(source, args, moves, "set")
 
 
 @command
@@ -186,108 +177,103 @@ def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
     )
 
 
-@command
-def accept_beginning(args: Namespace) -> None:
+@feeds_command
+def accept_beginning(source: FeedSource, args: Namespace) -> None:
     """Accept what an export does not have, after confirmation."""
     from airflow_changefeed.cursors import moves
     from airflow_changefeed.doctor.frontiers import whole_overview
 
-    with open_feeds(args.conn_id) as source:
-        implied = moves.implied_beginnings(source, args.name, args.feed)
-        known = whole_overview(source, args.feed).positions(args.name)
-        positions = {one.row.shard: one for one in known}
-        # A shard that the feed does not have has no events either.
-        none = ConsumerPosition(implied[0], behind=0, next_event=None, before=0, before_from=None)
-        found = [replace(positions.get(row.shard, none), row=row) for row in implied]
-        versions = {row.shard: row.resource_version for row in implied}
-        if args.resource_version:
-            versions = named_versions(args.resource_version, list(versions))
-        elif not args.yes:
-            show([beginning_row(position) for position in found], "table", short_beginning, on_error=True)
-            count = sum(position.before for position in found)
-            more = " or more" if any(position.before >= COUNTED for position in found) else ""
-            ask(
-                f"Accept that {args.name} does not have {counted(count, 'event')}{more} of feed {args.feed} "
-                "before its beginning? Purges no longer keep them for it",
-                "Nothing was accepted",
-            )
-        rows = moves.accept_beginning(
-            source, _variables(args), args.name, args.feed, versions=versions, by=getuser(), why=args.note
+    implied = moves.implied_beginnings(source, args.name, args.feed)
+    known = whole_overview(source, args.feed).positions(args.name)
+    positions = {one.row.shard: one for one in known}
+    # A shard that the feed does not have has no events either.
+    none = ConsumerPosition(implied[0], behind=0, next_event=None, before=0, before_from=None)
+    found = [replace(positions.get(row.shard, none), row=row) for row in implied]
+    versions = {row.shard: row.resource_version for row in implied}
+    if args.resource_version:
+        versions = named_versions(args.resource_version, list(versions))
+    elif not args.yes:
+        show([beginning_row(position) for position in found], "table", short_beginning, on_error=True)
+        count = sum(position.before for position in found)
+        more = " or more" if any(position.before >= COUNTED for position in found) else ""
+        ask(
+            f"Accept that {args.name} does not have {counted(count, 'event')}{more} of feed {args.feed} "
+            "before its beginning? Purges no longer keep them for it",
+            "Nothing was accepted",
         )
-        after = {row.shard: row for row in rows}
-        show(
-            [beginning_row(replace(position, row=after[position.row.shard])) for position in found],
-            args.output,
-            short_beginning,
-        )
-        echo(f"Accepted the beginning of {args.name} in {counted(len(found), 'shard')}")
+    rows = moves.accept_beginning(
+        source, _variables(args), args.name, args.feed, versions=versions, by=getuser(), why=args.note
+    )
+    after = {row.shard: row for row in rows}
+    show(
+        [beginning_row(replace(position, row=after[position.row.shard])) for position in found],
+        args.output,
+        short_beginning,
+    )
+    echo(f"Accepted the beginning of {args.name} in {counted(len(found), 'shard')}")
 
 
-@command
-def history(args: Namespace) -> None:
+@feeds_command
+def history(source: FeedSource, args: Namespace) -> None:
     """Show changes."""
     from airflow_changefeed.cursors.move_plan import known_rows
 
-    with open_feeds(args.conn_id) as source:
-        known_rows(source, args.name, args.feed)
-        found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
-        show([change_row(change) for change in found], args.output, short_change)
-        echo(f"Changes: {len(found)}")
-        if found:
-            words = (args.name, "--feed", args.feed, "--change", str(found[0].number))
-            echo(f"To undo the newest, for example: {shell('cursor reset', *words)}")
+    known_rows(source, args.name, args.feed)
+    found = source.history(args.feed, args.name, shard=args.shard, limit=args.limit)
+    show([change_row(change) for change in found], args.output, short_change)
+    echo(f"Changes: {len(found)}")
+    if found:
+        words = (args.name, "--feed", args.feed, "--change", str(found[0].number))
+        echo(f"To undo the newest, for example: {shell('cursor reset', *words)}")
 
 
-@command
-def adopt(args: Namespace) -> None:
+@feeds_command
+def adopt(source: FeedSource, args: Namespace) -> None:
     """Set the cursors to the Variable, after confirmation."""
     from airflow_changefeed.cursors import recovery
     from airflow_changefeed.cursors.move_plan import plan_adoption
 
-    with open_feeds(args.conn_id) as source:
-        _check_of_export(source, args)
-        variables = _variables(args)
-        before = source.cursors(args.feed, args.name)
-        outputs = _outputs(args)
-        wanted = recovery.adopted(source, variables, args.name, args.feed, outputs)
-        moves = plan_adoption(source, args.name, args.feed, wanted)
-        versions = {move.shard: move.row.resource_version for move in moves}
-        if args.resource_version:
-            versions |= named_versions(args.resource_version, [move.shard for move in moves])
-        elif not args.yes:
-            show([move_row(move) for move in moves], "table", short_move, on_error=True)
-            ask(_question(args, moves), "Nothing was moved")
-        rows = recovery.adopt(
-            source, variables, args.name, args.feed, by=getuser(), versions=versions, outputs=outputs
-        )
-        _show_rows(args, before, rows)
-        echo("Moved the cursors to the ULIDs of the Variable")
+    _check_of_export(source, args)
+    variables = _variables(args)
+    before = source.cursors(args.feed, args.name)
+    outputs = _outputs(args)
+    wanted = recovery.adopted(source, variables, args.name, args.feed, outputs)
+    moves = plan_adoption(source, args.name, args.feed, wanted)
+    versions = {move.shard: move.row.resource_version for move in moves}
+    if args.resource_version:
+        versions |= named_versions(args.resource_version, [move.shard for move in moves])
+    elif not args.yes:
+        show([move_row(move) for move in moves], "table", short_move, on_error=True)
+        ask(_question(args, moves), "Nothing was moved")
+    rows = recovery.adopt(
+        source, variables, args.name, args.feed, by=getuser(), versions=versions, outputs=outputs
+    )
+    _show_rows(args, before, rows)
+    echo("Moved the cursors to the ULIDs of the Variable")
 
 
-@command
-def publish(args: Namespace) -> None:
+@feeds_command
+def publish(source: FeedSource, args: Namespace) -> None:
     """Set the Variable to the cursors in the database."""
     from airflow_changefeed.cursors import recovery
 
-    with open_feeds(args.conn_id) as source:
-        _check_of_export(source, args)
-        rows = recovery.publish(source, _variables(args), args.name, args.feed)
-        _show_rows(args, rows, rows)
-        echo("Published the cursors in the database to the Variable")
+    _check_of_export(source, args)
+    rows = recovery.publish(source, _variables(args), args.name, args.feed)
+    _show_rows(args, rows, rows)
+    echo("Published the cursors in the database to the Variable")
 
 
-@command
-def rebuild(args: Namespace) -> None:
+@feeds_command
+def rebuild(source: FeedSource, args: Namespace) -> None:
     """Restore lost cursors from the manifests."""
     from airflow_changefeed.cursors import recovery
 
-    with open_feeds(args.conn_id) as source:
-        _check_of_export(source, args)
-        store = _store(args)
-        before = source.cursors(args.feed, args.name)
-        rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
-        _show_rows(args, before, rows)
-        echo("Restored the lost cursors and published them to the Variable")
+    _check_of_export(source, args)
+    store = _store(args)
+    before = source.cursors(args.feed, args.name)
+    rows = recovery.rebuild(source, _variables(args), args.name, args.feed, store, by=getuser())
+    _show_rows(args, before, rows)
+    echo("Restored the lost cursors and published them to the Variable")
 
 
 def _outputs(args: Namespace) -> list[ExportStore]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.cli.command import Row, ask, echo, feeds_command, show
 from airflow_changefeed.consumers.dead_letters import check_events
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import DeadLetterState
@@ -22,46 +22,41 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base import FeedSource
 
 
-@command
-def list_dead_letters(args: Namespace) -> None:
+@feeds_command
+def list_dead_letters(source: FeedSource, args: Namespace) -> None:
     """Show dead letters."""
-    with open_feeds(args.conn_id) as source:
-        found = source.dead_letters(args.feed, args.consumer, is_open=not args.all)
-        show([encode(dead_letter) for dead_letter in found], args.output, _short)
-        echo(f"Dead letters: {len(found)}; open: {sum(dead_letter.state.is_open for dead_letter in found)}")
+    found = source.dead_letters(args.feed, args.consumer, is_open=not args.all)
+    show([encode(dead_letter) for dead_letter in found], args.output, _short)
+    echo(f"Dead letters: {len(found)}; open: {sum(dead_letter.state.is_open for dead_letter in found)}")
 
 
-@command
-def retry(args: Namespace) -> None:
+@feeds_command
+def retry(source: FeedSource, args: Namespace) -> None:
     """Retry events."""
-    with open_feeds(args.conn_id) as source:
-        dead_letters = _open(source, args.number)
-        check_events(source, dead_letters)
-        found = [
-            source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by=getuser())
-            for dead_letter in dead_letters
-        ]
-        show([encode(dead_letter) for dead_letter in found], args.output, _short)
-        names = sorted({dead_letter.consumer for dead_letter in found})
-        echo(f"The next run of {', '.join(names)} retries {counted(len(found), 'event')}")
+    dead_letters = _open(source, args.number)
+    check_events(source, dead_letters)
+    found = [
+        source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by=getuser())
+        for dead_letter in dead_letters
+    ]
+    show([encode(dead_letter) for dead_letter in found], args.output, _short)
+    names = sorted({dead_letter.consumer for dead_letter in found})
+    echo(f"The next run of {', '.join(names)} retries {counted(len(found), 'event')}")
 
 
-@command
-def drop(args: Namespace) -> None:
+@feeds_command
+def drop(source: FeedSource, args: Namespace) -> None:
     """Discard events, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        dead_letters = _open(source, args.number)
-        if not args.yes:
-            show([encode(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True)
-            ask(f"Discard {counted(len(dead_letters), 'event')}?", "Nothing was dropped")
-        found = [
-            source.resolve_dead_letter(
-                dead_letter.number, DeadLetterState.DROPPED, by=getuser(), note=args.note
-            )
-            for dead_letter in dead_letters
-        ]
-        show([encode(dead_letter) for dead_letter in found], args.output, _short)
-        echo(f"Dropped {counted(len(found), 'dead letter')}")
+    dead_letters = _open(source, args.number)
+    if not args.yes:
+        show([encode(dead_letter) for dead_letter in dead_letters], "table", _short, on_error=True)
+        ask(f"Discard {counted(len(dead_letters), 'event')}?", "Nothing was dropped")
+    found = [
+        source.resolve_dead_letter(dead_letter.number, DeadLetterState.DROPPED, by=getuser(), note=args.note)
+        for dead_letter in dead_letters
+    ]
+    show([encode(dead_letter) for dead_letter in found], args.output, _short)
+    echo(f"Dropped {counted(len(found), 'dead letter')}")
 
 
 def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:

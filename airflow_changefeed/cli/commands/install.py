@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed import __version__
-from airflow_changefeed.cli.command import ask, command, echo, open_feeds, seen_version, show
+from airflow_changefeed.cli.command import ask, command, echo, feeds_command, open_feeds, seen_version, show
 from airflow_changefeed.core.feed import FOREVER, FeedKind, FeedStorage, max_hold_text
 from airflow_changefeed.exceptions import FeedNotFoundError
 
@@ -55,37 +55,35 @@ def _write(text: str, output_file: str | None) -> None:
     echo(f"Wrote the script of version {__version__} to {output_file}")
 
 
-@command
-def install(args: Namespace) -> None:
+@feeds_command
+def install(source: FeedSource, args: Namespace) -> None:
     """Run the script through a connection."""
-    with open_feeds(args.conn_id) as source:
-        done = source.install(sequence_cache=args.sequence_cache, force=args.force)
-        feeds = [info.name for info in source.feeds()]
-        row = {"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}
-        # An embedded database without feeds has none of our tables.
-        has_identity = source.capabilities.needs_install or feeds
-        show([{**row, "database": source.identity().id if has_identity else None}], args.output)
-        if source.capabilities.needs_install:
-            echo(f"{_sentence(done)}; feeds on this version: {len(feeds)}")
-        else:
-            echo("This source needs no installation; create feeds with setup-feed")
+    done = source.install(sequence_cache=args.sequence_cache, force=args.force)
+    feeds = [info.name for info in source.feeds()]
+    row = {"conn_id": args.conn_id, "before": done.before, "after": done.after, "feeds": feeds}
+    # An embedded database without feeds has none of our tables.
+    has_identity = source.capabilities.needs_install or feeds
+    show([{**row, "database": source.identity().id if has_identity else None}], args.output)
+    if source.capabilities.needs_install:
+        echo(f"{_sentence(done)}; feeds on this version: {len(feeds)}")
+    else:
+        echo("This source needs no installation; create feeds with setup-feed")
 
 
-@command
-def renew_identity(args: Namespace) -> None:
+@feeds_command
+def renew_identity(source: FeedSource, args: Namespace) -> None:
     """Give a copy of a database its own identity, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        before = source.identity().id
-        if not args.yes:
-            ask(
-                f"This is database {before}. With a new identity its consumers publish to new Variables, and "
-                "its exports refuse the outputs of the original and need new paths. Do this only to a copy, "
-                "and while no export from it is running. Renew its identity?",
-                "Nothing was changed",
-            )
-        after = source.renew_identity().id
-        show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
-        echo(f"The identity of this database is now {after}")
+    before = source.identity().id
+    if not args.yes:
+        ask(
+            f"This is database {before}. With a new identity its consumers publish to new Variables, and "
+            "its exports refuse the outputs of the original and need new paths. Do this only to a copy, "
+            "and while no export from it is running. Renew its identity?",
+            "Nothing was changed",
+        )
+    after = source.renew_identity().id
+    show([{"conn_id": args.conn_id, "before": before, "after": after}], args.output)
+    echo(f"The identity of this database is now {after}")
 
 
 def _sentence(done: Installed) -> str:

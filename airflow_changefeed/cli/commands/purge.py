@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show, ulid_values
+from airflow_changefeed.cli.command import Row, ask, echo, feeds_command, show, ulid_values
 from airflow_changefeed.core.feed import FeedKind, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -23,23 +23,22 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.base_control import Purged
 
 
-@command
-def purge(args: Namespace) -> None:
+@feeds_command
+def purge(source: FeedSource, args: Namespace) -> None:
     """Remove old events, after confirmation; a dry run only shows what would be removed."""
-    with open_feeds(args.conn_id) as source:
-        if not args.dry_run and not args.yes:
-            preview = _rows(source, args, dry_run=True)
-            show(preview, "table", on_error=True)
-            ask(
-                f"Remove {_total(preview)} of feed {args.feed} before {format_time(args.before)}?",
-                "Nothing was removed",
-            )
-        rows = _rows(source, args, dry_run=args.dry_run)
-        show(rows, args.output)
-        verb = "Would remove" if args.dry_run else "Removed"
-        echo(f"{verb} {_total(rows)} of feed {args.feed} before {format_time(args.before)}")
-        if source.feed(args.feed).kind is FeedKind.SERIALIZED:
-            echo("The events remain in the writers' own table; delete those that you no longer need there")
+    if not args.dry_run and not args.yes:
+        preview = _rows(source, args, dry_run=True)
+        show(preview, "table", on_error=True)
+        ask(
+            f"Remove {_total(preview)} of feed {args.feed} before {format_time(args.before)}?",
+            "Nothing was removed",
+        )
+    rows = _rows(source, args, dry_run=args.dry_run)
+    show(rows, args.output)
+    verb = "Would remove" if args.dry_run else "Removed"
+    echo(f"{verb} {_total(rows)} of feed {args.feed} before {format_time(args.before)}")
+    if source.feed(args.feed).kind is FeedKind.SERIALIZED:
+        echo("The events remain in the writers' own table; delete those that you no longer need there")
 
 
 def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:

@@ -7,7 +7,7 @@ from datetime import date, datetime, time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.cli.command import Row, command, echo, open_feeds, show
+from airflow_changefeed.cli.command import Row, echo, feeds_command, show
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, counted, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 _PAGE_SIZE = 1000
 
 
-@command
-def read(args: Namespace) -> None:
+@feeds_command
+def read(source: FeedSource, args: Namespace) -> None:
     """Show events of a shard, in order."""
-    with open_feeds(args.conn_id) as source:
-        info = source.feed(args.feed)
-        check_shards(info, [args.shard])
-        state = _state(source, args.feed, args.shard)
-        # Purged events cannot be read.
-        after = state.purged_upto if args.after is None else args.after
-        upto = Ulid.MAX if args.drain else state.head
-        events = read_events(source, args.feed, args.shard, after, upto, args.limit)
-        show([event_row(info, event) for event in events], args.output)
-        echo(_summary(args, state, events))
+    info = source.feed(args.feed)
+    check_shards(info, [args.shard])
+    state = _state(source, args.feed, args.shard)
+    # Purged events cannot be read.
+    after = state.purged_upto if args.after is None else args.after
+    upto = Ulid.MAX if args.drain else state.head
+    events = read_events(source, args.feed, args.shard, after, upto, args.limit)
+    show([event_row(info, event) for event in events], args.output)
+    echo(_summary(args, state, events))
 
 
 def _state(source: FeedSource, feed: str, shard: Shard) -> ShardStatus:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow.utils.platform import getuser
 
-from airflow_changefeed.cli.command import Row, ask, command, echo, open_feeds, show
+from airflow_changefeed.cli.command import Row, ask, command, echo, feeds_command, open_feeds, show
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import SnapshotError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.folding.snapshots import ReadRange
     from airflow_changefeed.snapshots.reconciliation import Comparison
     from airflow_changefeed.snapshots.take import SnapshotRequest
+    from airflow_changefeed.sources.base import FeedSource
     from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 #: Exit status if the table and its export differ, and that was not repaired.
@@ -103,36 +104,34 @@ def _spark(master: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-@command
-def list_snapshots(args: Namespace) -> None:
+@feeds_command
+def list_snapshots(source: FeedSource, args: Namespace) -> None:
     """Show the snapshots that have begun."""
-    with open_feeds(args.conn_id) as source:
-        found = source.snapshots(args.feed)
-        show([_row(claim) for claim in found], args.output)
-        echo(f"Snapshots that have begun: {len(found)}")
+    found = source.snapshots(args.feed)
+    show([_row(claim) for claim in found], args.output)
+    echo(f"Snapshots that have begun: {len(found)}")
 
 
-@command
-def give_up(args: Namespace) -> None:
+@feeds_command
+def give_up(source: FeedSource, args: Namespace) -> None:
     """Give up a snapshot, after confirmation."""
-    with open_feeds(args.conn_id) as source:
-        found = [one for one in source.snapshots(args.feed) if args.table in (None, one.table)]
-        if len(found) != 1:
-            tables = ", ".join(one.table for one in found)
-            raise SnapshotError(
-                f"feed {args.feed!r} has snapshots of {tables}: choose one with --table"
-                if found
-                else f"no snapshot of {args.table or 'a table'} of feed {args.feed!r} has begun; nothing to "
-                "give up",
-                feed=args.feed,
-            )
-        (claim,) = found
-        if not args.yes:
-            show([_row(claim)], "table", on_error=True)
-            ask(f"Give up the snapshot of {claim.table}?", "Nothing was given up")
-        source.end_snapshot(claim.feed, claim.table, token=claim.token)
-        show([_row(claim)], args.output)
-        echo(f"Gave up the snapshot of {claim.table}; it no longer holds back purges")
+    found = [one for one in source.snapshots(args.feed) if args.table in (None, one.table)]
+    if len(found) != 1:
+        tables = ", ".join(one.table for one in found)
+        raise SnapshotError(
+            f"feed {args.feed!r} has snapshots of {tables}: choose one with --table"
+            if found
+            else f"no snapshot of {args.table or 'a table'} of feed {args.feed!r} has begun; nothing to "
+            "give up",
+            feed=args.feed,
+        )
+    (claim,) = found
+    if not args.yes:
+        show([_row(claim)], "table", on_error=True)
+        ask(f"Give up the snapshot of {claim.table}?", "Nothing was given up")
+    source.end_snapshot(claim.feed, claim.table, token=claim.token)
+    show([_row(claim)], args.output)
+    echo(f"Gave up the snapshot of {claim.table}; it no longer holds back purges")
 
 
 def _row(claim: SnapshotClaim) -> Row:

@@ -12,6 +12,7 @@ from airflow_changefeed.cli.command import (
     Row,
     command,
     echo,
+    feeds_command,
     open_feeds,
     show,
     ulid_values,
@@ -238,19 +239,18 @@ def _short(row: Row) -> Row:
     }
 
 
-@command
-def seal(args: Namespace) -> None:
+@feeds_command
+def seal(source: FeedSource, args: Namespace) -> None:
     """Seal a feed until a time, by default the current one."""
-    with open_feeds(args.conn_id) as source:
-        until = args.until or source.now()
-        seals = source.seal(args.feed, until)
-        rows = [
-            {
-                "shard": shard_text(seal.shard),
-                "until": format_time(seal.until),
-                **ulid_values("head", seal.head),
-            }
-            for seal in seals.values()
-        ]
-        show(rows, args.output)
-        echo(f"Sealed feed {args.feed} until {format_time(until)}; shards with events: {len(rows)}")
+    until = args.until or source.now()
+    seals = source.seal(args.feed, until)
+    rows = [
+        {
+            "shard": shard_text(seal.shard),
+            "until": format_time(seal.until),
+            **ulid_values("head", seal.head),
+        }
+        for seal in seals.values()
+    ]
+    show(rows, args.output)
+    echo(f"Sealed feed {args.feed} until {format_time(until)}; shards with events: {len(rows)}")

@@ -45,7 +45,7 @@ def troubles_of(
     )
     dead_letters = {consumer: list(found) for consumer, found in by_consumer}
     return {
-        "capture": capture and _capture_row(capture, conn_id, feed, may_change=may_change_capture),
+        "capture": capture and capture_row(capture, conn_id, feed, may_change=may_change_capture),
         "gaps": {
             "count": len(gaps),
             "first": [_gap_row(gap) for gap in gaps[:_SHOWN]],
@@ -66,7 +66,8 @@ def troubles_of(
     }
 
 
-def _capture_row(capture: CaptureInfo, conn_id: str, feed: str, *, may_change: bool) -> Row:
+def capture_row(capture: CaptureInfo, conn_id: str, feed: str, *, may_change: bool) -> Row:
+    """Return the capture of a feed."""
     return {
         "is_enabled": capture.is_enabled,
         "tables": [table.table for table in capture.spec.tables],
@@ -78,36 +79,11 @@ def _capture_row(capture: CaptureInfo, conn_id: str, feed: str, *, may_change: b
     }
 
 
-def refresh(source: FeedSource, conn_id: str, feed: str, version: int) -> Row:
-    """
-    Capture the present columns of a capture's tables.
-
-    :param version: resource version of the capture that the user saw.
-    :raises StaleVersionError: the capture, or a captured table, has changed since.
-    :raises CaptureNotFoundError: the feed has no capture.
-    :raises FeedSetupError: a column cannot be captured as it is now.
-    """
-    info = source.refresh_capture(feed, resource_version=version)
-    return _capture_row(info, conn_id, feed, may_change=True)
-
-
 def _capture(source: FeedSource, feed: str) -> CaptureInfo | None:
     try:
         return source.capture(feed)
     except CaptureNotFoundError:
         return None
-
-
-def resolve_gaps(source: FeedSource, feed: str, version: int, *, by: str, note: str) -> Row:
-    """
-    Resolve the open gaps of a feed's capture.
-
-    :param version: resource version of the capture that the user saw.
-    :raises StaleVersionError: the capture has changed since, for example by another gap.
-    :raises CaptureNotFoundError: the feed has no capture.
-    """
-    info = source.resolve_capture(feed, note=note, by=by, resource_version=version)
-    return {"open_gaps": len(info.gaps), "resource_version": info.resource_version}
 
 
 def resolve_dead_letter(

@@ -17,7 +17,7 @@ from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.times import floor_to_millisecond, format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
-from airflow_changefeed.doctor.files import begins_later, check_files
+from airflow_changefeed.doctor.files import begins_later
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.hooks.changefeed_secrets import without_secrets
 from airflow_changefeed.output.calendar import (
@@ -261,18 +261,6 @@ def chart_of(source: FeedSource, use: Use, exports: Exports, start: datetime, en
             for number in range(count)
         ],
     }
-
-
-def check_of(source: FeedSource, use: Use, exports: Exports, *, by: str) -> Row:
-    """
-    Look at the names of all manifests of a task's output, and note what is missing.
-
-    :param by: name of the user.
-    """
-    export = Export(source, use, exports)
-    path = without_secrets(str(use.path))
-    check = check_files(source, export.store, str(use.consumer), path, by=by)
-    return {"checked_at": format_time(check.checked_at), "missing": check.missing}
 
 
 def _units_at(

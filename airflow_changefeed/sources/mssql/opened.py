@@ -10,12 +10,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.cursor import Began, check_consumer
-from airflow_changefeed.core.feed import Seal, Shard
+from airflow_changefeed.core.feed import Seal, Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import FeedState, RangePart
-from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.connection.session import Record, Session
 from airflow_changefeed.sources.mssql.consumers.cursors import MssqlCursors, cursor_row, in_order
-from airflow_changefeed.sources.mssql.feed.calls import MAX_CALLS, Call, Record, call_many
+from airflow_changefeed.sources.mssql.feed.calls import MAX_CALLS, Call, call_many
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.control import MssqlControl
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
@@ -54,7 +54,7 @@ class MssqlOpenFeed:
         # Sealing again is harmless.
         (rows,) = self._call(("seal_feed", arguments), until=until)
         seals = (
-            Seal(self._found.from_sql(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
+            Seal(parse_shard(row["shard_id"]), as_time(row["until"]), as_ulid(row["head"]))
             for row in by_shard(rows)
         )
         return {seal.shard: seal for seal in seals}
@@ -72,7 +72,7 @@ class MssqlOpenFeed:
         return FeedState(
             [stale_mark(row) for row in marks],
             {row.shard: row for row in rows},
-            {status.shard: status for status in statuses(self._found, shards)},
+            {status.shard: status for status in statuses(shards)},
         )
 
     def counts(self, ranges: Mapping[Shard, Sequence[UlidRange]]) -> dict[Shard, list[int]]:

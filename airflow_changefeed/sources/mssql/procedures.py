@@ -42,9 +42,9 @@ def call(
     arguments: Mapping[str, Any],
     shard_key_type: str = "int",
     suffix: str = "",
-) -> tuple[str, tuple[Any, ...]]:
+) -> tuple[Any, ...]:
     """
-    Return the batch that calls one of our procedures, and its values.
+    Return the batch that calls one of our procedures, and behind it its values, as a session takes them.
 
     :param procedure: for example ``setup_feed``, or ``read_feed:`` with the feed's name behind it.
     :param arguments: by name; None keeps the procedure's default. Declares the types, because the driver
@@ -59,4 +59,4 @@ def call(
     named = ", ".join(f"@{name} = @{name}{suffix}" for name in given)
     declare = f"declare {declared}; " if given else ""
     text = f"{declare}exec {quote(schema)}.{quote(procedure)} {named}".rstrip()
-    return text.replace("<<shard_type>>", shard_key_type), tuple(given.values())
+    return text.replace("<<shard_type>>", shard_key_type), *given.values()

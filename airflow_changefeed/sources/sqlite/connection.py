@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.retry import retry, scattered
 from airflow_changefeed.core.times import from_milliseconds
 from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, one_of, read_fields
 from airflow_changefeed.exceptions import (
@@ -127,18 +128,12 @@ class SqliteDatabase:
         SQLite asks its busy handler not to wait here, where two who change the mode at once would wait for
         each other; so they try again.
         """
-        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
-
-        for attempt in Retrying(
-            retry=retry_if_exception(
-                lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-            ),
-            stop=stop_after_delay(self.lock_timeout),
-            wait=wait_random(0.01, 0.1),
-            reraise=True,
-        ):
-            with attempt:
-                connection.execute("pragma journal_mode = wal")
+        retry(
+            lambda: connection.execute("pragma journal_mode = wal"),
+            lambda error: isinstance(error, sqlite3.OperationalError) and "locked" in str(error),
+            scattered(0.02, 0.1),
+            seconds=self.lock_timeout,
+        )
 
     @contextmanager
     def write(self, connection: sqlite3.Connection) -> Iterator[None]:

@@ -12,9 +12,8 @@ import pytest
 
 from airflow_changefeed.core import consumer as core
 from airflow_changefeed.core.consumer import ConsumerPosition, ConsumerSpec, OutputCheck
-from airflow_changefeed.core.cursor import Began, CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedKind
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedNotFoundError
 from airflow_changefeed.sources.base_control import Purged

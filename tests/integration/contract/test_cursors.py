@@ -10,9 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.core.cursor import Began, CursorRow
+from airflow_changefeed.core.cursor import Began, CursorRow, Frontier
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,

@@ -42,9 +42,9 @@ def _killed(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def record(source: Any, name: str) -> None:
         # Ends behind one transaction, which takes longer than that.
-        sql, values = control.call(source.database.schema, f"record_rows:{name}", {"seconds": 0.0001})
+        batch = control.call(source.database.schema, f"record_rows:{name}", {"seconds": 0.0001})
         with source.database.connect() as session:
-            session.records(sql, *values)
+            session.records(*batch)
         raise KilledError
 
     with patch.context() as patched:

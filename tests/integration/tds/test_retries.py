@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OutputCheck, Parked
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
 from airflow_changefeed.sources.base_cursors import CursorMove

@@ -18,9 +18,8 @@ from airflow.cli import simple_table
 from airflow_changefeed.cli.commands.purge import held_back
 from airflow_changefeed.cli.commands.read import plain_value
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.base_control import Purged

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.hooks.changefeed_output import STORES, storage_options
+from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.storage.credentials import CLOUDS
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.version_compat import redact
 
@@ -627,7 +628,7 @@ def test_a_flag_or_number_that_is_none_is_named(
         options(monkeypatch, path, conn_type=kind, extra=extra)
 
 
-@pytest.mark.parametrize("kind", sorted(STORES))
+@pytest.mark.parametrize("kind", sorted(CLOUDS))
 @pytest.mark.parametrize("path", ["/data/feeds", "sftp://host/feeds"])
 def test_a_connection_of_another_store_is_refused(
     monkeypatch: pytest.MonkeyPatch, kind: str, path: str

@@ -28,8 +28,6 @@ from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.folding.choice import parse_base
 from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
 from airflow_changefeed.hooks.changefeed_connection import describe_mssql
-from airflow_changefeed.hooks.storage import aws, azure, google
-from airflow_changefeed.hooks.storage.extra import read_extra
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
 from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
 from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
@@ -39,6 +37,8 @@ from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
 from airflow_changefeed.spark.options import parse_options
+from airflow_changefeed.storage.clouds import aws, azure, google
+from airflow_changefeed.storage.clouds.cloud import read_extra
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from tests.unit.airflow.conftest import START
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.times import EPOCH, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window

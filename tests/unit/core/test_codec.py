@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.codec import Form, decode, encode
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError

@@ -25,9 +25,8 @@ from airflow_changefeed.core.consumer import (
     FeedOverview,
     ShardOverview,
 )
-from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.cursor import CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedInfo, FeedKind, ShardStatus
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import Window
 

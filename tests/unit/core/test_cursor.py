@@ -18,11 +18,11 @@ from airflow_changefeed.core.cursor import (
     Cursor,
     CursorDocument,
     CursorRow,
+    Frontier,
     check_consumer,
     variable_key,
 )
 from airflow_changefeed.core.feed import DatabaseIdentity
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, UnsupportedVersionError
 from tests.identity import DATABASE

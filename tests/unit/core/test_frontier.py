@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import CursorFormatError
 from tests.unit.core.strategies import SMALL, frontiers, pieces, small_ranges

@@ -16,10 +16,9 @@ import pytest
 
 from airflow_changefeed.cli.console import parser
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
-from airflow_changefeed.core.cursor import CursorDocument, CursorRow, variable_key
+from airflow_changefeed.core.cursor import CursorDocument, CursorRow, Frontier, variable_key
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves

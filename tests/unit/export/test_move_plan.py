@@ -8,8 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_changefeed.core.consumer import Beginning, Position, parse_position
-from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.cursor import CursorRow, Frontier
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.moves import plan_moves
 from airflow_changefeed.exceptions import (

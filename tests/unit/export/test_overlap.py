@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.feed import FeedKind
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.core.times import format_time

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.cursor import Began
+from airflow_changefeed.core.cursor import Began, Frontier
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.manifest import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import airflow_changefeed
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.core.frontier import Frontier
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.manifest import FileFacts
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.ulid import Ulid, UlidRange

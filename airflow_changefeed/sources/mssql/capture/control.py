@@ -24,13 +24,13 @@ from airflow_changefeed.exceptions import (
     LockTimeoutError,
 )
 from airflow_changefeed.sources.base_versions import capture_text, check_version
-from airflow_changefeed.sources.messages import no_capture, no_table
+from airflow_changefeed.sources.messages import no_capture
 from airflow_changefeed.sources.mssql.capture.info import load_captures
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import users_tables
+from airflow_changefeed.sources.mssql.feed.catalog import check_tables
 from airflow_changefeed.sources.mssql.install.setup import install_where_missing
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from airflow_changefeed.sources.mssql.procedures import call
@@ -60,7 +60,8 @@ class MssqlCaptures:
         capture = f"{schema}.{name}"
         with self.database.connect(capture=capture) as session:
             install_where_missing(session, self.database)
-            _check_tables(session, self.database, spec)
+            tables = {table.table: ".".join(map(quote, split_name(table.table))) for table in spec.tables}
+            check_tables(session, self.database.server, tables, capture=spec.full_name)
             _check_present(session, self.database.schema, spec, capture, resource_version)
             with session.transaction():
                 for number, table in enumerate(spec.tables):
@@ -68,15 +69,14 @@ class MssqlCaptures:
                     # The first table increments the version.
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
-                        self._call(session, "enable_capture", arguments)
+                        session.execute(*call(self.database.schema, "enable_capture", arguments))
         if snapshot:
             self._record_rows(capture)
         return self.capture(capture)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, "disable_capture", {"capture": name, "resource_version": resource_version})
+        arguments = {"capture": name, "resource_version": resource_version}
+        self._change_capture(name, "disable_capture", arguments)
 
     def refresh_capture(
         self,
@@ -92,10 +92,8 @@ class MssqlCaptures:
             "on_ddl": None if on_ddl is None else OnDdl(on_ddl).value,
             "resource_version": resource_version,
         }
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, "refresh_capture", arguments)
-            return self._capture(session, name)
+        self._change_capture(name, "refresh_capture", arguments)
+        return self.capture(name)
 
     def captures(self) -> list[CaptureInfo]:
         return self.database.ask(lambda session: load_captures(session, self.database.schema))
@@ -104,14 +102,14 @@ class MssqlCaptures:
         return self.database.ask(lambda session: self._capture(session, name), capture=name)
 
     def check_capture(self, name: str) -> list[CaptureGap]:
-        def check(session: Session) -> list[CaptureGap]:
+        def check(session: Session) -> None:
             self._capture(session, name)
-            self._call(session, f"check_capture:{name}", {})
-            return []
+            session.execute(*call(self.database.schema, f"check_capture:{name}", {}))
 
         try:
             # Gaps found are stored, so asking again is harmless.
-            return self.database.ask(check, capture=name)
+            self.database.ask(check, capture=name)
+            return []
         except CaptureGapError:
             return [gap for gap in self.capture_gaps(name) if gap.resolved_at is None]
 
@@ -127,9 +125,7 @@ class MssqlCaptures:
             "lock_timeout": self.database.lock_timeout_ms,
             "resource_version": resource_version,
         }
-        with self.database.connect(capture=name) as session:
-            self._capture(session, name)
-            self._call(session, f"resolve_capture:{name}", arguments)
+        self._change_capture(name, f"resolve_capture:{name}", arguments)
         if resync:
             self._record_rows(name)
         return self.capture(name)
@@ -147,10 +143,10 @@ class MssqlCaptures:
 
         :raises LockTimeoutError: writers have held the next rows for as long as the lock timeout.
         """
-        sql, values = call(self.database.schema, f"record_rows:{name}", {"seconds": _RECORD_SECONDS})
+        batch = call(self.database.schema, f"record_rows:{name}", {"seconds": _RECORD_SECONDS})
         advanced = time.monotonic()
         while True:
-            (row,) = self.database.ask(lambda session: session.records(sql, *values), capture=name)
+            (row,) = self.database.ask(lambda session: session.records(*batch), capture=name)
             if not row["unfinished"]:
                 return
             if row["recorded"]:
@@ -162,9 +158,11 @@ class MssqlCaptures:
                     capture=name,
                 )
 
-    def _call(self, session: Session, procedure: str, arguments: dict[str, Any]) -> None:
-        sql, values = call(self.database.schema, procedure, arguments)
-        session.execute(sql, *values)
+    def _change_capture(self, name: str, procedure: str, arguments: dict[str, Any]) -> None:
+        """Call a procedure once on a capture that exists."""
+        with self.database.connect(capture=name) as session:
+            self._capture(session, name)
+            session.execute(*call(self.database.schema, procedure, arguments))
 
     def _capture(self, session: Session, name: str) -> CaptureInfo:
         found = load_captures(session, self.database.schema)
@@ -223,25 +221,6 @@ def _arguments(
         "compression": storage.compression,
         "snapshot": snapshot,
     }
-
-
-def _check_tables(session: Session, database: MssqlDatabase, spec: CaptureSpec) -> None:
-    """Raise for missing tables; the server's own error does not suggest other names."""
-    missing = [
-        table.table
-        for table in spec.tables
-        if not session.rows(
-            "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null",
-            ".".join(map(quote, split_name(table.table))),
-        )
-    ]
-    if missing:
-        tables = users_tables(session)
-        raise FeedSetupError(
-            f"{database.server}: {'; '.join(no_table(table, tables) for table in missing)}. Or this login "
-            "lacks the permission to see it",
-            capture=spec.full_name,
-        )
 
 
 def _check_present(

@@ -161,8 +161,7 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     :param feed_id: only this feed; None for all.
     :return: None if the login cannot see them.
     """
-    results = session.execute(f"declare @feed_id int = ?; {registry_sql(schema)}", feed_id or 0)
-    return read_registry([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
+    return read_registry(session.results(f"declare @feed_id int = ?; {registry_sql(schema)}", feed_id or 0))
 
 
 def registry_sql(schema: str) -> str:
@@ -188,10 +187,9 @@ def registry_sql(schema: str) -> str:
     )
 
 
-def read_registry(results: Iterable[Sequence[Row]]) -> Registry | None:
+def read_registry(results: Sequence[Sequence[Row]]) -> Registry | None:
     """Return what :func:`registry_sql` gave; None for no result."""
-    found = list(results)
-    return Registry(*found) if found else None
+    return Registry(*results) if results else None
 
 
 def load_capture(session: Session, schema: str, name: str) -> tuple[Registry, Row]:

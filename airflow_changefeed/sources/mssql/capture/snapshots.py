@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -17,9 +17,8 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
 from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import Record, call_for_all, call_results
+from airflow_changefeed.sources.mssql.connection.session import Record, Session
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls, call_feed
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.mssql.procedures import call
@@ -30,18 +29,14 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.sources.mssql.capture.table import SourceTable
 
-Answer = TypeVar("Answer")
-
 #: Characters that the database keeps.
 _LENGTHS = {"token": 64, "mark": 100, "path": 4000, "where": 4000}
 #: Is there as long as the session is: a driver may replace a broken one without a word.
 _WITNESS = "#changefeed_marking"
 
 
-class MssqlSnapshots:
+class MssqlSnapshots(MssqlCalls):
     """The part of the source that reads captured tables; see the protocol ``SnapshotStore``."""
-
-    database: MssqlDatabase
 
     def table_columns(self, feed: str, table: str) -> TableColumns:
         from airflow_changefeed.sources.mssql.capture.table_query import table_columns
@@ -85,33 +80,25 @@ class MssqlSnapshots:
         where: str = "",
     ) -> SnapshotClaim:
         _check_lengths(token=token, path=path, **({"where": where} if where else {}))
-        sql, values = call(
-            self.database.schema,
-            "begin_snapshot",
-            {
-                "feed": feed,
-                "table": table,
-                "token": token,
-                "path": path,
-                "begin": without_zone(begin),
-                # Names of DAGs, runs and tasks may be long together.
-                "by": by,
-                "seconds": float(seconds),
-                "where": where,
-            },
-        )
+        arguments = {
+            "table": table,
+            "token": token,
+            "path": path,
+            "begin": without_zone(begin),
+            # Names of DAGs, runs and tasks may be long together.
+            "by": by,
+            "seconds": float(seconds),
+            "where": where,
+        }
         # One that has begun already is returned.
-        (row,) = self._ask_capture(feed, lambda session: session.records(sql, *values))
+        (row,) = self._ask_capture(feed, "begin_snapshot", arguments)
         return _claim(row)
 
     @contextmanager
     def marking(self, feed: str, table: str, *, token: str, mark: str, seconds: float) -> Iterator[None]:
         _check_lengths(token=token, mark=mark)
-        sql, values = call(
-            self.database.schema,
-            "mark_snapshot",
-            {"feed": feed, "table": table, "token": token, "mark": mark, "seconds": float(seconds)},
-        )
+        arguments = {"feed": feed, "table": table, "token": token, "mark": mark, "seconds": float(seconds)}
+        sql, *values = call(self.database.schema, "mark_snapshot", arguments)
         declared, _, called = sql.rpartition("exec ")
         with self.database.connect(feed=feed) as session:
             self._check_claim(session, feed, table, token)
@@ -131,27 +118,20 @@ class MssqlSnapshots:
                 )
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:
-        sql, values = call(
-            self.database.schema, "list_snapshot_marks", {"feed": feed, "table": table, "token": token}
-        )
-        rows = self._ask_capture(feed, lambda session: session.records(sql, *values))
+        rows = self._ask_capture(feed, "list_snapshot_marks", {"table": table, "token": token})
         return {row["mark"] for row in rows}
 
     def end_snapshot(self, feed: str, table: str, *, token: str) -> bool:
-        sql, values = call(
-            self.database.schema, "end_snapshot", {"feed": feed, "table": table, "token": token}
-        )
+        arguments = {"feed": feed, "table": table, "token": token}
         with self.database.connect(feed=feed) as session:
             load_capture(session, self.database.schema, feed)
-            (row,) = session.records(sql, *values)
+            (row,) = session.records(*call(self.database.schema, "end_snapshot", arguments))
         return bool(row["ended"])
 
     def snapshots(self, feed: str | None = None) -> list[SnapshotClaim]:
-        if feed is not None:
-            return self._ask_capture(feed, lambda session: self._claims(session, feed))
-        schema = self.database.schema
-        results = self.database.ask(lambda session: call_for_all(session, schema, "list_snapshots", {}))
-        return [_claim(row) for rows in results for row in rows]
+        if feed is None:
+            return [_claim(row) for rows in self._ask_feeds(None, "list_snapshots") for row in rows]
+        return [_claim(row) for row in self._ask_capture(feed, "list_snapshots")]
 
     def order_bound(self, feed: str) -> int:
         _, (row,) = self._inspect_outbox(feed)
@@ -163,14 +143,24 @@ class MssqlSnapshots:
 
     # ---- parts of them
 
-    def _ask_capture(self, feed: str, question: Callable[[Session], Answer]) -> Answer:
-        """Have a question about a capture answered that may be put twice."""
+    def _ask_capture(
+        self, feed: str, procedure: str, arguments: Mapping[str, Any] | None = None
+    ) -> list[Record]:
+        """Call a procedure common to all captures that may be called twice, and return its rows."""
+        batch = call(self.database.schema, procedure, {"feed": feed, **(arguments or {})})
 
-        def ask(session: Session) -> Answer:
+        def question(session: Session) -> list[Record]:
             load_capture(session, self.database.schema, feed)
-            return question(session)
+            return session.records(*batch)
 
-        return self.database.ask(ask, feed=feed)
+        return self.database.ask(question, feed=feed)
+
+    def _inspect_outbox(self, feed: str) -> list[list[Record]]:
+        def question(session: Session) -> list[list[Record]]:
+            load_capture(session, self.database.schema, feed)
+            return call_feed(session, load_feed(session, self.database.schema, feed), "inspect_outbox")
+
+        return self.database.ask(question, feed=feed)
 
     def _table(self, feed: str, table: str) -> SourceTable:
         from airflow_changefeed.sources.mssql.capture.table import load_table
@@ -184,8 +174,8 @@ class MssqlSnapshots:
         return lambda sql, values: bulk.ask(lambda session: session.rows(sql, *values), feed=feed)
 
     def _claims(self, session: Session, feed: str) -> list[SnapshotClaim]:
-        sql, values = call(self.database.schema, "list_snapshots", {"feed": feed})
-        return [_claim(row) for row in session.records(sql, *values)]
+        rows = session.records(*call(self.database.schema, "list_snapshots", {"feed": feed}))
+        return [_claim(row) for row in rows]
 
     def _check_claim(self, session: Session, feed: str, table: str, token: str) -> None:
         load_capture(session, self.database.schema, feed)
@@ -209,13 +199,6 @@ class MssqlSnapshots:
                 feed=feed,
                 table=table,
             )
-
-    def _inspect_outbox(self, feed: str) -> list[list[Record]]:
-        schema = self.database.schema
-        return self._ask_capture(
-            feed,
-            lambda session: call_results(session, load_feed(session, schema, feed), "inspect_outbox", {}),
-        )
 
 
 def _claim(row: Mapping[str, Any]) -> SnapshotClaim:

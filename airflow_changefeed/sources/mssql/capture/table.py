@@ -22,7 +22,6 @@ from airflow_changefeed.sources.mssql.capture.registry import (
     table_name,
 )
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import records
 from airflow_changefeed.sources.mssql.feed.catalog import column_refusal, columns_sql, load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.mapping import Exported, exported_columns
@@ -247,13 +246,11 @@ def _key_column(row: Row) -> KeyColumn | None:
 def _load_facts(
     session: Session, schema: str, feed: MssqlFeed, capture: Row, table: Row, captured: Sequence[Row]
 ) -> TableFacts:
-    access, present, indexes, changing = records(
-        session.execute(
-            FACTS.format(schema=quote(schema), columns=columns_sql(schema, "readable_capture_tables")),
-            f"{quote(table['table_schema'])}.{quote(table['table_name'])}",
-            table["capture_id"],
-            table["table_no"],
-        )
+    access, present, indexes, changing = session.results(
+        FACTS.format(schema=quote(schema), columns=columns_sql(schema, "readable_capture_tables")),
+        f"{quote(table['table_schema'])}.{quote(table['table_name'])}",
+        table["capture_id"],
+        table["table_no"],
     )
     return TableFacts(
         capture,

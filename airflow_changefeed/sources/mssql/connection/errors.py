@@ -10,7 +10,8 @@ of our connections sets its language to English.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_changefeed.core.feed import shard_text
@@ -113,6 +114,18 @@ def name_error(error: BaseException, *, secret: str = "", **facts: Any) -> BaseE
     if isinstance(error, ChangefeedError) or not is_driver_error(error):
         return error
     return name_text(_text(error), secret=secret, **facts) or error
+
+
+@contextmanager
+def naming_errors(**facts: Any) -> Iterator[None]:
+    """Raise our error for a driver error of a block, with facts, as :func:`name_error`."""
+    try:
+        yield
+    except Exception as error:
+        named = name_error(error, **facts)
+        if named is error:
+            raise
+        raise named from error
 
 
 def name_text(text: str, *, secret: str = "", **facts: Any) -> ChangefeedError | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -43,92 +43,6 @@ _NEEDS_PASSWORD = ("ActiveDirectoryPassword", "ActiveDirectoryServicePrincipal")
 IP_ADDRESS_PREFERENCE = ("IPv4First", "IPv6First", "UsePlatformDefault")
 
 
-@dataclass(frozen=True)
-class DriverOptions:
-    """
-    Options of a connection; None leaves one to the driver. None of them is a secret.
-
-    :param authentication: one of :data:`AUTHENTICATION`; None is a login of SQL Server.
-    :param trusted_connection: Kerberos, with the ticket of the operating system user.
-    :param hostname_in_certificate: the name in the server's certificate, if it differs from the host.
-    :param server_certificate: path of a file with the server's exact certificate.
-    :param server_spn: the server's service principal name, for Kerberos.
-    :param multi_subnet_failover: whether all addresses of a listener are tried at once.
-    :param ip_address_preference: one of :data:`IP_ADDRESS_PREFERENCE`.
-    :param packet_size: bytes, 512 to 32,767.
-    :param keep_alive: seconds of silence after which a connection is probed, 1 to 32,767.
-    :param keep_alive_interval: seconds between probes without an answer, 1 to 32,767.
-    :param connect_retry_count: how often the driver restores a broken idle connection, 0 to 255.
-    :param connect_retry_interval: seconds between those, 1 to 60.
-    :param login_timeout: seconds that opening a connection may take, 1 to 600.
-    :param application_name: for ``context_info`` of the session, at most 128 bytes of UTF-8.
-    """
-
-    authentication: str | None = None
-    trusted_connection: bool = False
-    hostname_in_certificate: str | None = None
-    server_certificate: str | None = None
-    server_spn: str | None = None
-    multi_subnet_failover: bool = False
-    ip_address_preference: str | None = None
-    packet_size: int | None = None
-    keep_alive: int | None = None
-    keep_alive_interval: int | None = None
-    connect_retry_count: int | None = None
-    connect_retry_interval: int | None = None
-    login_timeout: int = LOGIN_TIMEOUT
-    application_name: str = "airflow_changefeed"
-
-    @property
-    def takes_login(self) -> bool:
-        """Whether a given login is passed to the driver."""
-        return not self.trusted_connection and self.authentication not in _WITHOUT_LOGIN
-
-    @property
-    def needs_login(self) -> bool:
-        """Whether a login is required."""
-        return self.takes_login and self.authentication not in _WITH_LOGIN_IF_GIVEN
-
-    @property
-    def needs_password(self) -> bool:
-        """Whether a password is required; a SQL Server login may have an empty one."""
-        return self.authentication in _NEEDS_PASSWORD
-
-    def given(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults; :func:`read_options` reads them."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(DEFAULTS, name)}
-
-    def keywords(self) -> dict[str, str]:
-        """Return the driver's keywords for the options that are given."""
-        given = self.given()
-        return {
-            keyword: "yes" if given[name] is True else str(given[name])
-            for name, keyword in _KEYWORDS.items()
-            if name in given
-        }
-
-
-#: No options.
-DEFAULTS = DriverOptions()
-#: Option to the driver's keyword; the others are used by ourselves.
-_KEYWORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "authentication": "Authentication",
-        "trusted_connection": "Trusted_Connection",
-        "hostname_in_certificate": "HostnameInCertificate",
-        "server_certificate": "ServerCertificate",
-        "server_spn": "ServerSPN",
-        "multi_subnet_failover": "MultiSubnetFailover",
-        "ip_address_preference": "IpAddressPreference",
-        "packet_size": "PacketSize",
-        "keep_alive": "KeepAlive",
-        "keep_alive_interval": "KeepAliveInterval",
-        "connect_retry_count": "ConnectRetryCount",
-        "connect_retry_interval": "ConnectRetryInterval",
-    }
-)
-
-
 def _encrypt(value: Any) -> str:
     try:
         return ("no", "yes")[flag(value)]
@@ -152,28 +66,86 @@ def _application_name(value: Any) -> str:
     return name
 
 
-_READ: Fields = MappingProxyType(
-    {
-        "authentication": _authentication,
-        "trusted_connection": flag,
-        "hostname_in_certificate": printable,
-        "server_certificate": printable,
-        "server_spn": printable,
-        "multi_subnet_failover": flag,
-        "ip_address_preference": one_of(IP_ADDRESS_PREFERENCE),
-        "packet_size": whole(512, 32_767, "bytes"),
-        "keep_alive": whole(1, 32_767, "seconds"),
-        "keep_alive_interval": whole(1, 32_767, "seconds"),
-        "connect_retry_count": whole(0, 255),
-        "connect_retry_interval": whole(1, 60, "seconds"),
-        "login_timeout": whole(1, 600, "seconds"),
-        "application_name": _application_name,
-    }
-)
+def _option(reader: Reader, keyword: str | None = None, default: Any = None) -> Any:
+    """
+    Return a field of :class:`DriverOptions`.
+
+    :param keyword: of the driver; None for what we use ourselves.
+    """
+    return field(default=default, metadata={"reader": reader, "keyword": keyword})
+
+
+@dataclass(frozen=True)
+class DriverOptions:
+    """
+    Options of a connection; None leaves one to the driver. None of them is a secret.
+
+    :param authentication: one of :data:`AUTHENTICATION`; None is a login of SQL Server.
+    :param trusted_connection: Kerberos, with the ticket of the operating system user.
+    :param hostname_in_certificate: the name in the server's certificate, if it differs from the host.
+    :param server_certificate: path of a file with the server's exact certificate.
+    :param server_spn: the server's service principal name, for Kerberos.
+    :param multi_subnet_failover: whether all addresses of a listener are tried at once.
+    :param ip_address_preference: one of :data:`IP_ADDRESS_PREFERENCE`.
+    :param packet_size: bytes, 512 to 32,767.
+    :param keep_alive: seconds of silence after which a connection is probed, 1 to 32,767.
+    :param keep_alive_interval: seconds between probes without an answer, 1 to 32,767.
+    :param connect_retry_count: how often the driver restores a broken idle connection, 0 to 255.
+    :param connect_retry_interval: seconds between those, 1 to 60.
+    :param login_timeout: seconds that opening a connection may take, 1 to 600.
+    :param application_name: for ``context_info`` of the session, at most 128 bytes of UTF-8.
+    """
+
+    authentication: str | None = _option(_authentication, "Authentication")
+    trusted_connection: bool = _option(flag, "Trusted_Connection", default=False)
+    hostname_in_certificate: str | None = _option(printable, "HostnameInCertificate")
+    server_certificate: str | None = _option(printable, "ServerCertificate")
+    server_spn: str | None = _option(printable, "ServerSPN")
+    multi_subnet_failover: bool = _option(flag, "MultiSubnetFailover", default=False)
+    ip_address_preference: str | None = _option(one_of(IP_ADDRESS_PREFERENCE), "IpAddressPreference")
+    packet_size: int | None = _option(whole(512, 32_767, "bytes"), "PacketSize")
+    keep_alive: int | None = _option(whole(1, 32_767, "seconds"), "KeepAlive")
+    keep_alive_interval: int | None = _option(whole(1, 32_767, "seconds"), "KeepAliveInterval")
+    connect_retry_count: int | None = _option(whole(0, 255), "ConnectRetryCount")
+    connect_retry_interval: int | None = _option(whole(1, 60, "seconds"), "ConnectRetryInterval")
+    login_timeout: int = _option(whole(1, 600, "seconds"), default=LOGIN_TIMEOUT)
+    application_name: str = _option(_application_name, default="airflow_changefeed")
+
+    @property
+    def takes_login(self) -> bool:
+        """Whether a given login is passed to the driver."""
+        return not self.trusted_connection and self.authentication not in _WITHOUT_LOGIN
+
+    @property
+    def needs_login(self) -> bool:
+        """Whether a login is required."""
+        return self.takes_login and self.authentication not in _WITH_LOGIN_IF_GIVEN
+
+    @property
+    def needs_password(self) -> bool:
+        """Whether a password is required; a SQL Server login may have an empty one."""
+        return self.authentication in _NEEDS_PASSWORD
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that differ from the defaults; :func:`read_options` reads them."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(DEFAULTS, name)}
+
+    def keywords(self) -> dict[str, str]:
+        """Return the driver's keywords for the options that are given."""
+        given = self.given()
+        keywords = {one.name: one.metadata["keyword"] for one in fields(self)}
+        return {
+            keywords[name]: "yes" if value is True else str(value)
+            for name, value in given.items()
+            if keywords[name] is not None
+        }
+
+
+#: No options.
+DEFAULTS = DriverOptions()
+_READ: Fields = MappingProxyType({one.name: one.metadata["reader"] for one in fields(DriverOptions)})
 #: Names of all options, as the extra of an Airflow connection has them.
-DRIVER_OPTIONS = tuple(field.name for field in fields(DriverOptions))
-
-
+DRIVER_OPTIONS = tuple(_READ)
 #: The fields of a connection, besides the password and the options of the driver.
 CONNECTION: Mapping[str, Reader] = MappingProxyType(
     {

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import SourceUnavailableError
 from airflow_changefeed.sources.mssql.connection.driver import Server, open_connection
-from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
+from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error, naming_errors
 from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy, log_retry
 from airflow_changefeed.sources.mssql.connection.session import Session, abandon
 
@@ -223,17 +223,15 @@ class MssqlDatabase:
         shown = "" if is_for_work else f"set context_info 0x{name}; "
         try:
             # English, as errors are known by their text.
-            session.set_lock_timeout(
-                self.lock_timeout_ms,
-                "set nocount on; set language us_english; set transaction isolation level read committed; "
-                f"{shown}",
-            )
-        except Exception as error:
+            with naming_errors(server=str(self.server)):
+                session.set_lock_timeout(
+                    self.lock_timeout_ms,
+                    "set nocount on; set language us_english; set transaction isolation level read "
+                    f"committed; {shown}",
+                )
+        except Exception:
             session.close()
-            named = name_error(error, server=str(self.server))
-            if named is error:
-                raise
-            raise named from error
+            raise
         return session
 
 

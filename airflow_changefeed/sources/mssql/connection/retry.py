@@ -11,14 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from airflow_changefeed.core.retry import Answer, growing, retry
 from airflow_changefeed.exceptions import ChangefeedError, DeadlockError, SourceUnavailableError
 
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
-
-Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 
 log = logging.getLogger(__name__)
@@ -64,33 +61,26 @@ class RetryPolicy:
         :param facts: what it is about, for the log: ``feed``.
         :raises ChangefeedError: the last failure, with the fact ``attempts``.
         """
-        from tenacity import Retrying, retry_if_exception, wait_exponential, wait_random
+        number = 1
 
-        failed_at: list[float] = []
+        def before_pause(error: BaseException, pause: float) -> None:
+            nonlocal number
+            number += 1
+            log_retry(error, facts, f"Attempt {number} of {self.attempts} in {pause:.1f} s")
 
-        def is_over(state: RetryCallState) -> bool:
-            failed_at.append(state.outcome_timestamp or 0.0)
-            return state.attempt_number >= self.attempts or failed_at[-1] - failed_at[0] >= self.seconds
-
-        def before_pause(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            if error is not None and state.next_action is not None:
-                number = state.attempt_number + 1
-                pause = f"Attempt {number} of {self.attempts} in {state.next_action.sleep:.1f} s"
-                log_retry(error, facts, pause)
-
-        retrying = Retrying(
-            retry=retry_if_exception(may_pass),
-            stop=is_over,
-            wait=wait_exponential(self.first_pause, self.longest_pause) + wait_random(0, self.first_pause),
-            before_sleep=before_pause,
-            reraise=True,
-        )
+        pauses = growing(self.first_pause, self.longest_pause)
         try:
-            return retrying(attempt)
+            return retry(
+                attempt,
+                may_pass,
+                pauses,
+                attempts=self.attempts,
+                seconds=self.seconds,
+                before_pause=before_pause,
+            )
         except ChangefeedError as error:
             if may_pass(error) and self.attempts > 1:
-                error.facts["attempts"] = error.__dict__["attempts"] = len(failed_at)
+                error.facts["attempts"] = error.__dict__["attempts"] = number
             raise
 
     def resume(self, start: Callable[[], Iterator[Item]], **facts: Any) -> Generator[Item, None, None]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 
 
+Record = dict[str, Any]
+#: A result: names of its columns, and rows.
+Result = tuple[list[str], list[tuple[Any, ...]]]
+
+
 class Session:
     """A connection in autocommit."""
 
@@ -37,7 +42,7 @@ class Session:
         """The driver's own connection."""
         return self._connection
 
-    def execute(self, sql: str, *values: Any) -> list[tuple[list[str], list[tuple[Any, ...]]]]:
+    def execute(self, sql: str, *values: Any) -> list[Result]:
         """
         Run a batch to its end, because an error may follow its results.
 
@@ -82,11 +87,13 @@ class Session:
         results = self.execute(sql, *values)
         return results[0][1] if results else []
 
-    def records(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        """Return the rows of a batch with one result, each by column name."""
-        return [
-            dict(zip(names, row, strict=True)) for names, rows in self.execute(sql, *values) for row in rows
-        ]
+    def results(self, sql: str, *values: Any) -> list[list[Record]]:
+        """Return the rows of each result, by column name."""
+        return [as_records(result) for result in self.execute(sql, *values)]
+
+    def records(self, sql: str, *values: Any) -> list[Record]:
+        """Return the rows of a batch with one result, or of all together, by column name."""
+        return [row for rows in self.results(sql, *values) for row in rows]
 
     def insert(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Run an insert once for each row."""
@@ -125,6 +132,12 @@ class Session:
         """Close the connection; ignores one already broken."""
         with suppress(Exception):
             self._connection.close()
+
+
+def as_records(result: Result) -> list[Record]:
+    """Return the rows of a result, by column name."""
+    names, rows = result
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 #: All open connections; referenced across a fork, because the child's interpreter drops objects of other

@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.messages import known_consumer
+from airflow_changefeed.sources.mssql.connection.session import Record
 from airflow_changefeed.sources.mssql.consumers.cursors import MssqlCursors, in_order
 from airflow_changefeed.sources.mssql.consumers.session import MssqlConsumerSession
-from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_results
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.rows import consumer_info
 
@@ -29,6 +29,7 @@ class MssqlConsumers(MssqlCursors):
 
         def arguments(feed: MssqlFeed) -> Record:
             return {
+                "consumer": spec.consumer,
                 "settings": spec.to_json(),
                 "begin_ulid": begin.bytes,
                 "shards": in_json(feed, shards) if shards else None,
@@ -37,37 +38,32 @@ class MssqlConsumers(MssqlCursors):
                 "lock_timeout": self.database.lock_timeout_ms,
             }
 
-        ((row,),) = self._change("create_consumer", spec.consumer, spec.feed, arguments)
+        ((row,),) = self._change(spec.feed, "create_consumer", arguments, consumer=spec.consumer)
         return consumer_info(row)
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
-        value = {"settings": spec.to_json(), "resource_version": resource_version}
-        ((row,),) = self._change("change_consumer", spec.consumer, spec.feed, lambda _: value)
+        arguments = {
+            "consumer": spec.consumer,
+            "settings": spec.to_json(),
+            "resource_version": resource_version,
+        }
+        ((row,),) = self._change(spec.feed, "change_consumer", arguments, consumer=spec.consumer)
         return consumer_info(row)
 
     def consumers(self, feed: str | None = None) -> list[ConsumerInfo]:
-        (rows,) = ask_feeds(self.database, feed, "list_consumers", {})
-        return [consumer_info(row) for row in rows]
+        return [consumer_info(row) for row in chain(*self._ask_feeds(feed, "list_consumers"))]
 
     def consumer(self, consumer: str, feed: str) -> ConsumerInfo:
         return known_consumer(consumer, feed, self.consumers(feed))
 
     def open_session(self, consumer: str, feed: str) -> MssqlConsumerSession:
         self.consumer(consumer, feed)
-        found = self.database.ask(lambda session: load_feed(session, self.database.schema, feed), feed=feed)
+        found = self._ask_feed(feed, lambda _, found: found)
 
         def find(shard: Shard) -> CursorRow | None:
             return next((row for row in self.cursors(feed, consumer) if row.shard == shard), None)
 
         return MssqlConsumerSession(self.database, found, consumer, find)
-
-    def _change(
-        self, procedure: str, consumer: str, feed: str, arguments: Callable[[MssqlFeed], Record]
-    ) -> list[list[Record]]:
-        """Call a procedure that changes something, without retries."""
-        with self.database.connect(feed=feed, consumer=consumer) as session:
-            found = load_feed(session, self.database.schema, feed)
-            return call_results(session, found, procedure, {"consumer": consumer, **arguments(found)})
 
 
 def in_json(feed: MssqlFeed, shards: Sequence[Shard]) -> str:

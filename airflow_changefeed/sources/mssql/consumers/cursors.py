@@ -24,25 +24,20 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
 )
 from airflow_changefeed.sources.base_cursors import CursorMove
-from airflow_changefeed.sources.mssql.connection.errors import name_error
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.connection.errors import naming_errors
+from airflow_changefeed.sources.mssql.connection.session import Record, Session
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls, call_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.rows import cursor_change, row_of_cursor
 
 
-class MssqlCursors:
+class MssqlCursors(MssqlCalls):
     """The part of the source that keeps cursors."""
 
-    database: MssqlDatabase
-
     def cursors(self, feed: str, consumer: str | None = None) -> list[CursorRow]:
-        return self.database.ask(
-            lambda session: _rows(session, load_feed(session, self.database.schema, feed), consumer),
-            feed=feed,
-        )
+        (rows,) = self._ask(feed, "list_cursors", {"consumer": consumer})
+        return [cursor_row(feed, row) for row in rows]
 
     def begin_consumer(
         self,
@@ -55,13 +50,12 @@ class MssqlCursors:
         began: Began = Began.IMPLIED,
     ) -> list[CursorRow]:
         check_consumer(consumer)
-        with self.database.connect(feed=feed, consumer=consumer) as session:
-            found = load_feed(session, self.database.schema, feed)
+        with self._with_feed(feed, consumer=consumer) as (session, found):
             with session.transaction():
                 for shard in in_order(starts):
                     value = {"shard_id": found.to_sql(shard), "after": starts[shard].bytes}
                     given = {"consumer": consumer, **value, "by": by, "why": why, "began": began.value}
-                    _call(session, found, "begin_consumer", given)
+                    call_feed(session, found, "begin_consumer", given)
             return _rows(session, found, consumer)
 
     @contextmanager
@@ -95,13 +89,15 @@ class MssqlCursors:
             )
         with (
             self._telling_row(consumer, feed),
-            self.database.connect(feed=feed, consumer=consumer) as session,
+            self._with_feed(feed, consumer=consumer) as (session, found),
         ):
-            found = load_feed(session, self.database.schema, feed)
             with session.transaction():
                 for shard in in_order(by_shard):
-                    value = _move(found, by_shard[shard]) | {"by": by, "why": why}
-                    _call(session, found, "move_cursor", {"consumer": consumer, **value}, shard)
+                    move = by_shard[shard]
+                    value = _move(found, move) | {"by": by, "why": why}
+                    asked = {"expected_version": move.expected_version, "fencing_token": move.fencing_token}
+                    with naming_errors(feed=feed, consumer=consumer, shard=shard, **asked):
+                        call_feed(session, found, "move_cursor", {"consumer": consumer, **value})
             return _rows(session, found, consumer)
 
     def history(
@@ -110,19 +106,16 @@ class MssqlCursors:
         if limit < 1:
             raise InvalidArgumentError(f"limit must be 1 or more, not {limit}")
 
-        def question(session: Session) -> list[CursorChange]:
-            found = load_feed(session, self.database.schema, feed)
-            value = {"shard": None if shard is None else shard_text(found.to_sql(shard)), "limit": limit}
-            rows = _call(session, found, "list_cursor_history", {"consumer": consumer, **value})
-            return [cursor_change(feed, row) for row in rows]
+        def arguments(found: MssqlFeed) -> Record:
+            of = None if shard is None else shard_text(found.to_sql(shard))
+            return {"consumer": consumer, "shard": of, "limit": limit}
 
-        return self.database.ask(question, feed=feed, consumer=consumer)
+        (rows,) = self._ask(feed, "list_cursor_history", arguments, consumer=consumer)
+        return [cursor_change(feed, row) for row in rows]
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
-        with self.database.connect(feed=feed, consumer=consumer) as session:
-            found = load_feed(session, self.database.schema, feed)
-            value = {"consumer": consumer, "resource_version": resource_version}
-            _call(session, found, "drop_consumer", value)
+        arguments = {"consumer": consumer, "resource_version": resource_version}
+        self._change(feed, "drop_consumer", arguments, consumer=consumer)
 
     def record_check(self, check: OutputCheck) -> None:
         value = {
@@ -133,12 +126,8 @@ class MssqlCursors:
             "missing": check.missing,
             "first_missing": None if check.first is None else without_zone(check.first),
         }
-
-        def record(session: Session) -> None:
-            _call(session, load_feed(session, self.database.schema, check.feed), "record_check", value)
-
         # Recorded again, it is the same.
-        self.database.ask(record, feed=check.feed, consumer=check.consumer)
+        self._ask(check.feed, "record_check", value, consumer=check.consumer)
 
 
 def in_order(shards: Sequence[Shard] | Mapping[Shard, Any]) -> list[Shard]:
@@ -177,34 +166,9 @@ def _as_ranges(text: str) -> tuple[UlidRange, ...]:
     )
 
 
-def _call(
-    session: Session,
-    feed: MssqlFeed,
-    procedure: str,
-    arguments: Mapping[str, Any],
-    shard: Shard | None = None,
-) -> list[dict[str, Any]]:
-    """
-    Call a procedure; errors carry the arguments.
-
-    :param shard: that the call is about.
-    """
-    sql, values = feed.call(procedure, arguments)
-    try:
-        return session.records(sql, *values)
-    except Exception as error:
-        asked = {name: arguments[name] for name in ("expected_version", "fencing_token") if name in arguments}
-        if shard is not None:
-            asked["shard"] = shard
-        named = name_error(error, feed=feed.name, consumer=arguments["consumer"], **asked)
-        if named is error:
-            raise
-        raise named from error
-
-
-def _rows(session: Session, feed: MssqlFeed, consumer: str | None) -> list[CursorRow]:
-    sql, values = feed.call("list_cursors", {"consumer": consumer})
-    return [cursor_row(feed.name, row) for row in session.records(sql, *values)]
+def _rows(session: Session, feed: MssqlFeed, consumer: str) -> list[CursorRow]:
+    (rows,) = call_feed(session, feed, "list_cursors", {"consumer": consumer})
+    return [cursor_row(feed.name, row) for row in rows]
 
 
 def cursor_row(feed: str, row: Mapping[str, Any]) -> CursorRow:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 
 from airflow_changefeed.core.consumer import (
     Attempt,
@@ -15,24 +16,22 @@ from airflow_changefeed.core.consumer import (
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.exceptions import DeadLetterError
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds, call_for_all, call_results
+from airflow_changefeed.sources.mssql.connection.session import Record
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls, call_feed, call_for_all
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.rows import dead_letter, invocation
 
 
-class MssqlDeadLetters:
+class MssqlDeadLetters(MssqlCalls):
     """The part of the source that keeps dead letters and the invocation log."""
-
-    database: MssqlDatabase
 
     def dead_letters(
         self, feed: str | None = None, consumer: str | None = None, *, is_open: bool = True
     ) -> list[DeadLetter]:
         arguments = {"consumer": consumer, "is_open": int(is_open)}
-        (rows,) = ask_feeds(self.database, feed, "list_dead_letters", arguments)
+        rows = chain(*self._ask_feeds(feed, "list_dead_letters", arguments))
         return sorted(map(dead_letter, rows), key=lambda letter: letter.number)
 
     def resolve_dead_letter(
@@ -55,35 +54,30 @@ class MssqlDeadLetters:
         schema = self.database.schema
         with self.database.connect(dead_letter=number) as session:
             results = call_for_all(session, schema, "list_dead_letters", {"number": number, "is_open": 0})
-            present = next((row for rows in results for row in rows), None)
+            present = next(chain(*results), None)
             if present is None:
                 raise DeadLetterError(
                     f"dead letter {number} not found; list them: {shell('dead-letters list')}",
                     number=number,
                 )
             found = load_feed(session, schema, present["feed"])
-            ((row,),) = call_results(session, found, procedure, {"number": number, **arguments})
+            ((row,),) = call_feed(session, found, procedure, {"number": number, **arguments})
         return dead_letter(row)
 
     def invocations(
         self, feed: str, consumer: str, *, shard: Shard | None = None, limit: int = 100
     ) -> list[Invocation]:
-        def question(session: Session) -> list[Record]:
-            found = load_feed(session, self.database.schema, feed)
+        def arguments(found: MssqlFeed) -> Record:
             of = None if shard is None else shard_text(found.to_sql(shard))
-            arguments = {"consumer": consumer, "shard": of, "limit": limit}
-            (rows,) = call_results(session, found, "list_invocations", arguments)
-            return rows
+            return {"consumer": consumer, "shard": of, "limit": limit}
 
-        rows = self.database.ask(question, feed=feed, consumer=consumer)
+        (rows,) = self._ask(feed, "list_invocations", arguments, consumer=consumer)
         return [invocation(feed, row) for row in rows]
 
     def purge_invocations(self, feed: str, consumer: str, *, before: datetime) -> int:
-        with self.database.connect(feed=feed, consumer=consumer) as session:
-            found = load_feed(session, self.database.schema, feed)
-            arguments = {"consumer": consumer, "before": without_zone(before)}
-            ((row,),) = call_results(session, found, "purge_invocations", arguments)
-            return int(row["rows"])
+        arguments = {"consumer": consumer, "before": without_zone(before)}
+        ((row,),) = self._change(feed, "purge_invocations", arguments, consumer=consumer)
+        return int(row["rows"])
 
 
 def attempt_arguments(attempt: Attempt) -> Record:

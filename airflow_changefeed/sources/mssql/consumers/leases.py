@@ -12,9 +12,9 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.sources.base_leases import Grant, LeaseInfo, Waiter, check_lease
 from airflow_changefeed.sources.base_versions import stale_lease
+from airflow_changefeed.sources.mssql.connection.session import Record
 from airflow_changefeed.sources.mssql.consumers.control import MssqlConsumers, in_json
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
-from airflow_changefeed.sources.mssql.feed.calls import Record, ask_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.rows import as_time, as_time_or_none
 
@@ -38,6 +38,7 @@ class MssqlLeases(MssqlConsumers):
 
         def arguments(found: MssqlFeed) -> Record:
             return {
+                "consumer": consumer,
                 "shards": in_json(found, shards),
                 "holder": holder,
                 "seconds": float(seconds),
@@ -52,7 +53,7 @@ class MssqlLeases(MssqlConsumers):
             return is_of_another and row.lease_expires is not None and row.lease_expires > self.database.now()
 
         with self._telling_row(consumer, feed, is_held):
-            (state,), rows = self._change("acquire_leases", consumer, feed, arguments)
+            (state,), rows = self._change(feed, "acquire_leases", arguments, consumer=consumer)
         held = {parse_shard(row["shard"]): cursor_row(feed, row) for row in rows}
         return Grant(
             {shard: held[shard] for shard in (*(tokens or ()), *shards) if shard in held},
@@ -64,28 +65,27 @@ class MssqlLeases(MssqlConsumers):
 
     def release_leases(self, consumer: str, feed: str, tokens: Mapping[Shard, int], *, holder: str) -> None:
         self._change(
-            "release_leases",
-            consumer,
             feed,
-            lambda found: {"tokens": _tokens(found, tokens), "holder": holder},
+            "release_leases",
+            lambda found: {"consumer": consumer, "tokens": _tokens(found, tokens), "holder": holder},
+            consumer=consumer,
         )
 
     def revoke_lease(self, consumer: str, feed: str, shard: Shard, *, fencing_token: int) -> None:
+        def arguments(found: MssqlFeed) -> Record:
+            of = shard_text(found.to_sql(shard))
+            return {"consumer": consumer, "shard": of, "fencing_token": fencing_token}
+
         try:
             with self._telling_row(consumer, feed, lambda row: row.shard == shard):
-                self._change(
-                    "revoke_lease",
-                    consumer,
-                    feed,
-                    lambda found: {"shard": shard_text(found.to_sql(shard)), "fencing_token": fencing_token},
-                )
+                self._change(feed, "revoke_lease", arguments, consumer=consumer)
         except StaleVersionError as error:
             if (row := error.facts.get("row")) is None:
                 raise
             raise stale_lease(row, fencing_token) from error
 
     def leases(self, feed: str | None = None) -> list[LeaseInfo]:
-        rows, waiting = ask_feeds(self.database, feed, "list_leases", {}, results=2)
+        rows, waiting = self._ask_feeds(feed, "list_leases") or ([], [])
         waiters: dict[tuple[str, str], list[Waiter]] = {}
         for row in waiting:
             waiter = Waiter(row["waiter"], as_time(row["since"]))

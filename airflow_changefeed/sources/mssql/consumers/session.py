@@ -24,7 +24,7 @@ from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session, abandon
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
 from airflow_changefeed.sources.mssql.consumers.dead_letters import attempt_arguments, parked_arguments
-from airflow_changefeed.sources.mssql.feed.calls import call_results
+from airflow_changefeed.sources.mssql.feed.calls import call_feed
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class MssqlConsumerSession:
             raise ConsumerUseError(f"{self._who}: call consume() inside a transaction() block", **self._facts)
         session = self._working()
         try:
-            ((row,),) = call_results(session, self._feed, "consume_events", self._arguments(step))
+            ((row,),) = call_feed(session, self._feed, "consume_events", self._arguments(step))
         except Exception as error:
             raise self._refusal(error, step) from error
         return cursor_row(self._feed.name, row)
@@ -228,7 +228,7 @@ class MssqlConsumerSession:
                         "holder": holder,
                         **attempt_arguments(step.attempt),
                     }
-                    call_results(session, self._feed, "log_attempt", arguments)
+                    call_feed(session, self._feed, "log_attempt", arguments)
 
     def close(self) -> None:
         session, self._session = self._session, None

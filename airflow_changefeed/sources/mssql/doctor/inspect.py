@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked, shell
-from airflow_changefeed.core.feed import shard_text
+from airflow_changefeed.core.feed import parse_shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import (
     ChangefeedError,
@@ -24,7 +24,6 @@ from airflow_changefeed.sources.mssql.doctor import faults
 from airflow_changefeed.sources.mssql.doctor import queries as asked
 from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
 from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, not_reported
-from airflow_changefeed.sources.mssql.feed.calls import call_results
 from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.install.objects import (
@@ -297,12 +296,12 @@ class _Inspection:
 
     def _compare(self, session: Session, feed: MssqlFeed) -> None:
         """Count the rows of captured tables; seals only compare the server's row count if that agrees."""
-        rows = session.records(feed.call("compare_capture", {})[0])
+        rows = session.records(*feed.call("compare_capture", {}))
         self.faults += count_faults(feed.name, rows)
 
     def _outbox(self, session: Session, feed: MssqlFeed) -> None:
-        for row in call_results(session, feed, "inspect_outbox", {})[0]:
-            shard, hint = shard_text(feed.from_sql(row["shard_id"])), format_time(as_time(row["time_hint"]))
+        for row in session.results(*feed.call("inspect_outbox", {}))[0]:
+            shard, hint = shard_text(parse_shard(row["shard_id"])), format_time(as_time(row["time_hint"]))
             self.faults += old_outbox(feed.name, shard, hint, float(row["age"]), self.limits)
             if row["hangs"] is not None:
                 self.faults.append(faults.hanging(feed.name, shard, row["hangs"], feed.object("outbox")))

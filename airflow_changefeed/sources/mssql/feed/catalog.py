@@ -10,7 +10,7 @@ from typing import Any
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, Column, FeedInfo, FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError, PermissionDeniedError
-from airflow_changefeed.sources.messages import no_feed
+from airflow_changefeed.sources.messages import no_feed, no_table
 from airflow_changefeed.sources.mssql.capture.registry import (
     Registry,
     is_of_capture,
@@ -57,7 +57,7 @@ def load_feeds(
         "object_schema_name(object_id) as table_schema, object_name(object_id) as table_name"
     )
     try:
-        results = session.execute(
+        rows, *more = session.results(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
             + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
@@ -74,7 +74,6 @@ def load_feeds(
                 schema=schema,
             ) from error
         raise
-    rows, *more = ([dict(zip(names, row, strict=True)) for row in rows] for names, rows in results)
     known = {row["feed_id"]: (schema, row["feed_id"], row["name"]) for row in rows}
     if is_fresh or any(name not in session.columns for name in known.values()):
         if not is_fresh:
@@ -257,6 +256,24 @@ def load_feed(
         )
     names = [row[0] for row in session.rows(f"select name from {quote(schema)}.[feeds] order by name")]
     raise no_feed(feed, names, users_tables(session))
+
+
+def check_tables(session: Session, server: object, tables: Mapping[str, str], **facts: str) -> None:
+    """
+    Raise for missing tables; the server's own error does not suggest other names.
+
+    :param tables: quoted names, by those that people know.
+    :raises FeedSetupError: tables are missing; all are named.
+    """
+    question = "declare @table nvarchar(600) = ?; select 1 where object_id(@table, N'U') is not null"
+    missing = [table for table, quoted in tables.items() if not session.rows(question, quoted)]
+    if missing:
+        known = users_tables(session)
+        raise FeedSetupError(
+            f"{server}: {'; '.join(no_table(table, known) for table in missing)}. Or this login lacks the "
+            "permission to see it",
+            **facts,
+        )
 
 
 def users_tables(session: Session) -> list[str]:

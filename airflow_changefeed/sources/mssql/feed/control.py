@@ -6,34 +6,23 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls
 from airflow_changefeed.sources.mssql.feed.reader import by_shard
 from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.rows import as_ulid
 
 
-class MssqlControl:
+class MssqlControl(MssqlCalls):
     """The part of the source that drains and purges."""
 
-    database: MssqlDatabase
-
     def drain(self, feed: str) -> dict[Shard, int]:
-        def drain(session: Session) -> dict[Shard, int]:
-            found = load_feed(session, self.database.schema, feed)
-            sql, values = found.call("drain_feed", {"lock_timeout": self.database.lock_timeout_ms})
-            return {
-                found.from_sql(row["shard_id"]): int(row["rows"])
-                for row in by_shard(session.records(sql, *values))
-            }
-
         # Draining again orders and counts what is left.
-        return self.database.ask(drain, feed=feed)
+        (rows,) = self._ask(feed, "drain_feed", {"lock_timeout": self.database.lock_timeout_ms})
+        return {parse_shard(row["shard_id"]): int(row["rows"]) for row in by_shard(rows)}
 
     def purge(
         self, feed: str, before: datetime, *, batch_rows: int = 10_000, dry_run: bool = False
@@ -45,26 +34,19 @@ class MssqlControl:
             "dry_run": dry_run,
             "lock_timeout": self.database.lock_timeout_ms,
         }
-        with self.database.connect(feed=feed) as session:
-            found = load_feed(session, self.database.schema, feed)
-            sql, values = found.call("purge_feed", arguments)
-            return [
-                Purged(
-                    found.from_sql(row["shard_id"]),
-                    int(row["rows"]),
-                    Ulid.of_bytes(row["upto"]),
-                    as_ulid(row["held_from"]),
-                    tuple(json.loads(row["held_by"])),
-                )
-                for row in by_shard(session.records(sql, *values))
-            ]
+        (rows,) = self._change(feed, "purge_feed", arguments)
+        return [
+            Purged(
+                parse_shard(row["shard_id"]),
+                int(row["rows"]),
+                Ulid.of_bytes(row["upto"]),
+                as_ulid(row["held_from"]),
+                tuple(json.loads(row["held_by"])),
+            )
+            for row in by_shard(rows)
+        ]
 
     def next_attempt(self, feed: str, *, above: int = 0) -> int:
-        def draw(session: Session) -> int:
-            found = load_feed(session, self.database.schema, feed)
-            sql, values = found.call("next_attempt", {"above": above})
-            (row,) = session.records(sql, *values)
-            return int(row["attempt"])
-
         # A token lost on the way is simply never used.
-        return self.database.ask(draw, feed=feed)
+        ((row,),) = self._ask(feed, "next_attempt", {"above": above})
+        return int(row["attempt"])

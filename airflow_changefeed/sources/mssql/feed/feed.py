@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +16,6 @@ from airflow_changefeed.core.feed import (
     FeedKind,
     Shard,
     check_shard,
-    parse_shard,
     shard_text,
 )
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -80,9 +78,7 @@ class MssqlFeed:
         """Return the name of one of the feed's objects, for example ``feed``."""
         return f"{quote(self.schema)}.{quote(f'{kind}:{self.name}')}"
 
-    def call(
-        self, procedure: str, arguments: Mapping[str, Any], suffix: str = ""
-    ) -> tuple[str, tuple[Any, ...]]:
+    def call(self, procedure: str, arguments: Mapping[str, Any], suffix: str = "") -> tuple[Any, ...]:
         """
         Return the batch that calls a procedure for this feed, and its values, as :func:`call`.
 
@@ -125,7 +121,3 @@ class MssqlFeed:
                 shard=shard,
             )
         return shard
-
-    def from_sql(self, value: Any) -> Shard:
-        """Return a shard from a column."""
-        return value if isinstance(value, uuid.UUID) else parse_shard(value)

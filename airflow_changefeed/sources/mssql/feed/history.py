@@ -10,37 +10,30 @@ from typing import Any
 from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
 from airflow_changefeed.exceptions import HistoryError
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.reader import key_definitions
 from airflow_changefeed.sources.mssql.names import quote, without_zone
 from airflow_changefeed.sources.rows import stale_mark
 
 
-class MssqlHistory:
+class MssqlHistory(MssqlCalls):
     """The part of the source that inserts history."""
-
-    database: MssqlDatabase
 
     def insert_history(
         self, feed: str, shard: Shard, events: Sequence[tuple[datetime, tuple[Any, ...]]], *, reason: str
     ) -> StaleMark:
         timed = [(without_zone(time), tuple(key)) for time, key in events]
-        with self.database.connect(feed=feed, shard=shard) as session:
-            found = load_feed(session, self.database.schema, feed)
+        with self._with_feed(feed, shard=shard) as (session, found):
             _check(found, shard, timed)
-            sql, values = found.call(
-                "insert_history",
-                {
-                    "shard_id": found.to_sql(shard),
-                    "reason": reason,
-                    "lock_timeout": self.database.lock_timeout_ms,
-                },
-            )
+            arguments = {
+                "shard_id": found.to_sql(shard),
+                "reason": reason,
+                "lock_timeout": self.database.lock_timeout_ms,
+            }
             _stage(session, found, shard, timed)
-            (row,) = session.records(sql, *values)
+            (row,) = session.records(*found.call("insert_history", arguments))
             session.execute("drop table #history")
             return stale_mark(row)
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.consumer import ConsumerPosition, FeedOverview, ShardOverview
-from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.feed import Shard, parse_shard
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.messages import check_overview
 from airflow_changefeed.sources.mssql.connection.errors import name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.retry import may_pass
-from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.connection.session import Record, Session, as_records
 from airflow_changefeed.sources.mssql.consumers.cursors import cursor_row
-from airflow_changefeed.sources.mssql.feed.calls import Record, call_results, records, sections
+from airflow_changefeed.sources.mssql.feed.calls import call_feed, sections
 from airflow_changefeed.sources.mssql.feed.catalog import check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.names import literal
@@ -84,7 +84,7 @@ class MssqlOverview:
             )
             answers = sections(results)
             return [
-                _overview(feed, *records(answers[place]))
+                _overview(feed, *map(as_records, answers[place]))
                 if place in answers and answers[place][-1][0] != ["failed"]
                 else _again(session, feed, first_shard, shards)
                 for place, feed in enumerate(found)
@@ -118,7 +118,7 @@ def _again(session: Session, feed: MssqlFeed, first_shard: int, shards: int) -> 
         if not _can_be_read(feed):
             check_whole(feed)
         arguments = {"first_shard": min(first_shard, 2**31 - 1), "shards": shards}
-        return _overview(feed, *call_results(session, feed, "overview", arguments))
+        return _overview(feed, *call_feed(session, feed, "overview", arguments))
     except Exception as error:
         problem = name_error(error, feed=feed.name)
         if not isinstance(problem, ChangefeedError) or may_pass(problem):
@@ -144,7 +144,7 @@ def _overview(
             as_ulid(row["before_from"]),
         )
         positions.setdefault(position.row.shard, []).append(position)
-    statuses = [(shard_status(feed.from_sql(row["shard_id"]), row), row) for row in shards]
+    statuses = [(shard_status(parse_shard(row["shard_id"]), row), row) for row in shards]
     return FeedOverview(
         feed.info,
         tuple(

@@ -16,8 +16,8 @@ from airflow_changefeed.core.feed import parse_shard
 from airflow_changefeed.exceptions import LockTimeoutError, TransientError
 from airflow_changefeed.sources.mssql.connection.errors import name_error, name_text
 from airflow_changefeed.sources.mssql.connection.retry import may_pass
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import Result, sections
+from airflow_changefeed.sources.mssql.connection.session import Result, Session
+from airflow_changefeed.sources.mssql.feed.calls import sections
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed
 from airflow_changefeed.sources.mssql.names import literal, quote
 from airflow_changefeed.sources.polls import FeedPoll

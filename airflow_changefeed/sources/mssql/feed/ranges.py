@@ -84,8 +84,7 @@ class RangeStream:
 
     def _next_ulid(self, session: Session, feed: MssqlFeed, after: Ulid) -> Ulid:
         """Return the lowest ULID that may still be assigned, unless events after a position were purged."""
-        sql, values = feed.call("shard_bounds", {"shard_id": feed.to_sql(self.shard)})
-        (row,) = session.records(sql, *values)
+        (row,) = session.records(*feed.call("shard_bounds", {"shard_id": feed.to_sql(self.shard)}))
         check_purged_upto(feed.name, self.shard, after, Ulid.of_bytes(row["purged_upto"]))
         return Ulid.of_bytes(row["next_ulid"])
 

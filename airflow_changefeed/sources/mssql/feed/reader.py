@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark
+from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
 from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_stream
-from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
-from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.calls import Record, call_results
+from airflow_changefeed.sources.mssql.connection.session import Record, Session
+from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls
 from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from airflow_changefeed.sources.mssql.feed.poll import poll
@@ -26,18 +25,14 @@ from airflow_changefeed.sources.rows import shard_status, stale_mark
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Answer = TypeVar("Answer")
 
-
-class MssqlReader:
+class MssqlReader(MssqlCalls):
     """
     The part of the source that reads.
 
     Of all its methods only :meth:`read_feed` writes, when it drains, and those that give resource versions,
     when they note that columns changed.
     """
-
-    database: MssqlDatabase
 
     @property
     def capabilities(self) -> Capabilities:
@@ -58,26 +53,9 @@ class MssqlReader:
             lambda session: load_feed(session, schema, feed, is_fresh=True, is_noted=True).info, feed=feed
         )
 
-    def _ask(
-        self,
-        feed: str,
-        question: Callable[[Session, MssqlFeed], Answer],
-        shard: Shard | None = None,
-        *,
-        is_fresh: bool = False,
-    ) -> Answer:
-        """Have a question about a feed answered that may be put twice, where a connection was lost."""
-        return self.database.ask(
-            lambda session: question(
-                session, load_feed(session, self.database.schema, feed, is_fresh=is_fresh)
-            ),
-            **({"feed": feed} if shard is None else {"feed": feed, "shard": shard}),
-        )
-
     def shards(self, feed: str) -> list[ShardStatus]:
-        return self._ask(
-            feed, lambda session, found: statuses(found, *call_results(session, found, "shards", {}))
-        )
+        (rows,) = self._ask(feed, "shards")
+        return statuses(rows)
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         check_consumer(consumer)
@@ -104,7 +82,7 @@ class MssqlReader:
                 "pagesize": page_size,
                 "lock_timeout": self.database.lock_timeout_ms,
             }
-            call, values = found.call("read_feed", arguments)
+            call, *values = found.call("read_feed", arguments)
             names = ", ".join(["ulid", *(quote(column.name) for column in found.fed_keys)])
             columns = key_definitions(found, "ulid binary(16)")
             # Dropped first, as a batch that failed left it behind.
@@ -116,19 +94,18 @@ class MssqlReader:
             return Page(shard, tuple(_event(found, shard, row) for row in rows))
 
         # What a page orders stays ordered, and the same cursor gives it again.
-        return self._ask(feed, page, shard)
+        return self._ask_feed(feed, page, shard=shard)
 
     def count(self, feed: str, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
-        def count(session: Session, found: MssqlFeed) -> list[int]:
-            arguments = count_arguments(found, shard, ranges)
-            return counted(*call_results(session, found, "count_feed", arguments)) if ranges else []
-
-        return self._ask(feed, count, shard)
+        (rows,) = self._ask(
+            feed, "count_feed", lambda found: count_arguments(found, shard, ranges), shard=shard
+        )
+        return counted(rows)
 
     def schema(self, feed: str) -> pa.Schema:
         from airflow_changefeed.sources.mssql.capture.query import feed_schema
 
-        return self._ask(feed, lambda session, found: feed_schema(found), is_fresh=True)
+        return self._ask_feed(feed, lambda session, found: feed_schema(found), is_fresh=True)
 
     def stream(
         self,
@@ -146,11 +123,8 @@ class MssqlReader:
         yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
-        def marks(session: Session, found: MssqlFeed) -> list[StaleMark]:
-            (rows,) = call_results(session, found, "list_stale_marks", {})
-            return [stale_mark(row) for row in rows]
-
-        return self._ask(feed, marks)
+        (rows,) = self._ask(feed, "list_stale_marks")
+        return [stale_mark(row) for row in rows]
 
 
 def count_arguments(found: MssqlFeed, shard: Shard, ranges: Sequence[UlidRange]) -> dict[str, Any]:
@@ -177,19 +151,19 @@ def split(
         "rows": rows,
     }
     pieces, start = [], range_.after
-    for row in call_results(session, found, "split_feed", arguments)[0]:
+    for row in session.records(*found.call("split_feed", arguments)):
         end = Ulid.of_bytes(row["upto"])
         pieces.append(RangePart(UlidRange(start, end), int(row["rows"])))
         start = end
     return pieces
 
 
-def statuses(found: MssqlFeed, rows: list[Record]) -> list[ShardStatus]:
+def statuses(rows: list[Record]) -> list[ShardStatus]:
     """Return the state of each shard, from the rows of ``shards``."""
-    return [shard_status(found.from_sql(row["shard_id"]), row) for row in by_shard(rows)]
+    return [shard_status(parse_shard(row["shard_id"]), row) for row in by_shard(rows)]
 
 
-def by_shard(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_shard(rows: list[Record]) -> list[Record]:
     """Sort rows by shard, as Python sorts them: SQL Server sorts UUIDs by their last bytes first."""
     return sorted(rows, key=lambda row: row["shard_id"])
 

@@ -9,10 +9,9 @@ from airflow_changefeed import __version__
 from airflow_changefeed.core.feed import FOREVER, FeedInfo, FeedKind, FeedStorage, check_settings
 from airflow_changefeed.exceptions import FeedSetupError, PermissionDeniedError
 from airflow_changefeed.sources.base_control import Installed
-from airflow_changefeed.sources.messages import no_table
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds, users_tables
+from airflow_changefeed.sources.mssql.feed.catalog import check_tables, load_feed, load_feeds
 from airflow_changefeed.sources.mssql.install.upgrade import (
     check_not_newer,
     installed_version,
@@ -70,8 +69,7 @@ class MssqlSetup:
             install_where_missing(session, self.database)
             _check_table(session, self.database, feed, quoted, kind)
             # It makes a new feed whole or not at all, and renews one while its readers and writers go on.
-            sql, values = call(self.database.schema, "setup_feed", arguments)
-            session.execute(sql, *values)
+            session.execute(*call(self.database.schema, "setup_feed", arguments))
             return load_feed(session, self.database.schema, feed, is_fresh=True).info
 
     def version(self) -> str | None:
@@ -92,8 +90,7 @@ class MssqlSetup:
         with self.database.connect(feed=feed) as session:
             found = load_feed(session, self.database.schema, feed, is_whole=False)
             arguments = {"table_name": found.table or found.name, "resource_version": resource_version}
-            sql, values = call(self.database.schema, "drop_feed", arguments)
-            session.execute(sql, *values)
+            session.execute(*call(self.database.schema, "drop_feed", arguments))
 
 
 def install_where_missing(session: Session, database: MssqlDatabase) -> None:
@@ -115,19 +112,13 @@ def install_where_missing(session: Session, database: MssqlDatabase) -> None:
 
 def _check_table(session: Session, database: MssqlDatabase, feed: str, quoted: str, kind: FeedKind) -> None:
     """Raise for a missing table, or one without a ULID column for serialized writers."""
-    ((object_id,),) = session.rows("declare @table nvarchar(600) = ?; select object_id(@table, N'U')", quoted)
-    if object_id is None:
-        raise FeedSetupError(
-            f"{database.server}: {no_table(feed, users_tables(session))}. Or this login lacks the permission "
-            "to see it",
-            feed=feed,
-        )
+    check_tables(session, database.server, {feed: quoted}, feed=feed)
     if kind is not FeedKind.SERIALIZED or load_feeds(session, database.schema, feed):
         return
     columns = session.rows(
-        "declare @id int = ?; select c.name, t.name, c.max_length "
-        "from sys.columns c join sys.types t on t.user_type_id = c.system_type_id where c.object_id = @id",
-        object_id,
+        "declare @table nvarchar(600) = ?; select c.name, t.name, c.max_length from sys.columns c "
+        "join sys.types t on t.user_type_id = c.system_type_id where c.object_id = object_id(@table, N'U')",
+        quoted,
     )
     if ("ulid", "binary", 16) not in [(name.lower(), kind.lower(), size) for name, kind, size in columns]:
         problem = "serialized writers need a binary(16) column named ulid; add it"

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_changefeed.core.consumer import OutputCheck
-from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, check_consumer
+from airflow_changefeed.core.cursor import Began, CursorChange, CursorRow, Frontier, check_consumer
 from airflow_changefeed.core.feed import Shard, check_shard, shard_text
-from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerSetupError, InvalidArgumentError
 from airflow_changefeed.sources.base_cursors import CursorMove

@@ -1,18 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extra of a storage connection: its known fields, and a refusal of all others."""
+"""
+What is alike for all clouds: the fields of a connection's extra, and credentials that renew themselves.
+
+Storage options are handed on as JSON, so they cannot hold such credentials. Instead an option may be an
+object with the key ``make``, which names a function of a cloud, and its arguments: how to get credentials,
+not the credentials themselves, which would have expired before a long export ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, number, read_fields, whole
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+
+class Cloud(NamedTuple):
+    """
+    A cloud's credentials, and what each library calls them.
+
+    :param schemes: of the paths that its connections open.
+    :param fields: what its file system of fsspec takes.
+    :param fsspec: takes an Airflow connection and the path of an output; returns fsspec's options, as JSON
+        values. Raises ConnectionNotUsableError.
+    :param object_store: takes fsspec's options, and removes those that it translates into options of the Rust
+        crate ``object_store``. Raises TableError.
+    :param rust_schemes: of the paths that ``object_store`` opens.
+    :param makers: of credentials that renew themselves.
+    """
+
+    schemes: tuple[str, ...]
+    fields: Fields
+    fsspec: Callable[[Connection, str], dict[str, Any]]
+    object_store: Callable[[dict[str, Any]], dict[str, Any]]
+    rust_schemes: tuple[str, ...]
+    makers: tuple[Callable[..., Any], ...] = ()
+
+
+def made_once(maker: Callable[..., Any], value: Mapping[str, Any]) -> Any:
+    """
+    Return the credentials that an option describes.
+
+    Created once per process: fsspec shares a file system if it gets the same objects.
+    """
+    return _made(maker, json.dumps(value, sort_keys=True), os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _made(maker: Callable[..., Any], text: str, _process: int) -> Any:
+    return maker(**{name: value for name, value in json.loads(text).items() if name != "make"})
 
 
 #: Of every file system of fsspec; those of its own for ports and time-outs are called so.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of type ``aws``, read as Airflow's Amazon provider reads them, for s3fs."""
+"""AWS: connections of type ``aws``, read as Airflow's Amazon provider reads them; s3fs; ``object_store``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import Fields, flag, flag_or, number, whole
-from airflow_changefeed.hooks.storage.extra import read_extra, unusable
+from airflow_changefeed.exceptions import TableError
+from airflow_changefeed.storage.clouds.cloud import Cloud, made_once, read_extra, unusable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -84,7 +85,7 @@ def aws_options(connection: Connection, path: str) -> dict[str, Any]:
     Return s3fs's options; JSON values.
 
     A role is not assumed here: the option ``session`` says how, and
-    :func:`airflow_changefeed.storage.credentials.made` lets the opener of the output assume it, and assume it
+    :func:`aws_role_session` lets the opener of the output assume it, and assume it
     again before its credentials expire, also where there is no Airflow.
 
     :raises ConnectionNotUsableError: a field is not known, or does not fit.
@@ -182,3 +183,126 @@ def _check_known(connection: Connection, name: str, given: Mapping[str, Any], kn
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def aws_role_session(
+    method: str,
+    arguments: Mapping[str, Any],
+    key: str | None = None,
+    secret: str | None = None,
+    token: str | None = None,
+    profile: str | None = None,
+    region_name: str | None = None,
+    identity_file: str | None = None,
+    **client: Any,
+) -> Any:
+    """
+    Return a session for s3fs that assumes a role when it is first used, and again before it expires.
+
+    :param method: of STS: ``assume_role``, or ``assume_role_with_web_identity``.
+    :param arguments: of that method.
+    :param key: who assumes the role; None for the profile's, or whatever AWS's tools find on this machine.
+    :param identity_file: holds the web identity; read each time, as it is renewed, too.
+    :param client: more arguments of STS's client.
+    """
+    from aiobotocore.config import AioConfig
+    from aiobotocore.credentials import AioDeferredRefreshableCredentials
+    from aiobotocore.session import AioSession
+    from botocore import UNSIGNED
+
+    source = AioSession(profile=profile)
+    if key and secret:
+        source.set_credentials(key, secret, token)
+    config = dict(client.pop("config_kwargs", None) or {})
+    if method == "assume_role_with_web_identity":
+        config["signature_version"] = UNSIGNED
+    else:
+        # That of S3, if any.
+        config.pop("signature_version", None)
+
+    async def assume() -> dict[str, Any]:
+        asked = dict(arguments)
+        if identity_file is not None:
+            with open(identity_file, encoding="utf-8") as file:
+                asked["WebIdentityToken"] = file.read().strip()
+        async with source.create_client(
+            "sts", region_name=region_name, config=AioConfig(**config), **client
+        ) as sts:
+            given = (await getattr(sts, method)(**asked))["Credentials"]
+        return {
+            "access_key": given["AccessKeyId"],
+            "secret_key": given["SecretAccessKey"],
+            "token": given["SessionToken"],
+            "expiry_time": given["Expiration"].isoformat(),
+        }
+
+    session = AioSession()
+    # As Airflow's Amazon provider does; aiobotocore has no public way.
+    session._credentials = AioDeferredRefreshableCredentials(refresh_using=assume, method="sts-assume-role")
+    return session
+
+
+def _object_store(options: dict[str, Any]) -> dict[str, Any]:
+    client = {"verify": None, **dict(options.pop("client_kwargs", None) or {})}
+    config = dict(options.pop("config_kwargs", None) or {})
+    endpoint = client.pop("endpoint_url", None) or options.pop("endpoint_url", None)
+    options.pop("endpoint_url", None)
+    style = (config.pop("s3", None) or {}).get("addressing_style")
+    proxies = config.pop("proxies", None) or {}
+    verify = client.pop("verify")
+    if verify not in (None, True, False):
+        raise TableError(
+            "deltalake takes no file of certificates (client_kwargs.verify); add them to the machine's own"
+        )
+    use_ssl = options.pop("use_ssl", True)
+    anonymous = options.pop("anon", False) or config.get("signature_version") == "unsigned"
+    found = {
+        "aws_endpoint_url": endpoint,
+        "aws_allow_http": "true" if str(endpoint).startswith("http://") or not use_ssl else None,
+        "aws_virtual_hosted_style_request": "true" if style == "virtual" else None,
+        "allow_invalid_certificates": "true" if verify is False else None,
+        "proxy_url": proxies.get("https") or proxies.get("http"),
+        "aws_request_payer": "true" if options.pop("requester_pays", False) else None,
+        "aws_skip_signature": "true" if anonymous else None,
+    }
+    found |= _keys_and_region(options, client, is_anonymous=anonymous)
+    options |= {f"client_kwargs.{name}": value for name, value in client.items()}
+    return found
+
+
+def _keys_and_region(
+    options: dict[str, Any], client: dict[str, Any], *, is_anonymous: bool
+) -> dict[str, Any]:
+    """Return keys and region, found as s3fs finds them: given, of a role, or of this machine."""
+    import botocore.session
+
+    keys: dict[str, Any] = {}
+    for theirs, ours in _KEYS.items():
+        given, other = options.pop(ours, None), client.pop(theirs, None)
+        keys[theirs] = given or other
+    session = options.pop("session", None)
+    own = botocore.session.Session(profile=options.pop("profile", None))
+    region = client.pop("region_name", None) or own.get_config_variable("region") or "us-east-1"
+    if is_anonymous:
+        return {"aws_region": region}
+    frozen = None
+    if session is not None:
+        frozen = _frozen(made_once(aws_role_session, session) if isinstance(session, Mapping) else session)
+    elif not keys["aws_access_key_id"] and (credentials := own.get_credentials()) is not None:
+        frozen = credentials.get_frozen_credentials()
+    if frozen is not None:
+        keys = dict(zip(_KEYS, (frozen.access_key, frozen.secret_key, frozen.token), strict=True))
+    return {"aws_region": region, **keys}
+
+
+def _frozen(session: Any) -> Any:
+    """Return the credentials that a session of aiobotocore has now."""
+    from fsspec.asyn import get_loop, sync
+
+    async def ask() -> Any:
+        return await (await session.get_credentials()).get_frozen_credentials()
+
+    return sync(get_loop(), ask)
+
+
+AWS = Cloud(SCHEMES, S3FS, aws_options, _object_store, SCHEMES, (aws_role_session,))

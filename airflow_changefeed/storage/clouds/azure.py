@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of Azure's storage, read as Airflow's Azure provider reads them, for adlfs."""
+"""Azure: connections, read as Airflow's Azure provider reads them; adlfs; ``object_store``."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_changefeed.core.values import Fields, flag, flag_or, number, whole
-from airflow_changefeed.hooks.storage.extra import read_extra, unusable
+from airflow_changefeed.storage.clouds.cloud import Cloud, read_extra, unusable
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -163,3 +164,49 @@ def _identity(extra: dict[str, Any]) -> dict[str, Any]:
         found["additionally_allowed_tenants"] = [found["workload_identity_tenant_id"]]
     # Always set: adlfs would otherwise use AZURE_STORAGE_ANON.
     return {"anon": False, **found}
+
+
+def azure_client_secret(**arguments: Any) -> Any:
+    """
+    Return the credential of an application for adlfs.
+
+    :param arguments: of azure-identity's ``ClientSecretCredential``.
+    """
+    from azure.identity.aio import ClientSecretCredential
+
+    class Shared(ClientSecretCredential):
+        async def close(self) -> None:
+            """Stay open: each file system closes it at its end, while others still use it."""
+
+    return Shared(**arguments)
+
+
+def _object_store(options: dict[str, Any]) -> dict[str, Any]:
+    text = options.pop("connection_string", None)
+    parts = dict(part.split("=", 1) for part in str(text).split(";") if "=" in part) if text else {}
+    principal = options.pop("credential", None)
+    if isinstance(principal, Mapping):
+        options |= {name: value for name, value in principal.items() if name not in ("make", "authority")}
+    elif principal is not None:
+        options["credential"] = principal
+    host = options.pop("account_host", None)
+    endpoint = parts.get("BlobEndpoint") or (host and f"https://{host}")
+    identity = options.pop("managed_identity_client_id", None) or options.pop(
+        "workload_identity_client_id", None
+    )
+    options.pop("additionally_allowed_tenants", None)
+    return {
+        "azure_storage_account_name": options.pop("account_name", None) or parts.get("AccountName"),
+        "azure_storage_account_key": options.pop("account_key", None) or parts.get("AccountKey"),
+        "azure_storage_sas_token": options.pop("sas_token", None) or parts.get("SharedAccessSignature"),
+        "azure_storage_tenant_id": options.pop("tenant_id", None)
+        or options.pop("workload_identity_tenant_id", None),
+        "azure_storage_client_id": options.pop("client_id", None) or identity,
+        "azure_storage_client_secret": options.pop("client_secret", None),
+        "azure_storage_endpoint": endpoint,
+        "azure_allow_http": "true" if str(endpoint).startswith("http://") else None,
+        "azure_skip_signature": "true" if options.pop("anon", False) else None,
+    }
+
+
+AZURE = Cloud(SCHEMES, ADLFS, azure_options, _object_store, ("abfs", "abfss", "az"), (azure_client_secret,))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of type ``google_cloud_platform``, read as Airflow's Google provider reads them, for gcsfs."""
+"""Google: connections, read as Airflow's Google provider reads them; gcsfs; ``object_store``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, flag_or, json_object, number
-from airflow_changefeed.hooks.storage.extra import read_extra, read_file, unusable
+from airflow_changefeed.exceptions import TableError
+from airflow_changefeed.storage.clouds.cloud import Cloud, read_extra, read_file, unusable
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -54,7 +56,7 @@ def google_options(connection: Connection, path: str) -> dict[str, Any]:
     Return gcsfs's options; JSON values.
 
     No token is fetched here: the option ``token`` says how, and
-    :func:`airflow_changefeed.storage.credentials.made` makes credentials of it that renew themselves.
+    :func:`google_credentials` makes credentials of it that renew themselves.
 
     :raises ConnectionNotUsableError: a field is not known, or does not fit.
     """
@@ -94,3 +96,67 @@ def _key(connection: Connection, name: str, value: Any) -> dict[str, Any]:
 def _listed(value: Any) -> list[str]:
     """Return names that are given as a list, or as text with commas."""
     return [each.strip() for each in value.split(",")] if isinstance(value, str) else list(value)
+
+
+def google_credentials(
+    scopes: list[str],
+    key: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, Any] | None = None,
+    target_principal: str | None = None,
+    delegates: list[str] | None = None,
+    quota_project_id: str | None = None,
+) -> Any:
+    """
+    Return credentials for gcsfs.
+
+    :param key: of a service account.
+    :param configuration: of credentials from elsewhere, such as a federated identity. Without it and key:
+        whatever Google's tools find on this machine.
+    :param target_principal: service account to impersonate.
+    :param delegates: service accounts between the first and that one.
+    :param quota_project_id: project that is charged.
+    """
+    import warnings
+
+    import google.auth
+    from google.auth import impersonated_credentials
+    from google.oauth2 import service_account
+
+    credentials: Any
+    if key is not None:
+        credentials = service_account.Credentials.from_service_account_info(key, scopes=scopes)
+    elif configuration is not None:
+        with warnings.catch_warnings():
+            # It warns about untrusted configurations; this one is from Airflow's own connection.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            credentials, _ = google.auth.load_credentials_from_dict(configuration, scopes=scopes)
+    else:
+        credentials, _ = google.auth.default(scopes=scopes)
+    if target_principal is not None:
+        credentials = impersonated_credentials.Credentials(
+            credentials, target_principal, target_scopes=scopes, delegates=delegates
+        )
+    return credentials.with_quota_project(quota_project_id) if quota_project_id else credentials
+
+
+def _object_store(options: dict[str, Any]) -> dict[str, Any]:
+    options.pop("project", None)
+    token = options.pop("token", None)
+    found: dict[str, Any] = {"google_base_url": options.pop("endpoint_url", None)}
+    if token == "anon":  # noqa: S105 - gcsfs's word for no credentials
+        found["google_skip_signature"] = "true"
+    elif isinstance(token, Mapping) and token.get("make") == "google_credentials":
+        if token.get("target_principal") or token.get("configuration"):
+            raise TableError(
+                "deltalake cannot impersonate a service account of Google, nor take an external identity: "
+                "use a service account's key, or the machine's own identity"
+            )
+        found["google_service_account_key"] = token.get("key")
+    elif isinstance(token, Mapping):
+        found["google_service_account_key"] = token
+    elif token not in (None, "google_default", "cloud"):
+        found["google_service_account"] = token
+    return found
+
+
+GOOGLE = Cloud(SCHEMES, GCSFS, google_options, _object_store, SCHEMES, (google_credentials,))
