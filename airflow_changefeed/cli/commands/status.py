@@ -38,30 +38,6 @@ if TYPE_CHECKING:
 
 #: Exit status if a consumer's frontier is older than asked.
 LATE = 1
-_SHARD_VALUES = (
-    "high_water",
-    "sealed_until",
-    "head",
-    "head_time",
-    "purged_upto",
-    "purged_upto_time",
-    "has_outbox",
-)
-_CONSUMER_VALUES = (
-    "consumer",
-    "cursor",
-    "cursor_time",
-    "is_lost",
-    "lag_seconds",
-    "ack",
-    "ack_time",
-    "moved_at",
-    "moved_by",
-    "resource_version",
-    "lease_holder",
-    "lease_expires",
-    "lease_is_held",
-)
 
 
 @command
@@ -183,33 +159,31 @@ def feed_rows(source: FeedSource, info: FeedInfo) -> list[Row]:
 
 
 def _shard_values(state: ShardStatus | None) -> Row:
-    if state is None:
-        return dict.fromkeys(_SHARD_VALUES)
+    head, purged_upto = (state.head, state.purged_upto) if state else (None, None)
     return {
-        "high_water": format_time(state.high_water),
-        "sealed_until": format_known(state.sealed_until),
-        **ulid_values("head", state.head),
-        **ulid_values("purged_upto", _moved(state.purged_upto)),
-        "has_outbox": state.has_outbox,
+        "high_water": state and format_time(state.high_water),
+        "sealed_until": state and format_known(state.sealed_until),
+        **ulid_values("head", head),
+        **ulid_values("purged_upto", _moved(purged_upto)),
+        "has_outbox": state and state.has_outbox,
     }
 
 
 def _consumer_values(row: CursorRow | None, state: ShardStatus | None, now: datetime) -> Row:
-    if row is None:
-        return dict.fromkeys(_CONSUMER_VALUES)
-    head, purged_upto = (None, Ulid.MIN) if state is None else (state.head, state.purged_upto)
+    head, purged_upto = (state.head, state.purged_upto) if state else (None, Ulid.MIN)
+    cursor, ack = (row.ulid, row.ack) if row else (None, None)
     return {
-        "consumer": row.consumer,
-        **ulid_values("cursor", _moved(row.ulid)),
-        "is_lost": row.is_lost(purged_upto),
-        "lag_seconds": row.lag(head),
-        **ulid_values("ack", _moved(row.ack)),
-        "moved_at": format_time(row.moved_at),
-        "moved_by": row.moved_by,
-        "resource_version": row.resource_version,
-        "lease_holder": row.lease_holder,
-        "lease_expires": format_known(row.lease_expires),
-        "lease_is_held": row.is_held(now),
+        "consumer": row and row.consumer,
+        **ulid_values("cursor", _moved(cursor)),
+        "is_lost": row and row.is_lost(purged_upto),
+        "lag_seconds": row and row.lag(head),
+        **ulid_values("ack", _moved(ack)),
+        "moved_at": row and format_time(row.moved_at),
+        "moved_by": row and row.moved_by,
+        "resource_version": row and row.resource_version,
+        "lease_holder": row and row.lease_holder,
+        "lease_expires": row and format_known(row.lease_expires),
+        "lease_is_held": row and row.is_held(now),
     }
 
 

@@ -67,7 +67,7 @@ def _uuid(found: Declared) -> KeyForm:
     return KeyForm("convert(varchar(36), {c})", found.name, f"convert({found.name}, convert(varchar(36), ?))")
 
 
-def _wide(found: Declared) -> KeyForm:
+def _same(found: Declared) -> KeyForm:
     type_ = f"{found.name}({found.length})"
     return KeyForm("{c}", type_, f"convert({type_}, ?)")
 
@@ -77,11 +77,6 @@ def _narrow(found: Declared) -> KeyForm:
     type_ = f"nvarchar({min(found.length or 1, _MOST_WIDE)})"
     compared = f"convert({found.name}({found.length}), {{v}} collate {{n}})"
     return KeyForm(f"convert({type_}, {{c}})", type_, f"convert({type_}, ?)", compared)
-
-
-def _bytes(found: Declared) -> KeyForm:
-    type_ = f"{found.name}({found.length})"
-    return KeyForm("{c}", type_, f"convert({type_}, ?)")
 
 
 def _hierarchy(found: Declared) -> KeyForm:
@@ -96,9 +91,8 @@ _FORMS: dict[str, Callable[[Declared], KeyForm]] = {
     **dict.fromkeys(("money", "smallmoney"), _money),
     **dict.fromkeys(("date", "time", "datetime", "datetime2", "smalldatetime", "datetimeoffset"), _time),
     "uniqueidentifier": _uuid,
-    **dict.fromkeys(("nchar", "nvarchar"), _wide),
+    **dict.fromkeys(("nchar", "nvarchar", "binary", "varbinary"), _same),
     **dict.fromkeys(("char", "varchar"), _narrow),
-    **dict.fromkeys(("binary", "varbinary"), _bytes),
     "hierarchyid": _hierarchy,
 }
 
