@@ -13,7 +13,6 @@ from airflow_changefeed.core.plan import CATALOG_FORMATS, KEEP_FOR
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import duration, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
 from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
@@ -178,15 +177,13 @@ class MergeTask(Document):
 
 
 @dataclass(frozen=True)
-class MergedFiles(JobResult):
+class MergedFiles:
     """
-    What a job has written, or its error.
+    What a job has written.
 
     :param add: of the table: paths, relative to its folder.
     :param remove: those of the task's that they replace.
     """
-
-    KIND = "changefeed merge result"
 
     add: tuple[PlainFile, ...] = ()
     remove: tuple[str, ...] = ()

@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that reads ranges of a snapshot: ``spark-submit --py-files ARCHIVE snapshot_job.py --task
-RANGES.json --connection CONN.json --result RESULT.json``.
+Reads ranges of a snapshot on Spark.
 
-What it has read is in the output; the result only says why it ended early.
+What was read is in the output; a job only says why it ended early.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.tasks import FACTS_SCHEMA, ReadRanges
 
 if TYPE_CHECKING:
@@ -31,18 +26,11 @@ if TYPE_CHECKING:
 _PROGRESS = 30.0
 
 
-@dataclass(frozen=True)
-class RangesResult(JobResult):
-    """How a job ended that reads ranges."""
-
-    KIND = "changefeed snapshot result"
-
-
 def run_ranges(
     spark: Callable[[], SparkSession],
     wanted: RangesToRead,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None],
 ) -> None:
     """
     Read ranges in tasks of Spark.
@@ -79,18 +67,3 @@ def run_ranges(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
-
-    def run(wanted: RangesToRead, connection: JobConnection) -> RangesResult:
-        run_ranges(lambda: session(f"changefeed snapshot {wanted.feed}"), wanted, connection)
-        return RangesResult()
-
-    what = "Read a captured table on Spark."
-    return run_handed("snapshot_job.py", what, RangesToRead, RangesResult, run, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

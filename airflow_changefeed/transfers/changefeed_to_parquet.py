@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path, need_program_path
+from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_lake import lake_table
-from airflow_changefeed.hooks.changefeed_output import publish_program, storage_options
+from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
-    job_folder,
     take_own,
 )
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.core.values import Reader
-    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.transfers.changefeed_export import ExportRun
@@ -49,44 +47,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-export"
 
 
-class _RunsExports(ChangefeedSparkOperator):
-    """A task that runs the job of an export by a Spark connection."""
-
-    path_conn_id: str | None
-    program_path: str | None
-    program_conn_id: str | None
-
-    def _check_launch(self) -> None:
-        """Check what runs the job, and that a driver elsewhere finds its program."""
-        hook = self._check_spark(driver_elsewhere=True)
-        if hook is not None and hook.is_cluster:
-            need_program_path(self.program_path)
-
-    def _run_job(self, context: Context, spec: str, connection: JobConnection) -> None:
-        """
-        Run the job of a spec by the Spark connection, and return when it is over.
-
-        :param spec: its URI.
-        """
-        from airflow_changefeed.spark.job import run_spec
-
-        # A retry takes nothing that may be broken.
-        is_first = context["ti"].try_number == 1
-        with self._connect(is_shared=is_first) as session, job_folder() as folder:
-            if session is not None:
-                run_spec(session, spec, connection, self.log.info)
-                return
-            if self._get_hook().is_cluster:
-                # The connection comes from a secret of the cluster.
-                program = publish_program(str(self.program_path), self.program_conn_id or self.path_conn_id)
-                self._prepare("job", {"spec": spec}, program)
-            else:
-                connection.save(file := str(folder / "connection.json"))
-                self._prepare("job", {"spec": spec, "connection": file})
-            super().execute(context)
-
-
-class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
+class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, ChangefeedSparkOperator):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -245,9 +206,9 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
 
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
+        from airflow_changefeed.export.parts import run_here
         from airflow_changefeed.export.planner import check_shape
         from airflow_changefeed.export.result import ExportResult
-        from airflow_changefeed.export.run import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.output.commit import commit_empty
         from airflow_changefeed.output.schemas import respelled
@@ -270,7 +231,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
         failure: Exception | None = None
         spec = write_spec(store, plan)
         try:
-            self._run_job(context, spec, run.connection)
+            self._run_spec(context, spec, run.connection)
         except (AirflowException, ChangefeedError) as error:
             failure = error
         # From the receipt: spark-submit only knows that it failed.
@@ -280,14 +241,11 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
             raise failure or TransientError(
                 f"the Spark job of plan {plan.attempt} at feed {plan.feed!r} ended without a receipt; retry"
             )
-        try:
-            result.raise_error()
-        except Exception as error:
-            raise error from failure
+        result.raise_error(failure)
         return result
 
 
-class ChangefeedSubmitOperator(_RunsExports):
+class ChangefeedSubmitOperator(ChangefeedSparkOperator):
     """
     Run the job of a plan by a Spark connection, ``spark`` or ``spark_connect``; part of
     :func:`changefeed_export_group`.
@@ -337,4 +295,4 @@ class ChangefeedSubmitOperator(_RunsExports):
         self._check_launch()
         check_program_path(self.program_path, (parse_job(self.spec_uri) or parse_spec(self.spec_uri))[0])
         connection = JobConnection(source.describe(), options)
-        self._run_job(context, self.spec_uri, connection)
+        self._run_spec(context, self.spec_uri, connection)

@@ -19,8 +19,8 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.export import planner
-from airflow_changefeed.export import run as run_module
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
