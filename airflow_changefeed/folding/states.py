@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.codec import Document
@@ -28,12 +28,15 @@ from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, O
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.storage.files import Files, open_files
+from airflow_changefeed.tables.base import PlainFile
 
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
 # Not the leftovers of tasks below _temporary.
-_PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
+PARQUET_FILE = re.compile(r"[^/_.][^/]*\.parquet")
 _FOLDER = "changefeed_at="
 _TRIES = 20
+
+Kind = TypeVar("Kind", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -147,11 +150,29 @@ class TableOutput:
         """Return what says whose the output is, where the claim is lost."""
         return ()
 
-    def _rows(self, path: str) -> int:
+    def _written(self, folder: str) -> list[PlainFile]:
+        """Return the files that an attempt has written into its folder, by name."""
         import pyarrow.parquet as pq
 
-        with self.files.reader(path) as file:
-            return int(pq.read_metadata(file).num_rows)
+        found = []
+        for name, size in sorted(self.files.sizes(folder).items()):
+            if PARQUET_FILE.fullmatch(name):
+                with self.files.reader(f"{folder}/{name}") as file:
+                    found.append(PlainFile(name, int(pq.read_metadata(file).num_rows), size))
+        return found
+
+    def read_document(self, path: str, kind: type[Kind]) -> Kind | None:
+        """
+        Read a document; None if it is not there.
+
+        :raises TerminalError: it is damaged; as its ``ERROR``.
+        """
+        content = self.files.read(path)
+        return None if content is None else kind.from_json(content.decode(errors="replace"), where=path)
+
+    def write_document(self, path: str, document: Document) -> None:
+        """Write a document; it appears whole."""
+        self.files.write(path, document.to_json().encode())
 
 
 class StateStore(TableOutput):
@@ -195,11 +216,10 @@ class StateStore(TableOutput):
             attempts = self._committed(self.folder(at))
             if not attempts:
                 return None
-            where = f"{self.folder(at)}/_state.{attempts[-1]}.json"
-            content = self.files.read(where)
+            state = self.read_document(f"{self.folder(at)}/_state.{attempts[-1]}.json", State)
             # Replaced between listing and reading: try again.
-            if content is not None:
-                return State.from_json(content.decode(errors="replace"), where=where)
+            if state is not None:
+                return state
         raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
 
     def _documents(self) -> Iterator[State]:
@@ -214,9 +234,7 @@ class StateStore(TableOutput):
 
         :return: the state that counts: that of a newer attempt, if there is one.
         """
-        folder = self.writing(at, attempt)
-        sizes = {name: size for name, size in self.files.sizes(folder).items() if _PARQUET.fullmatch(name)}
-        rows = sum(self._rows(f"{folder}/{name}") for name in sizes)
+        written = self._written(self.writing(at, attempt))
         path = self.files.url(self.placed(at, attempt))
         state = State(
             feed=self.feed,
@@ -224,19 +242,18 @@ class StateStore(TableOutput):
             at=at,
             attempt=attempt,
             path=path,
-            files=tuple(sorted(sizes)),
-            rows=rows,
-            bytes=sum(sizes.values()),
+            files=tuple(file.path for file in written),
+            rows=sum(file.rows for file in written),
+            bytes=sum(file.size for file in written),
             database=self.database,
             base=base,
         )
-        text = state.to_json()
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"
         if self.files.moves_folders:
-            self.files.write(document, text.encode())
+            self.write_document(document, state)
             self._swap_in(at, attempt)
         elif (self._committed(self.folder(at)) or [""])[-1] < attempt:
-            self.files.write(document, text.encode())
+            self.write_document(document, state)
         self._clean(at)
         counting = self.read(at)
         return counting if counting is not None else state

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.folding.choice import NEWEST, parse_base
+from airflow_changefeed.folding.choice import NEWEST, base_text, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, window_end
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -103,8 +103,7 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
         # A fold reads no database.
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
         self._check_spark()
-        base = parse_base(self.base)
-        base = base if isinstance(base, str) else format_time(base)
+        base = base_text(parse_base(self.base))
         task = FoldTask(
             self.feed, self.path, self.output_path, at, self.table, new_attempt(), run_name(context), base
         )

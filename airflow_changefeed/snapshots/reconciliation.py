@@ -56,10 +56,10 @@ class Comparison:
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True)
-class Reconciliation(Document):
+@dataclass(frozen=True, kw_only=True)
+class Reconciliation(Comparison, Document):
     """
-    A comparison as the output keeps it; the counts are those of :class:`Comparison`.
+    A comparison as the output keeps it.
 
     :param begin: the table was read between this time and ``at``.
     :param at: feed time, exclusive, at which both were compared.
@@ -77,12 +77,6 @@ class Reconciliation(Document):
     begin: datetime
     at: datetime
     where: str
-    base: str
-    rows: int
-    missing: int
-    extra: int
-    different: int
-    differences: tuple[Difference, ...]
     repaired: bool
     run: str
     report: str

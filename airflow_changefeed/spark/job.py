@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -38,11 +37,11 @@ from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
+from airflow_changefeed.spark.tasks import WriteParts, packed
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 #: What does the tasks of each kind: a module beside this one, its function, and the class of the task. Only
 #: the module of a job's own kind is imported; a document names a kind, and no module.
@@ -147,25 +146,21 @@ def write(
     Run a plan's tasks in a bounded number of small jobs at the same time, and yield what each task has
     written as soon as its job is over.
 
-    Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
-    after partition, and run the next one only then.)
+    (One job and ``toLocalIterator`` would give partition after partition, and run the next one only then.)
     """
-    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
+    from airflow_changefeed.spark.version_compat import cancellable_jobs
 
     spark, tasks = session(), cut_tasks(plan)
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
-    tag = f"changefeed-{uuid.uuid4().hex}"
-    tags = [tag, *job_tags(spark)]
     units = {part.unit for task in tasks for part in task}
     report(
         f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {counted(plan.rows, 'row')} in "
         f"{counted(len(units), 'unit')}, {counted(len(tasks), 'task')}"
     )
 
-    def run(numbers: range) -> list[Row]:
-        tag_jobs(spark, tags)
-        function = WriteParts(
+    def function(numbers: range) -> WriteParts:
+        return WriteParts(
             plan.feed,
             plan.path,
             plan.attempt,
@@ -174,25 +169,17 @@ def write(
             {number: packed(tasks[number]) for number in numbers},
             plan.database,
         )
-        frame = spark.range(numbers.start, numbers.stop, 1, len(numbers))
-        return frame.mapInArrow(function, FACTS_SCHEMA).collect()
 
-    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="changefeed-job")
-    try:
-        with ProgressWatch(store.files, plan, report) as progress:
-            for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
-                # By task: a client of Spark Connect that lost an answer may have run a job twice.
-                told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
-                for number, facts in told.items():
-                    progress.add(number, written := gather(facts, tasks[number]))
-                    yield written
-    except BaseException:
-        # Where that fails as well, the error is what counts.
-        with contextlib.suppress(Exception):
-            cancel_jobs(spark, tag)
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with (
+        cancellable_jobs(spark, len(jobs)) as submit,
+        ProgressWatch(store.files, plan, report) as progress,
+    ):
+        for done in as_completed([submit(function(numbers), numbers) for numbers in jobs]):
+            # By task: a client of Spark Connect that lost an answer may have run a job twice.
+            told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
+            for number, facts in told.items():
+                progress.add(number, written := gather(facts, tasks[number]))
+                yield written
 
 
 def session(app_name: str) -> SparkSession:
@@ -250,7 +237,7 @@ def run_task(
     """
     Do a task of any kind, and return its facts.
 
-    :param spark: makes or gives the session.
+    :param spark: makes or gives the session; not called for what is refused by manifests.
     :param report: takes one line of progress.
     :raises ChangefeedError: ours, also when it was raised in a task of Spark.
     """

@@ -7,17 +7,15 @@ What was read is in the output; a job only says why it ended early.
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, ReadRanges
+from airflow_changefeed.spark.tasks import ReadRanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,38 +30,16 @@ def run_ranges(
     connection: JobConnection,
     report: Callable[[str], None],
 ) -> None:
-    """
-    Read ranges in tasks of Spark.
-
-    :param spark: makes or gives the session.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
-    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
-
-    running = spark()
-    tag = f"changefeed-{uuid.uuid4().hex}"
-    tags = [tag, *job_tags(running)]
-
-    def run() -> None:
-        tag_jobs(running, tags)
-        frame = running.range(0, wanted.tasks, 1, wanted.tasks)
-        frame.mapInArrow(ReadRanges(wanted, connection), FACTS_SCHEMA).collect()
+    """Read ranges in tasks of Spark."""
+    from airflow_changefeed.spark.version_compat import cancellable_jobs
 
     files = SnapshotFiles(wanted.path, wanted.feed, wanted.table, connection.storage_options)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="changefeed-snapshot")
     try:
-        job = pool.submit(run)
-        while wait([job], _PROGRESS).not_done:
-            done = files.numbers(wanted.token).intersection(wanted.numbers)
-            report(f"changefeed snapshot: {len(done)} of {len(wanted.numbers)} ranges read")
-        job.result()
-    except BaseException as error:
-        # Where that fails as well, the error is what counts.
-        with contextlib.suppress(Exception):
-            cancel_jobs(running, tag)
-        if isinstance(error, Exception):
-            raise own_error(error) from error
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        with cancellable_jobs(spark(), 1) as submit:
+            job = submit(ReadRanges(wanted, connection), range(wanted.tasks))
+            while wait([job], _PROGRESS).not_done:
+                done = files.numbers(wanted.token).intersection(wanted.numbers)
+                report(f"changefeed snapshot: {len(done)} of {len(wanted.numbers)} ranges read")
+            job.result()
+    except Exception as error:
+        raise own_error(error) from error

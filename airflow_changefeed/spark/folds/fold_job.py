@@ -40,13 +40,7 @@ def run_fold(
     connection: JobConnection,
     report: Callable[[str], None],
 ) -> State:
-    """
-    Fold, write the state, and let it count.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Fold, write the state, and let it count."""
     options = connection.storage_options
     bases = BaseChoice(task.output, task.base, options)
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)

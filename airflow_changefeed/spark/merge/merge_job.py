@@ -31,13 +31,7 @@ def run_merge(
     connection: JobConnection,
     report: Callable[[str], None],
 ) -> MergedFiles:
-    """
-    Write the files that a current table is to have in place of others.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Write the files that a current table is to have in place of others."""
     source = task.source(connection.storage_options)
     output = CurrentOutput(task.output, task.feed, task.table, connection.storage_options)
     running = spark()

@@ -27,13 +27,7 @@ def run_comparison(
     connection: JobConnection,
     report: Callable[[str], None],
 ) -> Comparison:
-    """
-    Compare what was read of a table with what its export gives at that time.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Compare what was read of a table with what its export gives at that time."""
     table, lake = find_sides(task, connection.storage_options)
     since = "the beginning" if lake.base is None else lake.base.what
     report(
