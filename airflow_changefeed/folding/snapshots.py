@@ -22,7 +22,7 @@ from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import now
 from airflow_changefeed.exceptions import ManifestError
-from airflow_changefeed.folding.states import BaseFacts, Kind, TableOutput
+from airflow_changefeed.folding.states import BaseFacts, TableOutput
 from airflow_changefeed.output import claims
 from airflow_changefeed.sources.base_snapshots import KeyRange
 
@@ -255,7 +255,7 @@ class SnapshotFiles(TableOutput):
     def _write(self, token: str, name: str, document: Document) -> None:
         self.write_document(f"{self.folder(token)}/{name}", document)
 
-    def _read(self, token: str, name: str, kind: type[Kind]) -> Kind | None:
+    def _read(self, token: str, name: str, kind: type[claims.Kind]) -> claims.Kind | None:
         return self.read_document(f"{self.folder(token)}/{name}", kind)
 
 

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.codec import Document
@@ -26,8 +26,7 @@ from airflow_changefeed.core.times import format_compact, now, parse_compact, to
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, OutputNotWritableError
 from airflow_changefeed.output import claims
-from airflow_changefeed.output.layout import Layout
-from airflow_changefeed.storage.files import Files, open_files
+from airflow_changefeed.storage.files import Files
 from airflow_changefeed.tables.base import PlainFile
 
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
@@ -35,8 +34,6 @@ _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
 PARQUET_FILE = re.compile(r"[^/_.][^/]*\.parquet")
 _FOLDER = "changefeed_at="
 _TRIES = 20
-
-Kind = TypeVar("Kind", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -95,13 +92,10 @@ def new_attempt() -> str:
     return str(Ulid.of_int((to_milliseconds(now()) << 80) | secrets.randbits(80)))
 
 
-class TableOutput:
+class TableOutput(claims.Output):
     """
     Where the states and snapshots of one captured table are.
 
-    :param path: root of the output, local or an fsspec URL; other tables and exports may share it.
-    :param feed: the capture.
-    :param storage_options: for fsspec; may contain secrets.
     :param database: identity of the capture's database; empty if the export does not have it.
     """
 
@@ -115,11 +109,9 @@ class TableOutput:
         files: Files | None = None,
         database: str = "",
     ) -> None:
-        self.feed = feed
+        super().__init__(path, feed, table, storage_options, files)
         self.database = database
         self.table = table
-        self.files = files or open_files(path, storage_options)
-        self.layout = Layout(self.files.root, table)
 
     def claimed(self) -> claims.Claim:
         """Return whose output it is to be, and in which format."""
@@ -160,19 +152,6 @@ class TableOutput:
                 with self.files.reader(f"{folder}/{name}") as file:
                     found.append(PlainFile(name, int(pq.read_metadata(file).num_rows), size))
         return found
-
-    def read_document(self, path: str, kind: type[Kind]) -> Kind | None:
-        """
-        Read a document; None if it is not there.
-
-        :raises TerminalError: it is damaged; as its ``ERROR``.
-        """
-        content = self.files.read(path)
-        return None if content is None else kind.from_json(content.decode(errors="replace"), where=path)
-
-    def write_document(self, path: str, document: Document) -> None:
-        """Write a document; it appears whole."""
-        self.files.write(path, document.to_json().encode())
 
 
 class StateStore(TableOutput):
