@@ -29,7 +29,7 @@ from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentEr
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.attempts import begin, end
-from airflow_changefeed.output.commit import Commit
+from airflow_changefeed.output.commit import Commit, commit_empty
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.output.schemas import file_schema, parse_schema, respelled, schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
@@ -439,13 +439,19 @@ def run_here(
     source: FeedReader, store: ExportStore, plan: Plan, report: Callable[[str], None]
 ) -> ExportResult:
     """
-    Run a plan in this process, one task after the other; for plans that are not worth a Spark.
+    Run a plan in this process, one task after the other; for plans without rows, or not worth a Spark.
 
     :param source: open, and left so. Not one that reads SQLite by ADBC: the process has it open elsewhere,
         too (ADR 0003).
     :param report: takes one line of progress; may be called from another thread.
     :raises ChangefeedError: as :func:`run_attempt`.
     """
+
+    if plan.is_empty:
+        # An empty unit also has the feed's columns.
+        columns = shaped_schema(source.schema(plan.feed), plan.options.shape, feed=plan.feed)
+        manifests = commit_empty(store, plan, respelled(columns, plan.names))
+        return ExportResult.of_commit(store, plan, manifests)
 
     def write() -> Generator[WrittenParts, None, None]:
         with ProgressWatch(store.files, plan, report) as progress:

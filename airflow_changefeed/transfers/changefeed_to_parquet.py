@@ -207,24 +207,17 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, ChangefeedSpar
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
         from airflow_changefeed.export.parts import run_here
-        from airflow_changefeed.export.planner import check_shape
-        from airflow_changefeed.export.result import ExportResult
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
-        from airflow_changefeed.output.commit import commit_empty
-        from airflow_changefeed.output.schemas import respelled
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
-        if plan.is_empty:
-            # An empty unit also has the feed's columns.
-            schema = respelled(check_shape(run.source, plan.feed, plan.options.shape), plan.names)
-            return ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
-        if plan.rows < self.local_below:
+        if not plan.is_empty and plan.rows < self.local_below:
             self.log.info(
                 "%s rows are fewer than local_below=%s: written here, without Spark",
                 plan.rows,
                 self.local_below,
             )
+        if plan.is_empty or plan.rows < self.local_below:
             return run_here(run.source, store, plan, self.log.info)
         if self.local_below:
             self._check_launch()
