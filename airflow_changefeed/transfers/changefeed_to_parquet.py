@@ -12,7 +12,6 @@ from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError,
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
-from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
@@ -23,11 +22,15 @@ from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
-    ReportsLineage,
     connection_dataset,
     output_dataset,
 )
-from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
+from airflow_changefeed.transfers.changefeed_export import (
+    ConcludesExports,
+    ExportOperator,
+    add_alias,
+    conclude,
+)
 from airflow_changefeed.version_compat import AirflowSkipException
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-export"
 
 
-class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, ChangefeedSparkOperator):
+class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSparkOperator):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -180,19 +183,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, ChangefeedSpar
                 earlier = batches_of_earlier_tries(store, rows, request)
             plan = make_plan(run.source, store, request, partial(metrics.sealed, self.feed, self.consumer))
             result = self._run(context, run, store, plan)
-            return conclude(
-                self,
-                context,
-                run.source,
-                run.variables,
-                store,
-                plan,
-                result,
-                conn_id=self.changefeed_conn_id,
-                table=lake_table(store, plan.options, run.connection.storage_options, self.catalog_conn_id),
-                earlier=earlier,
-                leases=leases,
-            )
+            return conclude(self, context, run, store, plan, result, earlier=earlier, leases=leases)
 
     def planned_lineage(self) -> Lineage:
         """Return the feed and the output."""
