@@ -110,7 +110,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
         :param spec: its URI.
         """
-        from airflow_changefeed.spark.job import run_spec
+        from airflow_changefeed.spark.export_job import run_spec
 
         # A retry takes nothing that may be broken.
         is_first = context["ti"].try_number == 1

@@ -15,29 +15,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import cut_tasks, gather, run_attempt
-from airflow_changefeed.export.progress import ProgressWatch, size_text
-from airflow_changefeed.export.result import RESULT, ExportResult, TaskResult
-from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
-from airflow_changefeed.output.attempts import forget
-from airflow_changefeed.output.layout import parse_spec
-from airflow_changefeed.output.store import ExportStore, WrittenParts
-from airflow_changefeed.sources import open_source
-from airflow_changefeed.spark.tasks import WriteParts, packed
+from airflow_changefeed.export.progress import size_text
+from airflow_changefeed.export.result import RESULT, TaskResult
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
@@ -53,133 +41,12 @@ TASKS = {
 }
 #: Environment variables that hold a connection, or name a file with it.
 TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
-#: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
-_MOST_JOBS = 32
-#: Feeds of a job that are exported at the same time.
-_FEEDS_AT_ONCE = 8
 
 
 def say(line: str) -> None:
     """Write one line for readers of the job's output; Airflow's task log shows it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _run_specs(
-    spark: Callable[[], SparkSession],
-    specs: Sequence[str],
-    connection: JobConnection,
-    report: Callable[[str], None],
-) -> ExportResult:
-    """Run specs, some at the same time; one that fails does not stop the others."""
-    done = count(1)
-
-    def run(spec: str) -> ExportResult | Exception:
-        _, feed, _ = parse_spec(spec)
-        try:
-            result = run_spec(spark, spec, connection, lambda line: None)
-        except Exception as error:
-            report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
-            return error
-        of = f"{next(done)} of {len(specs)}"
-        report(
-            f"changefeed feed {of}, {feed}: {counted(result.rows, 'row')} in {counted(result.units, 'unit')}"
-        )
-        return result
-
-    with ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool:
-        found = list(pool.map(run, specs))
-    failed = [each for each in found if isinstance(each, Exception)]
-    if failed:
-        report(f"changefeed: {len(failed)} of {len(specs)} feeds failed; the first error follows")
-        raise failed[0]
-    return ExportResult.total(each for each in found if isinstance(each, ExportResult))
-
-
-def run_spec(
-    spark: Callable[[], SparkSession],
-    uri: str,
-    connection: JobConnection,
-    report: Callable[[str], None] = say,
-) -> ExportResult:
-    """
-    Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
-
-    Of a list of specs, one that fails does not stop the others; each has a receipt of its own.
-
-    :param spark: makes or gives the session; not called for a plan without rows.
-    :param uri: of the spec, or of a list of specs.
-    :param report: takes one line of progress.
-    :return: of a list, the sums.
-    :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
-    """
-    specs = read_job(uri, connection.storage_options)
-    if specs != (uri,):
-        return _run_specs(spark, specs, connection, report)
-    store, plan = read_spec(uri, connection.storage_options)
-    spec = attempt = plan.attempt
-    try:
-        with closing(open_source(connection.source)) as source:
-            plan = start_plan(source, store, plan)
-        attempt = plan.attempt
-        result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report))
-    except Exception as error:
-        # Where the output cannot be written either, the error is what counts.
-        with contextlib.suppress(Exception):
-            write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
-        raise
-    write_receipt(store, spec, attempt, result)
-    if is_finished(store, spec):
-        # Nobody waits for it any more, as where a cluster starts a driver again.
-        forget(store, [attempt])
-    return result
-
-
-def write(
-    session: Callable[[], SparkSession],
-    store: ExportStore,
-    plan: Plan,
-    connection: JobConnection,
-    report: Callable[[str], None],
-) -> Generator[WrittenParts, None, None]:
-    """
-    Run a plan's tasks in a bounded number of small jobs at the same time, and yield what each task has
-    written as soon as its job is over.
-
-    (One job and ``toLocalIterator`` would give partition after partition, and run the next one only then.)
-    """
-    from airflow_changefeed.spark.version_compat import cancellable_jobs
-
-    spark, tasks = session(), cut_tasks(plan)
-    each = -(-len(tasks) // _MOST_JOBS)
-    jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
-    units = {part.unit for task in tasks for part in task}
-    report(
-        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {counted(plan.rows, 'row')} in "
-        f"{counted(len(units), 'unit')}, {counted(len(tasks), 'task')}"
-    )
-
-    def function(numbers: range) -> WriteParts:
-        return WriteParts(
-            plan.feed,
-            plan.path,
-            plan.attempt,
-            plan.options,
-            connection,
-            {number: packed(tasks[number]) for number in numbers},
-            plan.database,
-        )
-
-    with (
-        cancellable_jobs(spark, len(jobs)) as submit,
-        ProgressWatch(store.files, plan, report) as progress,
-    ):
-        for done in as_completed([submit(function(numbers), numbers) for numbers in jobs]):
-            # By task: a client of Spark Connect that lost an answer may have run a job twice.
-            told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
-            for number, facts in told.items():
-                progress.add(number, written := gather(facts, tasks[number]))
-                yield written
 
 
 def session(app_name: str) -> SparkSession:
@@ -300,8 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.task is not None:
             do_task(options.task, options.connection)
             return 0
+        from airflow_changefeed.spark.export_job import run_spec
+
         connection = read_connection(options.connection)
-        result = run_spec(lambda: session("changefeed export"), options.spec, connection)
+        result = run_spec(lambda: session("changefeed export"), options.spec, connection, say)
     except Exception as error:
         say(error_text(error))
         return 1

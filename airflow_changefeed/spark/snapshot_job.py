@@ -7,15 +7,18 @@ What was read is in the output; a job only says why it ended early.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.exceptions import own_error
+import pyarrow as pa
+
+from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.tasks import ReadRanges
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.spark.tasks import opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,3 +46,32 @@ def run_ranges(
             job.result()
     except Exception as error:
         raise own_error(error) from error
+
+
+@dataclass(frozen=True)
+class ReadRanges:
+    """
+    The function of the tasks that read ranges of a snapshot; each range counts as soon as it is read.
+
+    :param wanted: what all tasks read; a task takes its part by its number.
+    """
+
+    wanted: RangesToRead
+    connection: JobConnection = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the ranges of the tasks whose numbers come in, and yield nothing."""
+        wanted = self.wanted
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    options = self.connection.storage_options
+                    files = SnapshotFiles(
+                        wanted.path, wanted.feed, wanted.table, options, database=wanted.database
+                    )
+                    with opened(self.connection, wanted.feed, wanted.database) as source:
+                        read_ranges(source, files, wanted, wanted.of_task(number))
+                except Exception as error:
+                    raise RuntimeError(error_text(error)) from error
+        # Spark runs a generator only.
+        yield from ()

@@ -59,7 +59,7 @@ def _connected(database: str, path: str, units: int, attempt: int, url: str) -> 
     from pyspark.sql import SparkSession
 
     from airflow_changefeed.spark.archive import package_archive
-    from airflow_changefeed.spark.job import run_spec
+    from airflow_changefeed.spark.export_job import run_spec
 
     store = ExportStore(path, FEED)
     description = {"type": "sqlite", "path": database}

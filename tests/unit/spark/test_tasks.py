@@ -94,7 +94,7 @@ from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.tasks import WriteParts, packed
+from airflow_changefeed.spark.export_job import WriteParts, packed
 
 database = {str(tmp_path / "feeds.db")!r}
 with sqlite3.connect(database) as connection:
@@ -166,6 +166,7 @@ def test_the_archive_is_made_once_and_holds_what_executors_need(tmp_path: Path) 
 import sys
 sys.path[:] = [{str(path)!r}, *(p for p in sys.path if "site-packages" not in p), {str(installed)!r}]
 import airflow_changefeed.sources.mssql.source, airflow_changefeed.spark.tasks as tasks
+import airflow_changefeed.spark.export_job, airflow_changefeed.spark.snapshot_job
 from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
 import ulid
 print(tasks.__file__, ulid.__file__, RetryPolicy().call(lambda: sys.modules["tenacity"].__file__))
