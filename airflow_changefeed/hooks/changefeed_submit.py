@@ -69,7 +69,6 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
 
     _interrupt: Callable[[], object] | None = None
-
     path_conn_id: str | None = None
     program_path: str | None = None
     program_conn_id: str | None = None

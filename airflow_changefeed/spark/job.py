@@ -138,7 +138,8 @@ def do_task(path: str, connection: str | None) -> None:
     receipt = Path(path).with_name(RESULT)
     try:
         handed, task = read_connection(connection), read_task(path)
-        facts = run_task(lambda: session(f"{task.KIND} {task.feed}"), task, handed, say)
+        name = f"{task.KIND.removesuffix(' task')} {task.feed} {getattr(task, 'run', '')}".rstrip()
+        facts = run_task(lambda: session(name), task, handed, say)
     except Exception as error:
         receipt.write_text(TaskResult(error=error_text(error)).to_json(), encoding="utf-8")
         raise
