@@ -26,10 +26,11 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.folding.bases import base_of
 from airflow_changefeed.folding.choice import CURRENT, NEWEST, BaseChoice, base_text, parse_base
 from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.folding.extent import end_of_export, named_gaps
+from airflow_changefeed.folding.extent import end_of_export
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from, table_of
 from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
 from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.coverage import named_gaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead
