@@ -3,13 +3,14 @@
 Parts of export units: how a plan is cut into them, how a task writes them, and what the driver gathers.
 
 A task runs on Spark, or in the process that made the plan. It streams a range of the feed into Parquet files,
-and checks and sums on the way.
+and checks and sums on the way. Around all tasks of an attempt stands :func:`run_attempt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -24,11 +25,14 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.manifest import FileFacts, combine_checksums
 from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError
-from airflow_changefeed.export.progress import TaskProgress
+from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, own_error
+from airflow_changefeed.export.progress import ProgressWatch, TaskProgress
+from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.output.attempts import begin, end
+from airflow_changefeed.output.commit import Commit, commit_empty
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
 from airflow_changefeed.output.schemas import file_schema, parse_schema, respelled, schema_text
-from airflow_changefeed.output.store import StagedFile, WrittenParts
+from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
@@ -399,3 +403,69 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
     if not {file.unit for file in files} <= set(units):
         raise IncompleteReadError("a task of the export reported files of units that are not its own; retry")
     return WrittenParts(units, files, schema)
+
+
+def run_attempt(
+    store: ExportStore, plan: Plan, write: Callable[[], Generator[WrittenParts, None, None]]
+) -> ExportResult:
+    """
+    Run a plan: write, commit each unit once all of it is written, and leave nothing behind but what counts.
+
+    Units that were committed before an error or a kill stay: the next try of the task leaves them out.
+
+    :param write: writes all parts, and yields what each task has written as the task ends; not called for a
+        plan without rows.
+    :raises ChangefeedError: ours, also when it was raised in a task.
+    """
+    started = time.monotonic()
+    begin(store, plan)
+    committed = False
+    try:
+        commit = Commit(store, plan)
+        if not plan.is_empty:
+            with closing(write()) as written:
+                for parts in written:
+                    commit.add(parts)
+        manifests = commit.finish()
+        committed = True
+        return ExportResult.of_commit(store, plan, manifests, seconds=time.monotonic() - started)
+    except Exception as error:
+        raise own_error(error) from error
+    finally:
+        end(store, plan, committed=committed)
+
+
+def run_here(
+    source: FeedReader, store: ExportStore, plan: Plan, report: Callable[[str], None]
+) -> ExportResult:
+    """
+    Run a plan in this process, one task after the other; for plans without rows, or not worth a Spark.
+
+    :param source: open, and left so. Not one that reads SQLite by ADBC: the process has it open elsewhere,
+        too (ADR 0003).
+    :param report: takes one line of progress; may be called from another thread.
+    :raises ChangefeedError: as :func:`run_attempt`.
+    """
+
+    if plan.is_empty:
+        # An empty unit also has the feed's columns.
+        columns = shaped_schema(source.schema(plan.feed), plan.options.shape, feed=plan.feed)
+        manifests = commit_empty(store, plan, respelled(columns, plan.names))
+        return ExportResult.of_commit(store, plan, manifests)
+
+    def write() -> Generator[WrittenParts, None, None]:
+        with ProgressWatch(store.files, plan, report) as progress:
+            for number, task in enumerate(cut_tasks(plan)):
+                facts = write_parts(
+                    source,
+                    store.files,
+                    feed=plan.feed,
+                    attempt=plan.attempt,
+                    options=plan.options,
+                    task=task_name(number, 0),
+                    parts=[part.content for part in task],
+                )
+                progress.add(number, written := gather(facts, task))
+                yield written
+
+    return run_attempt(store, plan, write)

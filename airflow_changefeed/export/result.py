@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of an export: the receipt of its job, then the task's result and its log."""
+"""How a job ended: its receipt; of an export then the task's result and its log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_changefeed.core.codec import Document
@@ -21,21 +21,45 @@ from airflow_changefeed.output.store import ExportStore
 #: database.
 MOST_NAMED = 100
 DONE, FAILED = "done", "failed"
+#: Name of the receipt beside a task.
+RESULT = "result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobResult(Document):
+class Receipt(Document):
     """
-    What a job returns that is handed a task.
+    How a job ended.
 
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`; empty if it did its task.
+    :param error: of :func:`~airflow_changefeed.exceptions.error_text`; None if it did what it should.
     """
 
-    error: str = ""
+    error: str | None = None
+
+    def raise_error(self, launcher: Exception | None = None) -> None:
+        """
+        Raise the job's error with its class; return if it succeeded.
+
+        :param launcher: how what started the job failed, which knows less.
+        """
+        if self.error is not None:
+            raise own_error(self.error) from launcher
 
 
 @dataclass(frozen=True)
-class ExportResult(Document):
+class TaskResult(Receipt):
+    """
+    The receipt of a job that was handed a task.
+
+    :param facts: what has become of it, as JSON values; each kind of task has its own.
+    """
+
+    KIND = "changefeed task result"
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExportResult(Receipt):
     """
     What became of an export.
 
@@ -43,7 +67,6 @@ class ExportResult(Document):
     :param units: how many export units are complete now.
     :param size: bytes of all files.
     :param seconds: how long the job took, its start of Spark left out.
-    :param error: of :func:`~airflow_changefeed.exceptions.error_text`.
     :param attempt: token of the attempt.
     :param spec: of a job: token of the plan that it was started with; else 0.
     """
@@ -56,7 +79,6 @@ class ExportResult(Document):
     rows: int = 0
     size: int = 0
     seconds: float = 0.0
-    error: str | None = None
     attempt: int = 0
     spec: int = 0
 
@@ -114,11 +136,6 @@ class ExportResult(Document):
     def of_error(cls, error: BaseException, attempt: int, spec: int) -> ExportResult:
         """Return the result of a failure."""
         return cls(FAILED, error=error_text(error), attempt=attempt, spec=spec)
-
-    def raise_error(self) -> None:
-        """Raise the job's error with its class; return if it succeeded."""
-        if self.error is not None:
-            raise own_error(self.error)
 
 
 def attempts_of(result: ExportResult) -> set[int]:

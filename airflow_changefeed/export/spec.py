@@ -36,7 +36,7 @@ def write_spec(store: ExportStore, plan: Plan) -> str:
     for spec in store.specs()[:-_MOST_SPECS]:
         remove_spec(store, spec)
     where = store.layout.spec(plan.attempt)
-    store.files.write(where, plan.to_json().encode())
+    store.write_document(where, plan)
     return store.files.url(where)
 
 
@@ -51,14 +51,13 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
     """
     root, feed, token = parse_spec(uri)
     store = ExportStore(root, feed, storage_options)
-    content = store.files.read(store.layout.spec(token))
-    if content is None:
+    plan = store.read_document(store.layout.spec(token), Plan, uri)
+    if plan is None:
         raise SpecNotFoundError(
             f"{uri} does not exist: its task has finished, or a later try has planned again. Run the task "
             "again that makes the plan",
             spec=uri,
         )
-    plan = Plan.from_json(content.decode(errors="replace"), where=uri)
     if (plan.feed, plan.attempt) != (feed, token):
         raise TerminalError(
             f"{uri} holds plan {plan.attempt} of feed {plan.feed!r}: it was moved here from elsewhere. Run "
@@ -92,7 +91,7 @@ def write_job(store: ExportStore, specs: Sequence[str]) -> str:
     for name in sorted(store.files.names(store.layout.jobs))[:-_MOST_SPECS]:
         store.files.remove_file(f"{store.layout.jobs}/{name}")
     where = store.layout.job(str(ULID()))
-    store.files.write(where, SpecList(tuple(specs)).to_json().encode())
+    store.write_document(where, SpecList(tuple(specs)))
     return store.files.url(where)
 
 
@@ -143,7 +142,7 @@ def start_plan(source: FeedSource, store: ExportStore, plan: Plan) -> Plan:
 
 def write_receipt(store: ExportStore, spec: int, attempt: int, result: ExportResult) -> None:
     """Say how a start of a spec ended."""
-    store.files.write(store.layout.receipt(spec, attempt), result.to_json().encode())
+    store.write_document(store.layout.receipt(spec, attempt), result)
 
 
 def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_changefeed.core.times import parse_time
+from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 #: The newest state before the time to fold, or snapshot that is exact by then; else the beginning.
@@ -43,6 +43,11 @@ class BaseChoice:
     def is_named(self) -> bool:
         """Whether one base was named, and no other will do."""
         return isinstance(self.base, datetime)
+
+
+def base_text(base: datetime | str) -> str:
+    """Write which base is wanted, for documents; :func:`parse_base` reads it."""
+    return base if isinstance(base, str) else format_time(base)
 
 
 def parse_base(base: object, *words: str) -> datetime | str:

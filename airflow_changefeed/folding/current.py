@@ -17,7 +17,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.times import format_time, from_milliseconds, now, to_milliseconds
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.folding.bases import Base
-from airflow_changefeed.folding.states import BaseFacts, TableOutput
+from airflow_changefeed.folding.states import PARQUET_FILE, BaseFacts, TableOutput
 from airflow_changefeed.output import claims
 from airflow_changefeed.tables.base import ATTEMPT, ATTEMPT_MARK, FRONTIER_MARK, PlainFile
 
@@ -37,8 +37,6 @@ VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
 _RANDOM_BITS = 20
 _DOCUMENT = re.compile(r"(\d+)\.(\d+)\.json")
 _FOLDER = re.compile(rf"{ATTEMPT}=(\d+)")
-# Not the leftovers of tasks below _temporary.
-_PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
 
 
 @dataclass(frozen=True)
@@ -152,11 +150,7 @@ class CurrentOutput(TableOutput):
         :param marks: that the table has.
         :raises ManifestError: it is damaged.
         """
-        where = self._record(marks[FRONTIER_MARK], marks[ATTEMPT_MARK])
-        content = self.files.read(where)
-        if content is None:
-            return None
-        return MergeRecord.from_json(content.decode(errors="replace"), where=where)
+        return self.read_document(self._record(marks[FRONTIER_MARK], marks[ATTEMPT_MARK]), MergeRecord)
 
     def _documents(self) -> Iterator[MergeRecord]:
         for name in self.files.names(self._records):
@@ -167,17 +161,12 @@ class CurrentOutput(TableOutput):
 
     def write(self, record: MergeRecord) -> None:
         """Write a document; it counts once the table has its marks."""
-        where = self._record(to_milliseconds(record.at), record.attempt)
-        self.files.write(where, record.to_json().encode())
+        self.write_document(self._record(to_milliseconds(record.at), record.attempt), record)
 
     def written(self, attempt: int) -> tuple[PlainFile, ...]:
         """Return the files of an attempt that have rows."""
-        folder = self.writing(attempt)
-        found = []
-        for name, size in sorted(self.files.sizes(folder).items()):
-            if _PARQUET.fullmatch(name) and (rows := self._rows(f"{folder}/{name}")):
-                found.append(PlainFile(f"{ATTEMPT}={attempt}/{name}", rows, size))
-        return tuple(found)
+        written = self._written(self.writing(attempt))
+        return tuple(replace(file, path=f"{ATTEMPT}={attempt}/{file.path}") for file in written if file.rows)
 
     def base(self, current: CurrentVersion) -> Base:
         """Return a version of the table, or some of its files, as a base."""
@@ -232,7 +221,7 @@ class CurrentOutput(TableOutput):
             match = _FOLDER.fullmatch(name)
             if match and begun_at(int(match[1])) < before:
                 folder = f"{self.layout.data}/{name}"
-                if any(_PARQUET.fullmatch(path) for path in self.files.sizes(folder)):
+                if any(PARQUET_FILE.fullmatch(path) for path in self.files.sizes(folder)):
                     self.files.remove(f"{folder}/_temporary")
                 else:
                     self.files.remove(folder)

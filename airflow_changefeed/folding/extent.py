@@ -7,17 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import cast
 
-from airflow_changefeed.core.completeness import Evidence, MissingRange, ShardProgress, judge
+from airflow_changefeed.core.completeness import Evidence, ShardProgress, judge
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.output.coverage import Interval, find_missing
+from airflow_changefeed.output.coverage import Interval, find_missing, named_gaps
 from airflow_changefeed.output.store import ExportStore
 
 Units = Mapping[Shard, Sequence[ExportUnit]]
-_MOST_NAMED = 20
 
 
 def _ranges(store: ExportStore) -> list[list[UlidRange]]:
@@ -71,9 +70,3 @@ def check_complete(
             at=end,
             missing=list(gaps),
         )
-
-
-def named_gaps(gaps: Sequence[MissingRange]) -> str:
-    """Name gaps for an error, the first ones only."""
-    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
-    return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"

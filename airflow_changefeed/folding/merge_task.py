@@ -10,11 +10,9 @@ from typing import Any
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import CATALOG_FORMATS, KEEP_FOR
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.values import duration, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.export.result import JobResult
-from airflow_changefeed.folding.choice import NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.choice import NEWEST, BaseChoice, base_text, parse_base
 from airflow_changefeed.folding.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.output.store import ExportStore
@@ -62,7 +60,7 @@ class MergeRequest:
     history: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", parse_base(self.base))
+        object.__setattr__(self, "base", base_text(parse_base(self.base)))
         check_format(self.table_format, self.catalog_table)
         check_deleted(self.deleted, self.history)
         InvalidArgumentError.collect("merge", read_values(self, {"keep_for": KEPT}))
@@ -109,47 +107,27 @@ def check_deleted(deleted: object, history: object) -> None:
 
 
 @dataclass(frozen=True)
-class MergeTask(Document):
+class MergeTask(MergeRequest, Document):
     """
-    Files that a job writes.
+    A request as a job gets it, and the files that it writes.
 
-    :param states: root of states and snapshots.
+    :param base: as :func:`~airflow_changefeed.folding.choice.base_text` writes it.
     :param attempt: names the folder of the files.
     :param current: the table that they are written for; None begins from ``base``.
     """
 
     KIND = "changefeed merge task"
 
-    feed: str
-    path: str
-    output: str
-    states: str
-    table: str
-    at: datetime
-    attempt: int
-    run: str
-    base: str
-    deleted: str
+    table: str = ""
+    base: str = NEWEST
+    attempt: int = 0
     current: CurrentVersion | None = None
-    history: bool = False
 
     @classmethod
     def of(cls, request: MergeRequest, table: str, attempt: int, current: CurrentVersion | None) -> MergeTask:
         """Return what a job does for a request."""
-        return cls(
-            request.feed,
-            request.path,
-            request.output,
-            request.states or request.output,
-            table,
-            request.at,
-            attempt,
-            request.run,
-            request.base if isinstance(request.base, str) else format_time(request.base),
-            request.deleted,
-            current,
-            request.history,
-        )
+        own = {**vars(request), "table": table, "attempt": attempt, "current": current}
+        return cls(**own)
 
     @property
     def files(self) -> tuple[PlainFile, ...]:
@@ -167,7 +145,7 @@ class MergeTask(Document):
         if self.current is not None:
             output = CurrentOutput(self.output, self.feed, self.table, storage_options)
             return fold_from(store, output.base(self.current), self.at)
-        choice = BaseChoice(self.states, self.base, storage_options)
+        choice = BaseChoice(self.states or self.output, self.base, storage_options)
         source = find_fold(store, self.at, self.table, choice)
         if source.base is not None and source.base.where:
             raise source.refusal(
@@ -178,15 +156,13 @@ class MergeTask(Document):
 
 
 @dataclass(frozen=True)
-class MergedFiles(JobResult):
+class MergedFiles:
     """
-    What a job has written, or its error.
+    What a job has written.
 
     :param add: of the table: paths, relative to its folder.
     :param remove: those of the task's that they replace.
     """
-
-    KIND = "changefeed merge result"
 
     add: tuple[PlainFile, ...] = ()
     remove: tuple[str, ...] = ()

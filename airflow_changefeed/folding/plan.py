@@ -26,10 +26,10 @@ from airflow_changefeed.exceptions import FoldError
 from airflow_changefeed.folding.bases import Base, find_bases
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.columns import FoldedFiles, column_kinds, group_files, table_columns
-from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export, named_gaps
+from airflow_changefeed.folding.extent import Units, check_begins, check_complete, end_of_export
 from airflow_changefeed.folding.inputs import FileColumns, file_columns, foldable_table
 from airflow_changefeed.folding.states import BaseFacts
-from airflow_changefeed.output.coverage import Interval, find_missing
+from airflow_changefeed.output.coverage import Interval, find_missing, named_gaps
 from airflow_changefeed.output.read import (
     SHARD_COLUMN,
     UnitFile,

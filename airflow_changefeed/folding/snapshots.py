@@ -16,7 +16,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import Shard
@@ -33,8 +33,6 @@ _SNAPSHOT, _READING, _OTHER = "snapshot.json", "reading.json", "compared.json"
 #: How long a reading waits for the events that it is compared by; later it says too little of the present.
 KEPT = timedelta(days=1)
 _SUMMARY = ("feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes", "where")
-
-_Document = TypeVar("_Document", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -255,12 +253,10 @@ class SnapshotFiles(TableOutput):
             self.files.abort(upload.path, upload.upload_id)
 
     def _write(self, token: str, name: str, document: Document) -> None:
-        self.files.write(f"{self.folder(token)}/{name}", document.to_json().encode())
+        self.write_document(f"{self.folder(token)}/{name}", document)
 
-    def _read(self, token: str, name: str, kind: type[_Document]) -> _Document | None:
-        where = f"{self.folder(token)}/{name}"
-        content = self.files.read(where)
-        return None if content is None else kind.from_json(content.decode(errors="replace"), where=where)
+    def _read(self, token: str, name: str, kind: type[claims.Kind]) -> claims.Kind | None:
+        return self.read_document(f"{self.folder(token)}/{name}", kind)
 
 
 class ReadingFiles(SnapshotFiles):

@@ -26,12 +26,12 @@ from airflow_changefeed.core.times import format_compact, now, parse_compact, to
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError, OutputNotWritableError
 from airflow_changefeed.output import claims
-from airflow_changefeed.output.layout import Layout
-from airflow_changefeed.storage.files import Files, open_files
+from airflow_changefeed.storage.files import Files
+from airflow_changefeed.tables.base import PlainFile
 
 _DOCUMENT = re.compile(r"_state\.([0-9A-Z]{26})\.json")
 # Not the leftovers of tasks below _temporary.
-_PARQUET = re.compile(r"[^/_.][^/]*\.parquet")
+PARQUET_FILE = re.compile(r"[^/_.][^/]*\.parquet")
 _FOLDER = "changefeed_at="
 _TRIES = 20
 
@@ -92,13 +92,10 @@ def new_attempt() -> str:
     return str(Ulid.of_int((to_milliseconds(now()) << 80) | secrets.randbits(80)))
 
 
-class TableOutput:
+class TableOutput(claims.Output):
     """
     Where the states and snapshots of one captured table are.
 
-    :param path: root of the output, local or an fsspec URL; other tables and exports may share it.
-    :param feed: the capture.
-    :param storage_options: for fsspec; may contain secrets.
     :param database: identity of the capture's database; empty if the export does not have it.
     """
 
@@ -112,11 +109,9 @@ class TableOutput:
         files: Files | None = None,
         database: str = "",
     ) -> None:
-        self.feed = feed
+        super().__init__(path, feed, table, storage_options, files)
         self.database = database
         self.table = table
-        self.files = files or open_files(path, storage_options)
-        self.layout = Layout(self.files.root, table)
 
     def claimed(self) -> claims.Claim:
         """Return whose output it is to be, and in which format."""
@@ -147,11 +142,16 @@ class TableOutput:
         """Return what says whose the output is, where the claim is lost."""
         return ()
 
-    def _rows(self, path: str) -> int:
+    def _written(self, folder: str) -> list[PlainFile]:
+        """Return the files that an attempt has written into its folder, by name."""
         import pyarrow.parquet as pq
 
-        with self.files.reader(path) as file:
-            return int(pq.read_metadata(file).num_rows)
+        found = []
+        for name, size in sorted(self.files.sizes(folder).items()):
+            if PARQUET_FILE.fullmatch(name):
+                with self.files.reader(f"{folder}/{name}") as file:
+                    found.append(PlainFile(name, int(pq.read_metadata(file).num_rows), size))
+        return found
 
 
 class StateStore(TableOutput):
@@ -195,11 +195,10 @@ class StateStore(TableOutput):
             attempts = self._committed(self.folder(at))
             if not attempts:
                 return None
-            where = f"{self.folder(at)}/_state.{attempts[-1]}.json"
-            content = self.files.read(where)
+            state = self.read_document(f"{self.folder(at)}/_state.{attempts[-1]}.json", State)
             # Replaced between listing and reading: try again.
-            if content is not None:
-                return State.from_json(content.decode(errors="replace"), where=where)
+            if state is not None:
+                return state
         raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
 
     def _documents(self) -> Iterator[State]:
@@ -214,9 +213,7 @@ class StateStore(TableOutput):
 
         :return: the state that counts: that of a newer attempt, if there is one.
         """
-        folder = self.writing(at, attempt)
-        sizes = {name: size for name, size in self.files.sizes(folder).items() if _PARQUET.fullmatch(name)}
-        rows = sum(self._rows(f"{folder}/{name}") for name in sizes)
+        written = self._written(self.writing(at, attempt))
         path = self.files.url(self.placed(at, attempt))
         state = State(
             feed=self.feed,
@@ -224,19 +221,18 @@ class StateStore(TableOutput):
             at=at,
             attempt=attempt,
             path=path,
-            files=tuple(sorted(sizes)),
-            rows=rows,
-            bytes=sum(sizes.values()),
+            files=tuple(file.path for file in written),
+            rows=sum(file.rows for file in written),
+            bytes=sum(file.size for file in written),
             database=self.database,
             base=base,
         )
-        text = state.to_json()
         document = f"{self._home(at, attempt)}/_state.{attempt}.json"
         if self.files.moves_folders:
-            self.files.write(document, text.encode())
+            self.write_document(document, state)
             self._swap_in(at, attempt)
         elif (self._committed(self.folder(at)) or [""])[-1] < attempt:
-            self.files.write(document, text.encode())
+            self.write_document(document, state)
         self._clean(at)
         counting = self.read(at)
         return counting if counting is not None else state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Spark job that folds gets, and what it returns; without secrets."""
+"""What a Spark job that folds gets; without secrets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.codec import Document
-from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.choice import NEWEST
-from airflow_changefeed.folding.states import State
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,3 @@ class FoldTask(Document):
     attempt: str
     run: str
     base: str = NEWEST
-
-
-@dataclass(frozen=True)
-class FoldResult(JobResult):
-    """The result of a fold: the state that counts, or the error."""
-
-    KIND = "changefeed fold result"
-
-    state: State | None = None

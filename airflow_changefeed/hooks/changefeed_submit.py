@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_changefeed.exceptions import TransientError, own_error
+from airflow_changefeed.core.codec import decode
+from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks import changefeed_connect
+from airflow_changefeed.hooks.changefeed_arguments import need_program_path
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_output import publish_program
 from airflow_changefeed.hooks.changefeed_secrets import private_files
 from airflow_changefeed.hooks.changefeed_spark import (
     ChangefeedSparkSubmitHook,
@@ -39,9 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_changefeed.core.codec import Document
     from airflow_changefeed.export.job_connection import JobConnection
-    from airflow_changefeed.export.result import JobResult
 
-Result = TypeVar("Result", bound="JobResult")
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")
 #: Arguments of the provider's operator that a job of ours sets itself.
@@ -68,21 +69,21 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     """Runs a job of ours: with its package, its processes watched, its files private."""
 
     _interrupt: Callable[[], object] | None = None
+    path_conn_id: str | None = None
+    program_path: str | None = None
+    program_conn_id: str | None = None
 
-    def _prepare(
-        self, job: str, arguments: Mapping[str, str], elsewhere: tuple[str, str] | None = None
-    ) -> None:
+    def _prepare(self, arguments: Mapping[str, str], elsewhere: tuple[str, str] | None = None) -> None:
         """
         Set what the provider's operator runs.
 
-        :param job: name of the module in ``spark``.
         :param arguments: of the job; only paths, since everybody can read them.
         :param elsewhere: where a driver on another machine finds the job's file and the package's archive;
             None for a driver on this one, which ends with this task.
         """
         from airflow_changefeed.spark.archive import package_archive
 
-        application = str(Path(__file__).parents[1] / "spark" / f"{job}.py")
+        application = str(Path(__file__).parents[1] / "spark" / "job.py")
         self.application, archive = elsewhere or (application, package_archive())
         self.application_args = [text for name, value in arguments.items() for text in (f"--{name}", value)]
         for pid in () if elsewhere else pids_to_watch():
@@ -102,35 +103,68 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         # The provider creates it after it has added its own, for example OpenLineage's properties.
         self._hook = None
 
-    def _run_handed(
-        self, context: Context, job: str, task: Document, connection: JobConnection, result: type[Result]
-    ) -> tuple[Result, Exception | None]:
+    def _run_spec(self, context: Context, spec: str, connection: JobConnection) -> None:
         """
-        Run a job that is handed a task, and return its result, and how the launcher failed.
+        Run the job of a spec by the Spark connection, and return when it is over: its receipt says how.
 
-        The result tells more: spark-submit only knows that the job failed.
+        :param spec: its URI.
+        """
+        from airflow_changefeed.spark.export_job import run_spec
 
+        # A retry takes nothing that may be broken.
+        is_first = context["ti"].try_number == 1
+        with self._connect(is_shared=is_first) as session, job_folder() as folder:
+            if session is not None:
+                run_spec(session, spec, connection, self.log.info)
+                return
+            if self._get_hook().is_cluster:
+                # The connection comes from a secret of the cluster.
+                program = publish_program(str(self.program_path), self.program_conn_id or self.path_conn_id)
+                self._prepare({"spec": spec}, program)
+            else:
+                connection.save(file := str(folder / "connection.json"))
+                self._prepare({"spec": spec, "connection": file})
+            super().execute(context)
+
+    def _run_task(
+        self, context: Context, task: Document, connection: JobConnection, facts: type[Any] | None
+    ) -> Any:
+        """
+        Do a task by the Spark connection, and return its facts. The receipt decides: spark-submit only knows
+        that the job failed.
+
+        :param facts: their class; None where there are none.
         :raises ChangefeedError: the job's own.
-        :raises TransientError: the job ended without a result.
+        :raises TransientError: the job ended without a receipt.
         """
-        with job_folder() as folder:
-            paths = {name: folder / f"{name}.json" for name in ("task", "connection", "result")}
-            paths["task"].write_text(task.to_json(), encoding="utf-8")
-            connection.save(str(paths["connection"]))
-            self._prepare(job, {name: str(path) for name, path in paths.items()})
+        from airflow_changefeed.export.result import RESULT, TaskResult
+        from airflow_changefeed.spark.job import run_task
+
+        with self._connect() as session, job_folder() as folder:
+            if session is not None:
+                return run_task(session, task, connection, self.log.info)
+            files = {name: str(folder / f"{name}.json") for name in ("task", "connection")}
+            Path(files["task"]).write_text(task.to_json(), encoding="utf-8")
+            connection.save(files["connection"])
+            self._prepare(files)
             failure: Exception | None = None
             try:
                 super().execute(context)
             except AirflowException as error:
                 failure = error
-            if not paths["result"].exists():
+            receipt = folder / RESULT
+            if not receipt.exists():
                 what = f"the Spark job of task {self.task_id!r} ended without a result"
                 raise failure or TransientError(what)
-            text = paths["result"].read_text(encoding="utf-8")
-        found = result.from_json(text, where="the job's result")
-        if found.error:
-            raise own_error(found.error) from failure
-        return found, failure
+            result = TaskResult.from_json(receipt.read_text(encoding="utf-8"), where="the job's result")
+        result.raise_error(failure)
+        return None if facts is None else decode(facts, result.facts, where="the job's result")
+
+    def _check_launch(self) -> None:
+        """Check what runs an export, and that a driver elsewhere finds its program."""
+        hook = self._check_spark(driver_elsewhere=True)
+        if hook is not None and hook.is_cluster:
+            need_program_path(self.program_path)
 
     def _check_spark(self, *, driver_elsewhere: bool = False) -> ChangefeedSparkSubmitHook | None:
         """Check what runs the job, and return the hook of ``spark-submit`` where that does."""

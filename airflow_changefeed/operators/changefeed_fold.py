@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.times import format_time
-from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.folding.choice import NEWEST, parse_base
+from airflow_changefeed.folding.choice import NEWEST, base_text, parse_base
 from airflow_changefeed.hooks.changefeed_arguments import check_arguments, check_name, parse_at
 from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, window_end
 from airflow_changefeed.hooks.changefeed_output import storage_options
@@ -96,29 +95,19 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
         from airflow_changefeed.export.job_connection import JobConnection
-        from airflow_changefeed.folding.states import new_attempt
-        from airflow_changefeed.folding.task import FoldResult, FoldTask
-        from airflow_changefeed.spark.folds.fold_job import run_fold
+        from airflow_changefeed.folding.states import State, new_attempt
+        from airflow_changefeed.folding.task import FoldTask
 
         self._check()
         at = parse_at(self.at) or window_end(context, f"task {self.task_id!r} folds at the end of")
         # A fold reads no database.
         connection = JobConnection({}, storage_options(self.path, self.path_conn_id))
         self._check_spark()
-        base = parse_base(self.base)
-        base = base if isinstance(base, str) else format_time(base)
+        base = base_text(parse_base(self.base))
         task = FoldTask(
             self.feed, self.path, self.output_path, at, self.table, new_attempt(), run_name(context), base
         )
-        with self._connect() as session:
-            if session is not None:
-                state = run_fold(session, task, connection, self.log.info)
-            else:
-                found, failure = self._run_handed(context, "folds/fold_job", task, connection, FoldResult)
-                if failure is not None or found.state is None:
-                    text = f"the Spark job of task {self.task_id!r} left an empty result; retry"
-                    raise failure or TransientError(text)
-                state = found.state
+        state: State = self._run_task(context, task, connection, State)
         self.log.info(
             "Table %s at %s: %s rows in %s", state.table, state.at.isoformat(), state.rows, state.path
         )

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.folding.current import CurrentOutput
-    from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
+    from airflow_changefeed.folding.merge_task import MergeRequest, MergeResult
     from airflow_changefeed.tables.base import LakeTable
 
 #: Name of the Spark job, unless the task or ``default_args`` sets one.
@@ -146,6 +145,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         """Merge until the run's time."""
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.folding.merge import merge
+        from airflow_changefeed.folding.merge_task import MergedFiles
 
         self._check()
         request = self._request(context)
@@ -153,7 +153,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         self._check_spark()
 
         # A merge reads no database.
-        run = partial(self._write, context, JobConnection({}, options))
+        run = partial(self._run_task, context, connection=JobConnection({}, options), facts=MergedFiles)
         done = merge(request, options, partial(self._lake, options), run, self.log.info)
         self.log.info("Table %s at %s: %s rows in %s", done.table, done.at.isoformat(), done.rows, done.path)
         self.keep_lineage(lambda: self._lineage_of(done))
@@ -214,16 +214,3 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
         if table is None:  # pragma: no cover - _check has refused it
             raise ConnectionNotUsableError(f"{self.table_format} is no format of tables")
         return table
-
-    def _write(self, context: Context, connection: JobConnection, task: MergeTask) -> MergedFiles:
-        """Run the job, and return what it has written."""
-        from airflow_changefeed.folding.merge_task import MergedFiles
-        from airflow_changefeed.spark.merge.merge_job import run_merge
-
-        with self._connect() as session:
-            if session is not None:
-                return run_merge(session, task, connection, self.log.info)
-            found, failure = self._run_handed(context, "merge/merge_job", task, connection, MergedFiles)
-        if failure is not None:
-            raise failure
-        return found

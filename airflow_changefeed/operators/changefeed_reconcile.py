@@ -33,10 +33,9 @@ from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotO
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-    from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask
-    from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
+    from airflow_changefeed.snapshots.reconcile import ReconcileRequest
+    from airflow_changefeed.snapshots.reconciliation import Reconciliation
     from airflow_changefeed.sources.base import FeedSource
 
 #: Name of the Spark jobs, unless the task or ``default_args`` sets one.
@@ -151,6 +150,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         """Read the table, wait for the export, and compare."""
         from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.snapshots.reconcile import reconcile
+        from airflow_changefeed.snapshots.reconciliation import Comparison
 
         self._check()
         source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
@@ -164,7 +164,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
             return current_version(output, options, self.catalog_conn_id)
 
         # A comparison reads no database.
-        compare = partial(self._compare, context, JobConnection({}, options))
+        compare = partial(self._run_task, context, connection=JobConnection({}, options), facts=Comparison)
         request = self._reconcile_request(run_name(context), self.base)
         try:
             done = reconcile(source, request, options, read, compare, self.log.info, look)
@@ -206,12 +206,3 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
         source.close()
         moment = datetime.fromtimestamp(time.time(), timezone.utc) + _PAUSE
         self.defer(trigger=DateTimeTrigger(moment), method_name=self.execute_complete.__name__)
-
-    def _compare(self, context: Context, connection: JobConnection, task: ReconcileTask) -> Comparison:
-        from airflow_changefeed.snapshots.reconciliation import Comparison
-        from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
-
-        with self._connect() as session:
-            if session is not None:
-                return run_comparison(session, task, connection, self.log.info)
-            return self._run_handed(context, "reconcile/reconcile_job", task, connection, Comparison)[0]

@@ -203,7 +203,6 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
     ) -> None:
         """Read ranges here or on Spark."""
         from airflow_changefeed.snapshots.ranges import read_here
-        from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
 
         # All but the last range had so many rows when they were cut.
         rows = (len(wanted.numbers) - 1) * self._request("", self.where).rows
@@ -212,8 +211,4 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
             return
         if self.local_below:
             self._check_spark()
-        with self._connect() as session:
-            if session is not None:
-                run_ranges(session, wanted, connection, self.log.info)
-            else:
-                self._run_handed(context, "snapshot_job", wanted, connection, RangesResult)
+        self._run_task(context, wanted, connection, None)

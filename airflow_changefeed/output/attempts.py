@@ -10,6 +10,7 @@ not, the next attempt at the unit removes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_changefeed.core.codec import Document
@@ -52,17 +53,14 @@ class Start(Document):
 
 def begin(store: ExportStore, plan: Plan) -> None:
     """Record who begins an attempt, before anything of it is written; not needed for an empty plan."""
-    store.files.write(store.layout.start(plan.attempt), Start.of(plan).to_json().encode())
+    store.write_document(store.layout.start(plan.attempt), Start.of(plan))
 
 
 def read_start(store: ExportStore, attempt: int) -> Start | None:
     """Return who began an attempt; None if its task has finished, or it is unknown."""
-    where = store.layout.start(attempt)
-    content = store.files.read(where)
-    try:
-        return Start.from_json((content or b"").decode(errors="replace"), where=where)
-    except TerminalError:
-        return None
+    with suppress(TerminalError):
+        return store.read_document(store.layout.start(attempt), Start)
+    return None
 
 
 def begun_units(start: Start | None) -> list[ExportUnit]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
@@ -22,12 +22,14 @@ from airflow_changefeed.core.plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout
-from airflow_changefeed.storage.files import Files
+from airflow_changefeed.storage.files import Files, open_files
 from airflow_changefeed.storage.local import CONTROL
 
 log = logging.getLogger(__name__)
 
 _ANCESTORS = 16
+
+Kind = TypeVar("Kind", bound=Document)
 
 
 class Owned(Protocol):
@@ -75,6 +77,45 @@ class Claim(Document):
     def lake(self) -> str:
         """The format, and the table's name in a catalog, as people read it."""
         return f"{self.table_format} {self.catalog_table}".rstrip()
+
+
+class Output:
+    """
+    What lies below a path for one feed's export, or for one table of a capture: where, and its documents.
+
+    :param path: of the root, local or an fsspec URL; other feeds' and tables' may share it.
+    :param feed: the feed, or the capture of the table.
+    :param name: of the feed, or of the table: of its folders.
+    :param storage_options: for fsspec; may contain secrets.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        feed: str,
+        name: str,
+        storage_options: Mapping[str, Any] | None = None,
+        files: Files | None = None,
+    ) -> None:
+        self.feed = feed
+        self.files = files or open_files(path, storage_options)
+        self.layout = Layout(self.files.root, name)
+
+    def read_document(self, path: str, kind: type[Kind], where: str = "") -> Kind | None:
+        """
+        Read a document; None if it is not there.
+
+        :param where: names it in errors; its path if empty.
+        :raises TerminalError: it is damaged; as its ``ERROR``.
+        """
+        content = self.files.read(path)
+        if content is None:
+            return None
+        return kind.from_json(content.decode(errors="replace"), where=where or path)
+
+    def write_document(self, path: str, document: Document) -> None:
+        """Write a document; it appears whole."""
+        self.files.write(path, document.to_json().encode())
 
 
 def check(

@@ -16,6 +16,7 @@ from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.output.store import ExportStore
 
+_MOST_NAMED = 20
 _TIME = optional(parse_time)
 _READ = {"start": _TIME, "end": _TIME, "shards": parse_shards}
 
@@ -87,6 +88,12 @@ def find_missing(
     if not units and interval.start is not None and interval.end is not None:
         missing.append(MissingRange(None, interval.range))
     return missing
+
+
+def named_gaps(gaps: Sequence[MissingRange]) -> str:
+    """Name gaps for an error, the first ones only."""
+    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
+    return f"{'; '.join(map(str, gaps[:_MOST_NAMED]))}{more}"
 
 
 def find_overlaps(units: Iterable[ExportUnit]) -> Iterator[tuple[ExportUnit, ExportUnit]]:

@@ -23,25 +23,22 @@ from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.layout import (
     MOST_TOKEN,
-    Layout,
     ManifestName,
     parse_shard_text,
     parse_token_text,
     parse_unit,
 )
-from airflow_changefeed.storage.files import Files, open_files
+from airflow_changefeed.storage.files import Files
 
 Tokens = list[int]
 Manifests = list[Manifest]
 _TRIES = 20
 
 
-class ManifestStore:
+class ManifestStore(claims.Output):
     """
     The manifests of one feed's export below a path, and the files that they name.
 
-    :param path: root of the output, local or an fsspec URL; other feeds may share it.
-    :param storage_options: for fsspec; may hold secrets.
     :param files: the file system, already opened; for tests.
     """
 
@@ -53,10 +50,8 @@ class ManifestStore:
         *,
         files: Files | None = None,
     ) -> None:
+        super().__init__(path, feed, feed, storage_options, files)
         self.path = path
-        self.feed = feed
-        self.files = files or open_files(path, storage_options)
-        self.layout = Layout(self.files.root, feed)
 
     # ---- units
 
@@ -280,10 +275,9 @@ class ManifestStore:
 
     def _read_manifest(self, unit: ExportUnit, attempt: int) -> Manifest | None:
         where = self.layout.manifest(unit, attempt)
-        content = self.files.read(where)
-        if content is None:
+        manifest = self.read_document(where, Manifest)
+        if manifest is None:
             return None
-        manifest = Manifest.from_json(content.decode(errors="replace"), where=where)
         if (manifest.feed, manifest.unit, manifest.attempt) != (self.feed, unit, attempt):
             raise ManifestError(
                 f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "

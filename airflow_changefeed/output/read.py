@@ -14,7 +14,7 @@ from airflow_changefeed.core.manifest import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps
+from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps, named_gaps
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
@@ -36,7 +36,6 @@ __all__ = [
 
 INCOMPLETE = ("fail", "read")
 _TRIES = 5
-_MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,9 @@ def export_there(store: ExportStore) -> None:
 def _check_complete(store: ExportStore, gaps: Sequence[MissingRange], incomplete: str) -> None:
     if not gaps or incomplete == "read":
         return
-    named = "; ".join(map(str, gaps[:_MOST_NAMED]))
-    more = f"; and {len(gaps) - _MOST_NAMED} more" if len(gaps) > _MOST_NAMED else ""
     raise ManifestError(
         f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing complete in "
-        f'{named}{more}. Export what is missing, or read what is there with incomplete="read"',
+        f'{named_gaps(gaps)}. Export what is missing, or read what is there with incomplete="read"',
         missing=list(gaps),
     )
 

@@ -162,7 +162,7 @@ class ExportStore(ManifestStore):
             claims.check(self.files, self.layout, wanted)
             self.files.check_writable()
         elif wanted != claim:
-            self.files.write(self.layout.claim, wanted.to_json().encode())
+            self.write_document(self.layout.claim, wanted)
         self.__dict__.pop("is_table", None)
 
     def _claim(
@@ -186,7 +186,7 @@ class ExportStore(ManifestStore):
     def write(self, manifest: Manifest) -> str:
         """Write a manifest atomically, and return its path."""
         where = self.layout.manifest(manifest.unit, manifest.attempt)
-        self.files.write(where, manifest.to_json().encode())
+        self.write_document(where, manifest)
         return where
 
     def remove_manifest(self, unit: ExportUnit, attempt: int) -> None:

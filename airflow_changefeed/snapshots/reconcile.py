@@ -24,12 +24,13 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.folding.bases import base_of
-from airflow_changefeed.folding.choice import CURRENT, NEWEST, BaseChoice, parse_base
+from airflow_changefeed.folding.choice import CURRENT, NEWEST, BaseChoice, base_text, parse_base
 from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.folding.extent import end_of_export, named_gaps
+from airflow_changefeed.folding.extent import end_of_export
 from airflow_changefeed.folding.plan import FoldSource, find_fold, fold_from, table_of
 from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
 from airflow_changefeed.output.claims import check_same
+from airflow_changefeed.output.coverage import named_gaps
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead
@@ -128,8 +129,7 @@ def reconcile(
     current = _current(store, request, storage_options, look)
     taken = take_snapshot(source, request.reading, storage_options, read, report)
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
-    base = request.base if isinstance(request.base, str) else format_time(request.base)
-    run = request.reading.run
+    base, run = base_text(request.base), request.reading.run
     compared = _compared(files, CurrentOutput(output, feed, taken.table, storage_options), taken, current)
     task = ReconcileTask(feed, taken.table, request.path, output, taken.token, run, base, compared)
     try:
@@ -165,12 +165,11 @@ def _compared(
     The first one that was looked at: once the events until the reading's end are exported, merges may have
     gone on beyond it.
     """
-    path = files.other(taken.token)
-    content = files.files.read(path) if current is not None else None
     if current is None:
         return None
-    if content is not None:
-        then = CurrentVersion.from_json(content.decode(errors="replace"), where=path)
+    path = files.other(taken.token)
+    then = files.read_document(path, CurrentVersion)
+    if then is not None:
         if gone := output.missing(then):
             files.forget(taken.token)
             raise TransientError(
@@ -191,7 +190,7 @@ def _compared(
             feed=taken.feed,
             table=taken.table,
         )
-    files.files.write(path, current.to_json().encode())
+    files.write_document(path, current)
     return current
 
 
@@ -260,19 +259,14 @@ def _conclude(
         begin=taken.begin,
         at=taken.exact_from,
         where=taken.where,
-        base=found.base,
-        rows=found.rows,
-        missing=found.missing,
-        extra=found.extra,
-        different=found.different,
-        differences=found.differences,
         repaired=False,
         run=request.reading.run,
         report=files.files.url(path),
+        **vars(found),
     )
     if request.repair and not done.equal:
         SnapshotFiles(files.files.root, taken.feed, taken.table, files=files.files).commit(taken)
         done = replace(done, repaired=True)
-    files.files.write(path, done.to_json().encode())
+    files.write_document(path, done)
     files.forget(taken.token)
     return done

@@ -13,7 +13,6 @@ from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ManifestError, ReconcileError
-from airflow_changefeed.export.result import JobResult
 
 #: Differences that a report names; all are counted.
 MOST_NAMED = 1_000
@@ -37,9 +36,9 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison(JobResult):
+class Comparison:
     """
-    What a job has found, or its error.
+    What a job has found.
 
     :param base: what the lake's rows start from, in words.
     :param rows: of the table.
@@ -49,9 +48,7 @@ class Comparison(JobResult):
     :param differences: the first ones by key.
     """
 
-    KIND = "changefeed comparison"
-
-    base: str = ""
+    base: str
     rows: int = 0
     missing: int = 0
     extra: int = 0
@@ -59,10 +56,10 @@ class Comparison(JobResult):
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True)
-class Reconciliation(Document):
+@dataclass(frozen=True, kw_only=True)
+class Reconciliation(Comparison, Document):
     """
-    A comparison as the output keeps it; the counts are those of :class:`Comparison`.
+    A comparison as the output keeps it.
 
     :param begin: the table was read between this time and ``at``.
     :param at: feed time, exclusive, at which both were compared.
@@ -80,12 +77,6 @@ class Reconciliation(Document):
     begin: datetime
     at: datetime
     where: str
-    base: str
-    rows: int
-    missing: int
-    extra: int
-    different: int
-    differences: tuple[Difference, ...]
     repaired: bool
     run: str
     report: str

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that runs a plan: ``spark-submit --py-files ARCHIVE job.py --spec URI --connection CONN.json``.
+The one file that ``spark-submit`` runs: ``spark-submit --py-files ARCHIVE job.py --spec URI --connection
+CONN.json`` exports, and with ``--task TASK.json`` in place of the spec it does any other task.
 
-It can be started any way, and twice. Its last line says how it ended, and a receipt beside the spec says it
-to the task that waits for it.
+It can be started any way, and twice. Its last line says how it ended, and a receipt beside the spec or the
+task says it to who waits for it.
 """
 
 from __future__ import annotations
@@ -14,179 +15,38 @@ import json
 import os
 import sys
 import time
-import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
-from functools import partial
-from itertools import count
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.core.codec import Document
+from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import TerminalError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.parts import cut_tasks, gather
-from airflow_changefeed.export.progress import ProgressWatch, size_text
-from airflow_changefeed.export.result import ExportResult, JobResult
-from airflow_changefeed.export.run import run_attempt
-from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
-from airflow_changefeed.output.attempts import forget
-from airflow_changefeed.output.layout import parse_spec
-from airflow_changefeed.output.store import ExportStore, WrittenParts
-from airflow_changefeed.sources import open_source
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, WriteParts, packed
+from airflow_changefeed.export.progress import size_text
+from airflow_changefeed.export.result import RESULT, TaskResult
 from airflow_changefeed.spark.watch import watch
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
-Task = TypeVar("Task", bound=Document)
-Result = TypeVar("Result", bound=JobResult)
-
+#: What does the tasks of each kind: a module beside this one, its function, and the class of the task. Only
+#: the module of a job's own kind is imported; a document names a kind, and no module.
+TASKS = {
+    "changefeed snapshot task": ("snapshot_job", "run_ranges", "RangesToRead"),
+    "changefeed fold": ("folds.fold_job", "run_fold", "FoldTask"),
+    "changefeed merge task": ("merge.merge_job", "run_merge", "MergeTask"),
+    "changefeed reconcile task": ("reconcile.reconcile_job", "run_comparison", "ReconcileTask"),
+}
 #: Environment variables that hold a connection, or name a file with it.
 TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
-#: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
-_MOST_JOBS = 32
-#: Feeds of a job that are exported at the same time.
-_FEEDS_AT_ONCE = 8
 
 
 def say(line: str) -> None:
     """Write one line for readers of the job's output; Airflow's task log shows it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _run_specs(
-    spark: Callable[[], SparkSession],
-    specs: Sequence[str],
-    connection: JobConnection,
-    report: Callable[[str], None],
-) -> ExportResult:
-    """Run specs, some at the same time; one that fails does not stop the others."""
-    done = count(1)
-
-    def run(spec: str) -> ExportResult | Exception:
-        _, feed, _ = parse_spec(spec)
-        try:
-            result = run_spec(spark, spec, connection, lambda line: None)
-        except Exception as error:
-            report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
-            return error
-        of = f"{next(done)} of {len(specs)}"
-        report(
-            f"changefeed feed {of}, {feed}: {counted(result.rows, 'row')} in {counted(result.units, 'unit')}"
-        )
-        return result
-
-    with ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool:
-        found = list(pool.map(run, specs))
-    failed = [each for each in found if isinstance(each, Exception)]
-    if failed:
-        report(f"changefeed: {len(failed)} of {len(specs)} feeds failed; the first error follows")
-        raise failed[0]
-    return ExportResult.total(each for each in found if isinstance(each, ExportResult))
-
-
-def run_spec(
-    spark: Callable[[], SparkSession],
-    uri: str,
-    connection: JobConnection,
-    report: Callable[[str], None] = say,
-) -> ExportResult:
-    """
-    Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
-
-    Of a list of specs, one that fails does not stop the others; each has a receipt of its own.
-
-    :param spark: makes or gives the session; not called for a plan without rows.
-    :param uri: of the spec, or of a list of specs.
-    :param report: takes one line of progress.
-    :return: of a list, the sums.
-    :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
-    """
-    specs = read_job(uri, connection.storage_options)
-    if specs != (uri,):
-        return _run_specs(spark, specs, connection, report)
-    store, plan = read_spec(uri, connection.storage_options)
-    spec = attempt = plan.attempt
-    try:
-        with closing(open_source(connection.source)) as source:
-            plan = start_plan(source, store, plan)
-        attempt = plan.attempt
-        result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report))
-    except Exception as error:
-        # Where the output cannot be written either, the error is what counts.
-        with contextlib.suppress(Exception):
-            write_receipt(store, spec, attempt, ExportResult.of_error(error, attempt, spec))
-        raise
-    write_receipt(store, spec, attempt, result)
-    if is_finished(store, spec):
-        # Nobody waits for it any more, as where a cluster starts a driver again.
-        forget(store, [attempt])
-    return result
-
-
-def write(
-    session: Callable[[], SparkSession],
-    store: ExportStore,
-    plan: Plan,
-    connection: JobConnection,
-    report: Callable[[str], None],
-) -> Generator[WrittenParts, None, None]:
-    """
-    Run a plan's tasks in a bounded number of small jobs at the same time, and yield what each task has
-    written as soon as its job is over.
-
-    Spark runs the jobs in the order in which they come. (One job and ``toLocalIterator`` would give partition
-    after partition, and run the next one only then.)
-    """
-    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
-
-    spark, tasks = session(), cut_tasks(plan)
-    each = -(-len(tasks) // _MOST_JOBS)
-    jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
-    tag = f"changefeed-{uuid.uuid4().hex}"
-    tags = [tag, *job_tags(spark)]
-    units = {part.unit for task in tasks for part in task}
-    report(
-        f"changefeed job: feed {plan.feed}, attempt {plan.attempt}: {counted(plan.rows, 'row')} in "
-        f"{counted(len(units), 'unit')}, {counted(len(tasks), 'task')}"
-    )
-
-    def run(numbers: range) -> list[Row]:
-        tag_jobs(spark, tags)
-        function = WriteParts(
-            plan.feed,
-            plan.path,
-            plan.attempt,
-            plan.options,
-            connection,
-            {number: packed(tasks[number]) for number in numbers},
-            plan.database,
-        )
-        frame = spark.range(numbers.start, numbers.stop, 1, len(numbers))
-        return frame.mapInArrow(function, FACTS_SCHEMA).collect()
-
-    pool = ThreadPoolExecutor(len(jobs), thread_name_prefix="changefeed-job")
-    try:
-        with ProgressWatch(store.files, plan, report) as progress:
-            for done in as_completed([pool.submit(run, numbers) for numbers in jobs]):
-                # By task: a client of Spark Connect that lost an answer may have run a job twice.
-                told = {(value := json.loads(row["facts"]))["task"]: value["facts"] for row in done.result()}
-                for number, facts in told.items():
-                    progress.add(number, written := gather(facts, tasks[number]))
-                    yield written
-    except BaseException:
-        # Where that fails as well, the error is what counts.
-        with contextlib.suppress(Exception):
-            cancel_jobs(spark, tag)
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def session(app_name: str) -> SparkSession:
@@ -235,65 +95,83 @@ def read_connection(path: str | None) -> JobConnection:
     )
 
 
-def job_arguments(prog: str, description: str, own: Mapping[str, str]) -> argparse.ArgumentParser:
+def run_task(
+    spark: Callable[[], SparkSession],
+    task: Document,
+    connection: JobConnection,
+    report: Callable[[str], None],
+) -> Any:
     """
-    Return a parser of a job's arguments: its own, its connection, and the processes to end with.
+    Do a task of any kind, and return its facts.
 
-    :param own: names of its own, and what each is.
+    :param spark: makes or gives the session; not called for what is refused by manifests.
+    :param report: takes one line of progress.
+    :raises ChangefeedError: ours, also when it was raised in a task of Spark.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    for name, what in own.items():
-        parser.add_argument(f"--{name}", required=True, help=what)
+    module, function, _ = TASKS[task.KIND]
+    run = getattr(import_module(f"airflow_changefeed.spark.{module}"), function)
+    return run(spark, task, connection, report)
+
+
+def read_task(path: str) -> Any:
+    """
+    Read a task of any kind.
+
+    :raises TerminalError: it is of no kind that is known here, or damaged.
+    """
+    text = read_handed(path)
+    kind = json.loads(text)["kind"]
+    if kind not in TASKS:
+        raise TerminalError(f"{path} is a {kind}, which is no task of a Spark job")
+    module, _, name = TASKS[kind]
+    task: type[Document] = getattr(import_module(f"airflow_changefeed.spark.{module}"), name)
+    return task.from_json(text, where=path)
+
+
+def do_task(path: str, connection: str | None) -> None:
+    """
+    Do a task, and leave a receipt beside it, whatever becomes of it.
+
+    :param connection: path of its file.
+    :raises ChangefeedError: ours.
+    """
+    receipt = Path(path).with_name(RESULT)
+    try:
+        handed, task = read_connection(connection), read_task(path)
+        name = f"{task.KIND.removesuffix(' task')} {task.feed} {getattr(task, 'run', '')}".rstrip()
+        facts = run_task(lambda: session(name), task, handed, say)
+    except Exception as error:
+        receipt.write_text(TaskResult(error=error_text(error)).to_json(), encoding="utf-8")
+        raise
+    result = TaskResult({} if facts is None else encode(facts))
+    receipt.write_text(result.to_json(), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job, and return its exit status."""
+    parser = argparse.ArgumentParser(prog="job.py", description="Run a job of changefeeds on Spark.")
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--spec", help="URI of the spec, or of a list of specs: what to export")
+    wanted.add_argument("--task", help="JSON of any other task; how it ended goes beside it")
     parser.add_argument(
         "--connection",
         help=f"JSON of the connection, mode 0600; removed once read (default: the file that {FILE_VARIABLE} "
         f"names, else the text in {TEXT_VARIABLE})",
     )
     parser.add_argument(
-        "--watch-pid",
-        type=int,
-        action="append",
-        default=[],
-        help="end when this process is gone",
+        "--watch-pid", type=int, action="append", default=[], help="end when this process is gone"
     )
-    return parser
-
-
-def run_handed(
-    prog: str,
-    description: str,
-    task: type[Task],
-    result: type[Result],
-    run: Callable[[Task, JobConnection], Result],
-    arguments: Sequence[str] | None,
-) -> int:
-    """
-    Run a job that is handed a task, write its result, and return its exit status.
-
-    :param run: does the task.
-    """
-    own = {"task": "JSON of what to do", "result": "where to say how it ended"}
-    options = job_arguments(prog, description, own).parse_args(arguments)
-    watch(options.watch_pid, say)
-    try:
-        connection = read_connection(options.connection)
-        done = run(task.from_json(read_handed(options.task), where=options.task), connection)
-    except Exception as error:
-        done = result(error=error_text(error))
-        say(done.error)
-    Path(options.result).write_text(done.to_json(), encoding="utf-8")
-    return 1 if done.error else 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
-    own = {"spec": "URI of the spec, or of a list of specs: what to export"}
-    options = job_arguments("job.py", "Run a changefeed export on Spark.", own).parse_args(arguments)
+    options = parser.parse_args(arguments)
     watch(options.watch_pid, say)
     started = time.monotonic()
     try:
+        if options.task is not None:
+            do_task(options.task, options.connection)
+            return 0
+        from airflow_changefeed.spark.export_job import run_spec
+
         connection = read_connection(options.connection)
-        result = run_spec(lambda: session("changefeed export"), options.spec, connection)
+        result = run_spec(lambda: session("changefeed export"), options.spec, connection, say)
     except Exception as error:
         say(error_text(error))
         return 1

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that reads ranges of a snapshot: ``spark-submit --py-files ARCHIVE snapshot_job.py --task
-RANGES.json --connection CONN.json --result RESULT.json``.
+Reads ranges of a snapshot on Spark.
 
-What it has read is in the output; the result only says why it ended early.
+What was read is in the output; a job only says why it ended early.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.exceptions import own_error
+import pyarrow as pa
+
+from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.result import JobResult
 from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.job import run_handed, say, session
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA, ReadRanges
+from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.spark.tasks import opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,66 +27,51 @@ if TYPE_CHECKING:
 _PROGRESS = 30.0
 
 
-@dataclass(frozen=True)
-class RangesResult(JobResult):
-    """How a job ended that reads ranges."""
-
-    KIND = "changefeed snapshot result"
-
-
 def run_ranges(
     spark: Callable[[], SparkSession],
     wanted: RangesToRead,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None],
 ) -> None:
-    """
-    Read ranges in tasks of Spark.
-
-    :param spark: makes or gives the session.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
-    from airflow_changefeed.spark.version_compat import cancel_jobs, job_tags, tag_jobs
-
-    running = spark()
-    tag = f"changefeed-{uuid.uuid4().hex}"
-    tags = [tag, *job_tags(running)]
-
-    def run() -> None:
-        tag_jobs(running, tags)
-        frame = running.range(0, wanted.tasks, 1, wanted.tasks)
-        frame.mapInArrow(ReadRanges(wanted, connection), FACTS_SCHEMA).collect()
+    """Read ranges in tasks of Spark."""
+    from airflow_changefeed.spark.version_compat import cancellable_jobs
 
     files = SnapshotFiles(wanted.path, wanted.feed, wanted.table, connection.storage_options)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="changefeed-snapshot")
     try:
-        job = pool.submit(run)
-        while wait([job], _PROGRESS).not_done:
-            done = files.numbers(wanted.token).intersection(wanted.numbers)
-            report(f"changefeed snapshot: {len(done)} of {len(wanted.numbers)} ranges read")
-        job.result()
-    except BaseException as error:
-        # Where that fails as well, the error is what counts.
-        with contextlib.suppress(Exception):
-            cancel_jobs(running, tag)
-        if isinstance(error, Exception):
-            raise own_error(error) from error
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        with cancellable_jobs(spark(), 1) as submit:
+            job = submit(ReadRanges(wanted, connection), range(wanted.tasks))
+            while wait([job], _PROGRESS).not_done:
+                done = files.numbers(wanted.token).intersection(wanted.numbers)
+                report(f"changefeed snapshot: {len(done)} of {len(wanted.numbers)} ranges read")
+            job.result()
+    except Exception as error:
+        raise own_error(error) from error
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
+@dataclass(frozen=True)
+class ReadRanges:
+    """
+    The function of the tasks that read ranges of a snapshot; each range counts as soon as it is read.
 
-    def run(wanted: RangesToRead, connection: JobConnection) -> RangesResult:
-        run_ranges(lambda: session(f"changefeed snapshot {wanted.feed}"), wanted, connection)
-        return RangesResult()
+    :param wanted: what all tasks read; a task takes its part by its number.
+    """
 
-    what = "Read a captured table on Spark."
-    return run_handed("snapshot_job.py", what, RangesToRead, RangesResult, run, arguments)
+    wanted: RangesToRead
+    connection: JobConnection = field(repr=False)
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the ranges of the tasks whose numbers come in, and yield nothing."""
+        wanted = self.wanted
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    options = self.connection.storage_options
+                    files = SnapshotFiles(
+                        wanted.path, wanted.feed, wanted.table, options, database=wanted.database
+                    )
+                    with opened(self.connection, wanted.feed, wanted.database) as source:
+                        read_ranges(source, files, wanted, wanted.of_task(number))
+                except Exception as error:
+                    raise RuntimeError(error_text(error)) from error
+        # Spark runs a generator only.
+        yield from ()

@@ -7,7 +7,10 @@ Looks for each feature, not for a version: platforms give their own builds featu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from airflow_changefeed.exceptions import SparkEnvironmentError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 #: Whether Spark has a type for times of day (from 4.1 on).
 HAS_TIME_TYPE = hasattr(types, "TimeType")
@@ -56,8 +59,40 @@ def file_name(frame: DataFrame) -> Column:
     return functions.element_at(functions.split(functions.input_file_name(), "/"), -1)
 
 
-def tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
-    """Tag the jobs that this thread starts from now on, for :func:`cancel_jobs`."""
+@contextmanager
+def cancellable_jobs(spark: SparkSession, most: int) -> Iterator[Callable[[Any, range], Future[list[Row]]]]:
+    """
+    Give what starts a job: a function of tasks, for each of some numbers. Where the block fails, all of its
+    jobs are cancelled.
+
+    Spark runs the jobs in the order in which they come.
+
+    :param most: jobs at the same time.
+    """
+    from airflow_changefeed.spark.tasks import FACTS_SCHEMA
+
+    tag = f"changefeed-{uuid.uuid4().hex}"
+    tags = [tag, *_job_tags(spark)]
+
+    def run(function: Any, numbers: range) -> list[Row]:
+        _tag_jobs(spark, tags)
+        frame = spark.range(numbers.start, numbers.stop, 1, len(numbers))
+        return frame.mapInArrow(function, FACTS_SCHEMA).collect()
+
+    pool = ThreadPoolExecutor(most, thread_name_prefix="changefeed-job")
+    try:
+        yield lambda function, numbers: pool.submit(run, function, numbers)
+    except BaseException:
+        # Where that fails as well, the error is what counts.
+        with suppress(Exception):
+            _cancel_jobs(spark, tag)
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
+    """Tag the jobs that this thread starts from now on."""
     for tag in tags:
         try:
             spark.addTag(tag)
@@ -66,7 +101,7 @@ def tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
             spark.sparkContext.addJobTag(tag)
 
 
-def job_tags(spark: SparkSession) -> set[str]:
+def _job_tags(spark: SparkSession) -> set[str]:
     """Return the tags of the jobs that this thread starts."""
     try:
         return set(spark.getTags())
@@ -74,7 +109,7 @@ def job_tags(spark: SparkSession) -> set[str]:
         return set(spark.sparkContext.getJobTags())
 
 
-def cancel_jobs(spark: SparkSession, tag: str) -> None:
+def _cancel_jobs(spark: SparkSession, tag: str) -> None:
     """Cancel the jobs with a tag."""
     try:
         spark.interruptTag(tag)

@@ -58,17 +58,27 @@ if TYPE_CHECKING:
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
-    from airflow_changefeed.tables.base import LakeTable
 
 
 @dataclass(frozen=True)
 class ExportRun:
-    """What a task opens for a run; what is asked for has been checked, and nothing changed."""
+    """
+    What a task opens for a run; what is asked for has been checked, and nothing changed.
+
+    :param windows: to export; None for a batch, or where they are planned already.
+    """
 
     source: FeedSource
     variables: VariableStore
     connection: JobConnection
-    windows: list[Window] | None
+    windows: list[Window] | None = None
+
+
+class ConcludesExports(ReportsLineage):
+    """A task that ends an export."""
+
+    changefeed_conn_id: str
+    catalog_conn_id: str | None
 
 
 class ExportOperator(WaitsForWindow, BaseOperator):
@@ -244,16 +254,13 @@ class ExportOperator(WaitsForWindow, BaseOperator):
 
 
 def conclude(
-    task: ReportsLineage,
+    task: ConcludesExports,
     context: Context,
-    source: FeedSource,
-    variables: VariableStore,
+    run: ExportRun,
     store: ExportStore,
     plan: Plan,
     result: ExportResult,
     *,
-    conn_id: str,
-    table: LakeTable | None,
     earlier: Sequence[Manifest] = (),
     leases: HeldLeases | None = None,
 ) -> dict[str, Any]:
@@ -261,8 +268,6 @@ def conclude(
     Do what follows the commit: commit to the table, move the cursors, publish the Variable, forget the
     attempts, emit the event.
 
-    :param conn_id: Airflow connection of the feed's database.
-    :param table: that has the files of the export, besides the manifests.
     :param earlier: batches that earlier tries have committed and moved their cursors behind.
     :param leases: of a batch.
     :return: the task's result.
@@ -274,6 +279,8 @@ def conclude(
     from airflow_changefeed.output.attempts import forget
     from airflow_changefeed.tables.publish import publish
 
+    source, variables = run.source, run.variables
+    table = lake_table(store, plan.options, run.connection.storage_options, task.catalog_conn_id)
     if table is not None:
         units = [*(manifest.unit for manifest in earlier), *(planned.unit for planned in plan.units)]
         if units and publish(store, table, units, plan.run):
@@ -289,7 +296,7 @@ def conclude(
     for line in waiting(rows):
         task.log.warning(line)
     for fault in faults:
-        task.log.warning(with_conn_id(str(fault), conn_id))
+        task.log.warning(with_conn_id(str(fault), task.changefeed_conn_id))
     completed = completed_export(plan, store, result, earlier)
     emit(context, task.outlets, completed)
     emit_windows(context, task, plan, completed)

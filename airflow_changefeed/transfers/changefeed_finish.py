@@ -14,12 +14,16 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
-from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
-from airflow_changefeed.observability.lineage import ReportsLineage
-from airflow_changefeed.transfers.changefeed_export import add_alias, conclude, export_lineage
+from airflow_changefeed.transfers.changefeed_export import (
+    ConcludesExports,
+    ExportRun,
+    add_alias,
+    conclude,
+    export_lineage,
+)
 from airflow_changefeed.version_compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.output.store import ExportStore
 
 
-class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
+class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator):
     """
     Read the receipt of a job, then move the cursors and emit the event; part of
     :func:`~airflow_changefeed.transfers.changefeed_group.changefeed_export_group`.
@@ -84,6 +88,7 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
+        from airflow_changefeed.export.job_connection import JobConnection
         from airflow_changefeed.export.spec import mark_finished, read_receipt, read_spec
         from airflow_changefeed.output.layout import parse_spec
         from airflow_changefeed.output.ownership import check_database
@@ -99,19 +104,9 @@ class ChangefeedFinishOperator(ReportsLineage, NamesConnections, BaseOperator):
         self.keep_lineage(lambda: export_lineage(source, plan))
         result = self._succeeded(uri, plan, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)
-        table = lake_table(store, plan.options, options, self.catalog_conn_id)
+        run = ExportRun(source, variables, JobConnection(source.describe(), options))
         with metrics.counting_superseded(plan.feed, plan.consumer):
-            done = conclude(
-                self,
-                context,
-                source,
-                variables,
-                store,
-                plan,
-                result,
-                conn_id=self.changefeed_conn_id,
-                table=table,
-            )
+            done = conclude(self, context, run, store, plan, result)
         mark_finished(store, plan.attempt)
         return done
 

@@ -158,12 +158,9 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
 
     def _plan(self, context: Context, run: ExportRun, feed: str) -> _Planned:
         """Plan a feed; where it has no rows, commit as well."""
-        from airflow_changefeed.export.parts import cut_tasks
-        from airflow_changefeed.export.planner import check_shape, make_plan
-        from airflow_changefeed.export.result import ExportResult
+        from airflow_changefeed.export.parts import cut_tasks, run_here
+        from airflow_changefeed.export.planner import make_plan
         from airflow_changefeed.export.spec import write_receipt, write_spec
-        from airflow_changefeed.output.commit import commit_empty
-        from airflow_changefeed.output.schemas import respelled
 
         store, request = self._request(context, run, feed)
         plan = make_plan(run.source, store, request, partial(metrics.sealed, feed, self.consumer))
@@ -172,9 +169,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         planned = _Planned(store, plan, write_spec(store, plan), tasks)
         if plan.is_empty:
             plan = replace(plan, spec=plan.attempt)
-            schema = respelled(check_shape(run.source, plan.feed, plan.options.shape), plan.names)
-            result = ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
-            write_receipt(store, plan.spec, plan.attempt, result)
+            write_receipt(store, plan.spec, plan.attempt, run_here(run.source, store, plan, self.log.info))
         return planned
 
     def _plan_many(self, context: Context, run: ExportRun, feeds: Sequence[str]) -> list[dict[str, str]]:

@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path, need_program_path
+from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
-from airflow_changefeed.hooks.changefeed_lake import lake_table
-from airflow_changefeed.hooks.changefeed_output import publish_program, storage_options
+from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
-    job_folder,
     take_own,
 )
 from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
-    ReportsLineage,
     connection_dataset,
     output_dataset,
 )
-from airflow_changefeed.transfers.changefeed_export import ExportOperator, add_alias, conclude
+from airflow_changefeed.transfers.changefeed_export import (
+    ConcludesExports,
+    ExportOperator,
+    add_alias,
+    conclude,
+)
 from airflow_changefeed.version_compat import AirflowSkipException
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.feed import Shard
     from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.core.values import Reader
-    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.transfers.changefeed_export import ExportRun
@@ -49,44 +50,7 @@ if TYPE_CHECKING:
 JOB_NAME = "changefeed-export"
 
 
-class _RunsExports(ChangefeedSparkOperator):
-    """A task that runs the job of an export by a Spark connection."""
-
-    path_conn_id: str | None
-    program_path: str | None
-    program_conn_id: str | None
-
-    def _check_launch(self) -> None:
-        """Check what runs the job, and that a driver elsewhere finds its program."""
-        hook = self._check_spark(driver_elsewhere=True)
-        if hook is not None and hook.is_cluster:
-            need_program_path(self.program_path)
-
-    def _run_job(self, context: Context, spec: str, connection: JobConnection) -> None:
-        """
-        Run the job of a spec by the Spark connection, and return when it is over.
-
-        :param spec: its URI.
-        """
-        from airflow_changefeed.spark.job import run_spec
-
-        # A retry takes nothing that may be broken.
-        is_first = context["ti"].try_number == 1
-        with self._connect(is_shared=is_first) as session, job_folder() as folder:
-            if session is not None:
-                run_spec(session, spec, connection, self.log.info)
-                return
-            if self._get_hook().is_cluster:
-                # The connection comes from a secret of the cluster.
-                program = publish_program(str(self.program_path), self.program_conn_id or self.path_conn_id)
-                self._prepare("job", {"spec": spec}, program)
-            else:
-                connection.save(file := str(folder / "connection.json"))
-                self._prepare("job", {"spec": spec, "connection": file})
-            super().execute(context)
-
-
-class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
+class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSparkOperator):
     """
     Export the events of a feed to Parquet files, in complete windows.
 
@@ -219,19 +183,7 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
                 earlier = batches_of_earlier_tries(store, rows, request)
             plan = make_plan(run.source, store, request, partial(metrics.sealed, self.feed, self.consumer))
             result = self._run(context, run, store, plan)
-            return conclude(
-                self,
-                context,
-                run.source,
-                run.variables,
-                store,
-                plan,
-                result,
-                conn_id=self.changefeed_conn_id,
-                table=lake_table(store, plan.options, run.connection.storage_options, self.catalog_conn_id),
-                earlier=earlier,
-                leases=leases,
-            )
+            return conclude(self, context, run, store, plan, result, earlier=earlier, leases=leases)
 
     def planned_lineage(self) -> Lineage:
         """Return the feed and the output."""
@@ -245,32 +197,25 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
 
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
         """Write and commit a plan here or on Spark, and return the attempt's result."""
-        from airflow_changefeed.export.planner import check_shape
-        from airflow_changefeed.export.result import ExportResult
-        from airflow_changefeed.export.run import run_here
+        from airflow_changefeed.export.parts import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
-        from airflow_changefeed.output.commit import commit_empty
-        from airflow_changefeed.output.schemas import respelled
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
-        if plan.is_empty:
-            # An empty unit also has the feed's columns.
-            schema = respelled(check_shape(run.source, plan.feed, plan.options.shape), plan.names)
-            return ExportResult.of_commit(store, plan, commit_empty(store, plan, schema))
-        if plan.rows < self.local_below:
+        if not plan.is_empty and plan.rows < self.local_below:
             self.log.info(
                 "%s rows are fewer than local_below=%s: written here, without Spark",
                 plan.rows,
                 self.local_below,
             )
+        if plan.is_empty or plan.rows < self.local_below:
             return run_here(run.source, store, plan, self.log.info)
         if self.local_below:
             self._check_launch()
         failure: Exception | None = None
         spec = write_spec(store, plan)
         try:
-            self._run_job(context, spec, run.connection)
+            self._run_spec(context, spec, run.connection)
         except (AirflowException, ChangefeedError) as error:
             failure = error
         # From the receipt: spark-submit only knows that it failed.
@@ -280,14 +225,11 @@ class ChangefeedToParquetOperator(ReportsLineage, ExportOperator, _RunsExports):
             raise failure or TransientError(
                 f"the Spark job of plan {plan.attempt} at feed {plan.feed!r} ended without a receipt; retry"
             )
-        try:
-            result.raise_error()
-        except Exception as error:
-            raise error from failure
+        result.raise_error(failure)
         return result
 
 
-class ChangefeedSubmitOperator(_RunsExports):
+class ChangefeedSubmitOperator(ChangefeedSparkOperator):
     """
     Run the job of a plan by a Spark connection, ``spark`` or ``spark_connect``; part of
     :func:`changefeed_export_group`.
@@ -337,4 +279,4 @@ class ChangefeedSubmitOperator(_RunsExports):
         self._check_launch()
         check_program_path(self.program_path, (parse_job(self.spec_uri) or parse_spec(self.spec_uri))[0])
         connection = JobConnection(source.describe(), options)
-        self._run_job(context, self.spec_uri, connection)
+        self._run_spec(context, self.spec_uri, connection)

@@ -17,7 +17,7 @@ from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.spec import write_job, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.job import run_spec
+from airflow_changefeed.spark.export_job import run_spec
 from tests.benchmarks.figures import Chapter, Figure, Target
 from tests.benchmarks.spark_ways import spark_session, warm_up
 

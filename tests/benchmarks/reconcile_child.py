@@ -17,9 +17,9 @@ from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.hooks.changefeed_lake import current_version
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import read_here

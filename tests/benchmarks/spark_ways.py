@@ -77,7 +77,7 @@ def export(
     from airflow_changefeed.export.request import ExportRequest
     from airflow_changefeed.export.spec import write_spec
     from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.spark.job import run_spec
+    from airflow_changefeed.spark.export_job import run_spec
 
     with closing(source):
         store = ExportStore(str(output), feed)
@@ -91,7 +91,8 @@ def export(
             options=ExportOptions(table_format=table_format, catalog_table=name),
         )
         plan = make_plan(source, store, request)
-        rows = run_spec(spark_session, write_spec(store, plan), JobConnection(source.describe(), {})).rows
+        connection = JobConnection(source.describe(), {})
+        rows = run_spec(spark_session, write_spec(store, plan), connection, lambda line: None).rows
         if table_format != "parquet":
             _publish(store, plan)
         return rows

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from airflow_changefeed.export.run import run_here
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from tests.stores.proxy import Request

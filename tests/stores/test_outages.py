@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.run import run_here
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage import azure, remote

@@ -73,7 +73,7 @@ def test_the_documented_settings_reach_spark_submit(
     # Of Airflow's provider of Kubernetes; needed to stop pods, not to build the command.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     task = documented(monkeypatch, {})[cluster]
-    task._prepare("job", {"spec": "s3://lake/spec.json", "connection": str(tmp_path / "connection.json")})
+    task._prepare({"spec": "s3://lake/spec.json", "connection": str(tmp_path / "connection.json")})
     hook = task._get_hook()
     assert not hook.is_local
     command = " ".join(hook._build_spark_submit_command(task.application))

@@ -75,15 +75,19 @@ def base_rows(
     return frame.select(*own, *more)
 
 
+def base_values(source: FoldSource) -> dict[str, Column]:
+    """Return the columns of a table in what :func:`base_rows` returns."""
+    from pyspark.sql import functions
+
+    return {name: functions.col(f"base{number}") for number, name in enumerate(source.columns)}
+
+
 def same_keys(source: FoldSource) -> list[Column]:
     """Compare the keys of changes with those of a base's rows."""
     from pyspark.sql import functions
 
-    places = {name: number for number, name in enumerate(source.columns)}
-    pairs = [
-        (functions.col(f"key{number}"), functions.col(f"base{places[name]}"))
-        for number, name in enumerate(source.keys)
-    ]
+    values = base_values(source)
+    pairs = [(functions.col(f"key{number}"), values[name]) for number, name in enumerate(source.keys)]
     # A key's second column is null where files have none. Keys are never null, and plainly compared faster.
     captured = len(source.shape.tables[source.table].key_columns)
     same = [key == own for key, own in pairs[:captured]]

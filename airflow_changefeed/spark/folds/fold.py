@@ -24,7 +24,7 @@ from airflow_changefeed.folding.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.folds.base_rows import base_rows, is_in_part, same_keys, shard_type
+from airflow_changefeed.spark.folds.base_rows import base_rows, base_values, is_in_part, same_keys, shard_type
 from airflow_changefeed.spark.folds.fold_events import (
     RECORDING,
     SHARD,
@@ -127,9 +127,9 @@ def fold_source(
             raise source.refusal(source.unknown)
         if source.base is not None:
             rows = base_rows(spark, source, source.base, {})
-            values = {name: rows[f"base{number}"] for number, name in enumerate(source.columns)}
             since = rows["base_since"] if with_times else None
-            return rows.select(*_output(source, values, rows["base_shard"], since), *_known(is_tolerant))
+            own = _output(source, base_values(source), rows["base_shard"], since)
+            return rows.select(*own, *_known(is_tolerant))
         more = f", {SHARD_COLUMN} {shard_type(source)}" if source.has_shards else ""
         more += f", {VALID_FROM} timestamp" if with_times else ""
         return spark.createDataFrame([], ddl(source.kinds) + more).select("*", *_known(is_tolerant))
@@ -197,27 +197,35 @@ def changes(events: CapturedEvents, *, has_moved: bool, is_whole: bool = False) 
     # Changed columns are in the events' own.
     frame = frame.where(~kind.isin(*RECORDING, "ddl"))
     old, new = functions.col(OLD), functions.col(NEW)
-    # Not coalesce: a null in the new key is not the old key.
-    keys = [
-        functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
-    ]
+    keys = event_keys(source)
     if source.base is not None and source.base.where:
         frame = frame.where(is_in_part(source, source.base, keys))
     adds = (kind == "add") | moved_key(source) if has_moved else kind == "add"
     more = [OLD, "type", "is_snapshot"] if is_whole else []
-    changes = frame.select(ULID_COLUMN, SHARD, *_numbered(keys), adds.alias("adds"), NEW, *more)
+    changes = frame.select(ULID_COLUMN, SHARD, *numbered(keys), adds.alias("adds"), NEW, *more)
     if not has_moved:
         return changes
     keys = [old.getField(key) for key in source.keys]
     nothing = functions.when(functions.lit(False), new).alias(NEW)
     left = frame.where(moved_key(source))
     return changes.unionByName(
-        left.select(ULID_COLUMN, SHARD, *_numbered(keys), functions.lit(False).alias("adds"), nothing, *more)
+        left.select(ULID_COLUMN, SHARD, *numbered(keys), functions.lit(False).alias("adds"), nothing, *more)
     )
 
 
-def _numbered(columns: Sequence[Column]) -> list[Column]:
-    """Number columns, so that none collides with the table's own."""
+def event_keys(source: FoldSource) -> list[Column]:
+    """Return the key of an event's row: behind the event, or of a delete before it."""
+    from pyspark.sql import functions
+
+    old, new = functions.col(OLD), functions.col(NEW)
+    # Not coalesce: a null in the new key is not the old key.
+    return [
+        functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)) for key in source.keys
+    ]
+
+
+def numbered(columns: Sequence[Column]) -> list[Column]:
+    """Number the columns of keys, so that none collides with the table's own."""
     return [column.alias(f"key{number}") for number, column in enumerate(columns)]
 
 
@@ -271,7 +279,7 @@ def _onto_base(
     """
     from pyspark.sql import functions
 
-    columns = {name: functions.col(f"base{number}") for number, name in enumerate(source.columns)}
+    columns = base_values(source)
     own_keys = [columns[name] for name in source.keys]
     keys = [functions.col(f"key{number}") for number in range(len(own_keys))]
     same = same_keys(source)

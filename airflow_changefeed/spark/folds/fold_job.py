@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The Spark job that folds: ``spark-submit --py-files ARCHIVE fold_job.py --task TASK.json --connection
-CONN.json --result RESULT.json``.
-
-Its last line says how it ended, and the result says it to the operator.
-"""
+"""Folds on Spark, and writes the state."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,10 +15,9 @@ from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.choice import BaseChoice
 from airflow_changefeed.folding.plan import FoldSource, find_fold
 from airflow_changefeed.folding.states import State, StateStore
-from airflow_changefeed.folding.task import FoldResult, FoldTask
+from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.folds.fold import fold_source
-from airflow_changefeed.spark.job import run_handed, say, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,15 +38,9 @@ def run_fold(
     spark: Callable[[], SparkSession],
     task: FoldTask,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None],
 ) -> State:
-    """
-    Fold, write the state, and let it count.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Fold, write the state, and let it count."""
     options = connection.storage_options
     bases = BaseChoice(task.output, task.base, options)
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)
@@ -76,10 +63,12 @@ def run_fold(
             frame = fold_source(running, source)
             url = output.files.url(output.writing(source.at, task.attempt))
             frame.write.option("compression", "zstd").parquet(url)
-            return output.commit(source.at, task.attempt, source.base_facts())
+            state = output.commit(source.at, task.attempt, source.base_facts())
     except Exception as error:
         output.discard(source.at, task.attempt)
         raise own_error(error) from error
+    report(f"changefeed done: {counted(state.rows, 'row')}, {size_text(state.bytes)}, in {state.path}")
+    return state
 
 
 @contextmanager
@@ -103,19 +92,3 @@ def partitions(spark: SparkSession, source: FoldSource) -> dict[str, str]:
     name = "spark.sql.shuffle.partitions"
     wanted = 1 + sum(file.facts.rows for group in source.groups for file in group.files) // _PARTITION_ROWS
     return {name: str(wanted)} if wanted < int(spark.conf.get(name, "200") or 200) else {}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
-
-    def run(task: FoldTask, connection: JobConnection) -> FoldResult:
-        state = run_fold(lambda: session(f"changefeed fold {task.feed} {task.run}"), task, connection)
-        say(f"changefeed done: {counted(state.rows, 'row')}, {size_text(state.bytes)}, in {state.path}")
-        return FoldResult(state)
-
-    what = "Fold a capture's export on Spark."
-    return run_handed("fold_job.py", what, FoldTask, FoldResult, run, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

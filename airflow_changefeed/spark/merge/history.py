@@ -18,7 +18,7 @@ from airflow_changefeed.folding.inputs import NEW, OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.folds.base_rows import base_rows, same_keys, shard_type
+from airflow_changefeed.spark.folds.base_rows import base_rows, base_values, same_keys, shard_type
 from airflow_changefeed.spark.folds.fold import changes, failure, fold_source
 from airflow_changefeed.spark.folds.fold_events import SHARD, ulid_time, versions
 from airflow_changefeed.spark.merge.rows import known_events
@@ -69,8 +69,7 @@ def all_versions(spark: SparkSession, source: FoldSource) -> DataFrame:
     is_open = functions.col("base_deleted").isNull()
     rows = rows.join(ends, [*same_keys(source), is_open], "left")
     valid_to = functions.coalesce("base_deleted", ulid_time(functions.col(ULID_COLUMN)))
-    values = {name: functions.col(f"base{number}") for number, name in enumerate(source.columns)}
-    of_base = _version(source, values, "base_shard", functions.col("base_since"), valid_to)
+    of_base = _version(source, base_values(source), "base_shard", functions.col("base_since"), valid_to)
     return found.unionByName(rows.where(valid_to.isNotNull()).select(*of_base))
 
 

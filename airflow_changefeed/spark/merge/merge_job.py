@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The Spark job that writes the files of a current table: ``spark-submit --py-files ARCHIVE merge_job.py --task
-TASK.json --connection CONN.json --result RESULT.json``.
+Writes the files of a current table on Spark.
 
 It commits nothing: the Airflow task does, so a cluster needs no package of the table's format.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,6 @@ from airflow_changefeed.export.progress import size_text
 from airflow_changefeed.folding.current import KEEP, CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.spark.folds.fold_job import SETTINGS, partitions, session_settings
-from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.merge.history import all_versions
 from airflow_changefeed.spark.merge.rows import merged, parts, touched
 
@@ -32,15 +29,9 @@ def run_merge(
     spark: Callable[[], SparkSession],
     task: MergeTask,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None],
 ) -> MergedFiles:
-    """
-    Write the files that a current table is to have in place of others.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Write the files that a current table is to have in place of others."""
     source = task.source(connection.storage_options)
     output = CurrentOutput(task.output, task.feed, task.table, connection.storage_options)
     running = spark()
@@ -66,17 +57,3 @@ def run_merge(
         f"with {counted(sum(file.rows for file in add), 'row')}, {size_text(sum(file.size for file in add))}"
     )
     return MergedFiles(add, tuple(file.path for file in replaced))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
-
-    def run(task: MergeTask, connection: JobConnection) -> MergedFiles:
-        return run_merge(lambda: session(f"changefeed merge {task.feed} {task.run}"), task, connection)
-
-    what = "Write the files of a current table on Spark."
-    return run_handed("merge_job.py", what, MergeTask, MergedFiles, run, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

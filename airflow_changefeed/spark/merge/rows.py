@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.folding.current import DELETED_COLUMN
-from airflow_changefeed.folding.inputs import NEW, OLD
+from airflow_changefeed.folding.inputs import OLD
 from airflow_changefeed.folding.plan import FoldSource
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import ULID_COLUMN
-from airflow_changefeed.spark.folds.base_rows import base_rows, same_keys, shard_type
-from airflow_changefeed.spark.folds.fold import changes, fold_source
+from airflow_changefeed.spark.folds.base_rows import base_rows, base_values, same_keys, shard_type
+from airflow_changefeed.spark.folds.fold import changes, event_keys, fold_source, numbered
 from airflow_changefeed.spark.folds.fold_events import (
     RECORDING,
     SHARD,
@@ -131,13 +131,8 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
     events, special = known_events(spark, source)
     rows = events.read([ULID_COLUMN, "type"], list(source.columns), list(source.columns), by_shard=True)
     rows = rows.where(~functions.col("type").isin(*RECORDING, "ddl"))
-    old, new = functions.col(OLD), functions.col(NEW)
-    keys = [
-        functions.when(new.isNotNull(), new.getField(key)).otherwise(old.getField(key)).alias(f"key{number}")
-        for number, key in enumerate(source.keys)
-    ]
     last = functions.struct(ULID_COLUMN, "type", SHARD, OLD)
-    ends = rows.groupBy(*keys).agg(functions.max_by(last, ULID_COLUMN).alias("last"))
+    ends = rows.groupBy(*numbered(event_keys(source))).agg(functions.max_by(last, ULID_COLUMN).alias("last"))
     last = functions.col("last")
     gone = ends.where(last.getField("type") == "del")
     values = {name: last.getField(OLD).getField(name) for name in source.columns}
@@ -154,7 +149,7 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
         changed = _changed_keys(source, events, has_moved=special.moved > 0)
         before = before.join(changed, same_keys(source), "left_anti")
     kept = before.select(
-        *(functions.col(f"base{number}").alias(name) for number, name in enumerate(source.columns)),
+        *(value.alias(name) for name, value in base_values(source).items()),
         functions.col("base_shard").cast(shard_type(source)).alias(SHARD_COLUMN),
         functions.col("base_deleted").alias(DELETED_COLUMN),
     )

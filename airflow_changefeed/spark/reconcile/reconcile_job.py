@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The Spark job that compares a table with its export: ``spark-submit --py-files ARCHIVE reconcile_job.py --task
-TASK.json --connection CONN.json --result RESULT.json``.
-"""
+"""Compares a table with its export on Spark."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.times import format_time
@@ -16,7 +12,6 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.snapshots.reconcile import ReconcileTask, find_sides
 from airflow_changefeed.snapshots.reconciliation import Comparison
 from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
-from airflow_changefeed.spark.job import run_handed, say, session
 from airflow_changefeed.spark.reconcile.compare import compare
 
 if TYPE_CHECKING:
@@ -30,15 +25,9 @@ def run_comparison(
     spark: Callable[[], SparkSession],
     task: ReconcileTask,
     connection: JobConnection,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None],
 ) -> Comparison:
-    """
-    Compare what was read of a table with what its export gives at that time.
-
-    :param spark: makes or gives the session; not called for what is refused by manifests.
-    :param report: takes one line of progress.
-    :raises ChangefeedError: ours, also when it was raised in a task.
-    """
+    """Compare what was read of a table with what its export gives at that time."""
     table, lake = find_sides(task, connection.storage_options)
     since = "the beginning" if lake.base is None else lake.base.what
     report(
@@ -51,17 +40,3 @@ def run_comparison(
             return compare(running, table, lake)
     except Exception as error:
         raise own_error(error) from error
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job, and return its exit status."""
-
-    def run(task: ReconcileTask, connection: JobConnection) -> Comparison:
-        return run_comparison(lambda: session(f"changefeed reconcile {task.feed}"), task, connection)
-
-    what = "Compare a table with its export on Spark."
-    return run_handed("reconcile_job.py", what, ReconcileTask, Comparison, run, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,9 +13,9 @@ import pytest
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.snapshots.ranges import RangesToRead, read_here

@@ -98,7 +98,7 @@ def test_each_state_from_the_one_before_is_the_table_of_then(folded: Folded, see
         expected = sorted(fold_in_python(history.events, at), key=repr)
         state = folded.save(at)
         since = f"the state at {format_time(START + times[number - 1] * HOUR)}" if number else "the beginning"
-        assert folded.said[-1].endswith(f"events since {since}")
+        assert folded.said[-2].endswith(f"events since {since}")
         assert state.rows == len(expected)
         written = folded.spark.read.parquet(state.path)
         assert {row["changefeed_shard"] for row in written.collect()} <= {0, 1, 2}
@@ -195,7 +195,7 @@ def test_a_gap_since_the_base_needs_all_events(folded: Folded) -> None:
         folded.rows(at + HOUR, at)
     assert folded.rows(at + HOUR, "newest") == folded.rows(at + HOUR) == [shoe(2)]
     folded.save(at + HOUR)
-    assert folded.said[-1].endswith("since the beginning")
+    assert folded.said[-2].endswith("since the beginning")
     folded.export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
     assert folded.agree(at + 2 * HOUR, at + HOUR) == [shoe(2), shoe(3)]
 

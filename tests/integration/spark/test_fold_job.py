@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import Operation
+from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.states import StateStore, new_attempt
-from airflow_changefeed.folding.task import FoldResult, FoldTask
+from airflow_changefeed.export.result import TaskResult
+from airflow_changefeed.folding.states import State, StateStore, new_attempt
+from airflow_changefeed.folding.task import FoldTask
+from airflow_changefeed.spark import job
 from airflow_changefeed.spark.folds import fold_job
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event, reshaped, shape, shoe
@@ -25,7 +27,6 @@ from tests.unit.export.flights import START, hours
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_changefeed.folding.states import State
 
 pytestmark = pytest.mark.spark
 
@@ -139,17 +140,17 @@ def test_the_job_says_how_it_ended(
     assert spark.version
     results = []
     for hour in (1, 3):
-        files = {name: tmp_path / f"{name}-{hour}.json" for name in ("task", "connection", "result")}
+        (folder := tmp_path / str(hour)).mkdir()
+        files = {name: folder / f"{name}.json" for name in ("task", "connection")}
         files["task"].write_text(task_of(export, hour).to_json())
         JobConnection({}).save(str(files["connection"]))
-        status = fold_job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
+        status = job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
         assert not files["connection"].exists()
-        results.append((status, FoldResult.from_json(files["result"].read_text(), where="result")))
-        assert json.loads(files["result"].read_text())["kind"] == "changefeed fold result"
+        results.append((status, TaskResult.from_json((folder / "result.json").read_text(), where="result")))
     (done, good), (failed, bad) = results
     assert (done, failed) == (0, 1)
-    assert good.state is not None
-    assert good.state.rows == 2
+    assert good.error is None
+    assert decode(State, good.facts, where="result").rows == 2
     assert bad.error is not None
     assert isinstance(own_error(bad.error), NotExportedError)
     shown = capsys.readouterr().out

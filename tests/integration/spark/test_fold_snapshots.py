@@ -222,7 +222,7 @@ def test_no_state_of_a_part_is_kept(lake: Lake, spark: SparkSession) -> None:
     with pytest.raises(
         FoldError, match="where id > 1 has only a part of the table, and states are of the whole"
     ):
-        run_fold(lambda: spark, task, JobConnection({}, None))
+        run_fold(lambda: spark, task, JobConnection({}, None), lambda line: None)
     assert StateStore(lake.path, CAPTURE, TABLE).times() == []
 
 

@@ -23,7 +23,7 @@ from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import run_spec
+from airflow_changefeed.spark.export_job import run_spec
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.verify.verify import verify
 from tests.unit.export.flights import FEED, Flights, hours
@@ -45,12 +45,16 @@ def store(tmp_path: Path) -> ExportStore:
     return ExportStore(str(tmp_path / "out"), FEED)
 
 
+def quiet(line: str) -> None:
+    """Say nothing."""
+
+
 def run(
     spark: SparkSession,
     flights: Flights,
     store: ExportStore,
     plan: Plan,
-    report: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = quiet,
 ) -> ExportResult:
     """Run a plan as a task does that starts a job."""
     connection = JobConnection(flights.source.describe())
@@ -81,7 +85,7 @@ def test_no_two_attempts_of_one_application_have_the_same_number(spark: SparkSes
     """Also of tasks that are all tried for the first time: it names files, and a stage may run again."""
 
     def numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from airflow_changefeed.spark.tasks import _task_attempt
+        from airflow_changefeed.spark.export_job import _task_attempt
 
         for batch in batches:
             yield pa.RecordBatch.from_pydict(
@@ -119,7 +123,7 @@ def test_an_error_of_a_task_reaches_the_operator_as_what_it_was(
     spec = write_spec(store, plan)
     flights.execute(f'delete from "{FEED}" where id = 3')
     with pytest.raises(MissingEventError, match="was deleted"):
-        run_spec(lambda: spark, spec, JobConnection(flights.source.describe()))
+        run_spec(lambda: spark, spec, JobConnection(flights.source.describe()), quiet)
     result = read_receipt(store, plan.attempt)
     assert result is not None
     with pytest.raises(MissingEventError, match="was deleted"):
@@ -149,7 +153,7 @@ def test_a_spec_that_is_started_twice_is_written_once(
     flights.add(10, 0)
     plan = flights.plan(store, hours(0, 1))
     spec, connection = write_spec(store, plan), JobConnection(flights.source.describe())
-    first, second = (run_spec(lambda: spark, spec, connection) for _ in range(2))
+    first, second = (run_spec(lambda: spark, spec, connection, quiet) for _ in range(2))
     assert first.manifests == second.manifests
     assert (first.rows, second.rows) == (10, 10)
     assert plan.attempt < first.attempt < second.attempt
@@ -162,9 +166,7 @@ def test_reading_cuts_units_at_the_interval(
 ) -> None:
     """A batch that reaches beyond the interval gives only the interval's events, with their shard."""
     flights.add(40, 0, shard=5, length=4)
-    run_spec(
-        lambda: spark, write_spec(store, flights.plan(store, None)), JobConnection(flights.source.describe())
-    )
+    run(spark, flights, store, flights.plan(store, None))
     window = hours(1, 3)
     frame = read_export(spark, store.path, FEED, window[0].start, window[-1].end, shards=[5])
     assert frame.count() == 20
@@ -178,11 +180,7 @@ def test_spark_reads_the_folder_with_partition_pruning(
     """Plain Spark reads a whole feed, and a filter on shard or date leaves the other folders alone."""
     flights.add(20, 0, shard=1)
     flights.add(30, 0, shard=2)
-    run_spec(
-        lambda: spark,
-        write_spec(store, flights.plan(store, hours(0, 1))),
-        JobConnection(flights.source.describe()),
-    )
+    run(spark, flights, store, flights.plan(store, hours(0, 1)))
     frame = spark.read.parquet(store.layout.data)
     assert frame.count() == 50
     one = frame.where("changefeed_shard = 1 and changefeed_date = date'2013-01-01'")

@@ -17,10 +17,10 @@ import pytest
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import attempts_of
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
@@ -59,7 +59,7 @@ def _connected(database: str, path: str, units: int, attempt: int, url: str) -> 
     from pyspark.sql import SparkSession
 
     from airflow_changefeed.spark.archive import package_archive
-    from airflow_changefeed.spark.job import run_spec
+    from airflow_changefeed.spark.export_job import run_spec
 
     store = ExportStore(path, FEED)
     description = {"type": "sqlite", "path": database}

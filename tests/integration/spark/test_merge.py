@@ -33,6 +33,7 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
+from airflow_changefeed.spark import job
 from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.folds.fold_job import run_fold
 from airflow_changefeed.spark.merge import merge_job
@@ -309,13 +310,13 @@ def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp
     end = delta.window(1, *(Event(minute(61), "upd", shoe(n), shoe(n, "clog"), number=n) for n in range(300)))
 
     def killed(task: MergeTask) -> MergedFiles:
-        files = {name: tmp_path / f"{name}.json" for name in ("task", "connection", "result")}
+        files = {name: tmp_path / f"{name}.json" for name in ("task", "connection")}
         files["task"].write_text(task.to_json())
         JobConnection({}).save(str(files["connection"]))
         arguments = [text for name, file in files.items() for text in (f"--{name}", str(file))]
         folder = Path(delta.output.writing(task.attempt))
         with subprocess.Popen(
-            [sys.executable, "-m", merge_job.__name__, *arguments],
+            [sys.executable, "-m", job.__name__, *arguments],
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -325,7 +326,7 @@ def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGKILL)
         assert folder.exists()
-        assert not files["result"].exists()
+        assert not (tmp_path / "result.json").exists()
         raise StoppedError
 
     with pytest.raises(StoppedError):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.exceptions import FoldError, own_error
+from airflow_changefeed.core.codec import decode
+from airflow_changefeed.exceptions import FoldError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles
+from airflow_changefeed.spark import job as launcher
 from airflow_changefeed.spark.merge import merge_job
 from airflow_changefeed.tables.base import PlainFile, TableChange, TableState
 from tests.integration.spark.merging import Merging
@@ -120,17 +122,18 @@ def test_the_job_says_how_it_ended(job: Job, tmp_path: Path, capsys: pytest.Capt
     assert failing.at == end + HOUR
     found = []
     for each in (task, failing):
-        files = {name: tmp_path / f"{name}.json" for name in ("task", "connection", "result")}
+        (folder := tmp_path / str(each.attempt)).mkdir()
+        files = {name: folder / f"{name}.json" for name in ("task", "connection")}
         files["task"].write_text(replace(each, attempt=each.attempt + 1).to_json())
         JobConnection({}).save(str(files["connection"]))
-        status = merge_job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
-        assert json.loads(files["result"].read_text())["kind"] == "changefeed merge result"
-        found.append((status, MergedFiles.from_json(files["result"].read_text(), where="result")))
+        status = launcher.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
+        found.append((status, TaskResult.from_json((folder / "result.json").read_text(), where="result")))
     (good, written), (bad, refused) = found
-    assert (good, written.error, [file.rows for file in written.add]) == (0, "", [1])
+    assert (good, written.error) == (0, None)
+    assert [file.rows for file in decode(MergedFiles, written.facts, where="result").add] == [1]
     assert bad == 1
     with pytest.raises(FoldError, match="changes a row"):
-        raise own_error(refused.error)
+        refused.raise_error()
     assert "changes a row" in capsys.readouterr().out
     assert not Path(job.merging.output.writing(failing.attempt + 1)).exists()
     assert job.table.state.marks["changefeed.frontier"] == (START + HOUR).timestamp() * 1000

@@ -14,7 +14,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
-from airflow_changefeed.spark.reconcile import reconcile_job
+from airflow_changefeed.spark import job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.integration.spark.shop import Shop
@@ -34,10 +34,10 @@ class SubmitHook(ChangefeedSparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job."""
-        assert Path(application).name == "reconcile_job.py"
+        assert Path(application).name == "job.py"
         assert Path(application).exists()
         command = self._build_spark_submit_command(application)
-        if reconcile_job.main(command[command.index("--task") : command.index("--watch-pid")]):
+        if job.main(command[command.index("--task") : command.index("--watch-pid")]):
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.")
         return None
 

@@ -13,15 +13,16 @@ import pytest
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import SnapshotError, TransientError
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.folding.states import new_attempt
 from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.snapshots.ranges import RangesToRead
 from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark import snapshot_job
+from airflow_changefeed.spark import job
 from airflow_changefeed.spark.folds.fold import fold
 from airflow_changefeed.spark.folds.fold_job import run_fold
-from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
+from airflow_changefeed.spark.snapshot_job import run_ranges
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
@@ -121,12 +122,13 @@ def test_the_jobs_result_says_why_it_ended(
     assert begun is not None
     wanted = RangesToRead(CAPTURE, TABLE, stock.lake, taken.token, begun.database, (0,), begun.ranges[:1], 1)
     for name, given, error in (("all", wanted, ""), ("lost", replace(wanted, numbers=(9,)), "was given up")):
-        paths = {part: tmp_path / f"{name}-{part}.json" for part in ("task", "connection", "result")}
+        (folder := tmp_path / name).mkdir()
+        paths = {part: folder / f"{part}.json" for part in ("task", "connection")}
         paths["task"].write_text(given.to_json())
         JobConnection(stock.source.describe()).save(str(paths["connection"]))
         arguments = [text for part, path in paths.items() for text in (f"--{part}", str(path))]
-        assert snapshot_job.main(arguments) == (1 if error else 0)
-        result = RangesResult.from_json(paths["result"].read_text(), where="result")
-        assert error in result.error
+        assert job.main(arguments) == (1 if error else 0)
+        result = TaskResult.from_json((folder / "result.json").read_text(), where="result")
+        assert error in (result.error or "")
         assert bool(result.error) == bool(error)
     assert "was given up" in capsys.readouterr().out

@@ -46,7 +46,8 @@ def test_the_format_is_refused_by_name_where_data_sources_are_missing() -> None:
     """With the version that is there, and what to do; the job needs none."""
     code = (
         "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
-        "import airflow_changefeed.spark.job, airflow_changefeed.spark.folds.fold_job\n"
+        "import airflow_changefeed.spark.job, airflow_changefeed.spark.export_job\n"
+        "import airflow_changefeed.spark.folds.fold_job\n"
         "import airflow_changefeed as c\n"
         "c.read_export, c.fold\n"
         "c.ChangefeedDataSource"

@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.tasks import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowException
@@ -83,7 +83,7 @@ class InProcessHook(ChangefeedSparkSubmitHook):
         with open(given["--connection"], encoding="utf-8") as file:
             connection = JobConnection.from_json(file.read(), where="connection")
         try:
-            job.run_spec(LocalSpark, given["--spec"], connection, lambda line: None)
+            export_job.run_spec(LocalSpark, given["--spec"], connection, lambda line: None)
         except Exception as error:
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         return None

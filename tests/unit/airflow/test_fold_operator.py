@@ -20,9 +20,10 @@ from airflow_changefeed.exceptions import (
     error_text,
 )
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.folding.plan import find_fold
 from airflow_changefeed.folding.states import State
-from airflow_changefeed.folding.task import FoldResult, FoldTask
+from airflow_changefeed.folding.task import FoldTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
 from airflow_changefeed.spark.folds import fold_job
@@ -45,14 +46,14 @@ class SubmitHook(ChangefeedSparkSubmitHook):
     """Runs the job without Spark instead of spark-submit, and fails as that one does."""
 
     tasks: list[FoldTask] = []  # noqa: RUF012 - shared on purpose
-    says: FoldResult | None = None
+    says: TaskResult | None = None
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job as far as it goes without Spark."""
         command = self._build_spark_submit_command(application)
-        files = {
-            name: Path(command[command.index(f"--{name}") + 1]) for name in ("task", "connection", "result")
-        }
+        names = ("task", "connection")
+        files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
+        receipt = files["task"].with_name("result.json")
         assert files["connection"].stat().st_mode & 0o777 == 0o600
         task = FoldTask.from_json(files["task"].read_text(), where="task")
         self.tasks.append(task)
@@ -62,9 +63,9 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         except NoSparkError:
             if self.says is None:
                 raise AirflowException("Cannot execute: spark-submit. Error code is: 137.") from None
-            files["result"].write_text(self.says.to_json())
+            receipt.write_text(self.says.to_json())
         except Exception as error:
-            files["result"].write_text(FoldResult(error=error_text(error)).to_json())
+            receipt.write_text(TaskResult(error=error_text(error)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
         return None
 
@@ -104,7 +105,7 @@ def test_the_job_folds_at_the_end_of_the_runs_window(
     export: CapturedExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task says all that it must know, and the result is the state's."""
-    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    monkeypatch.setattr(SubmitHook, "says", TaskResult(encode(STATE)))
     result = operator(export, table=TABLE).execute(context(START, START + HOUR))
     assert result == {name: value for name, value in encode(STATE).items() if name != "base"}
     assert json.loads(json.dumps(result)) == result
@@ -121,7 +122,9 @@ def test_a_fold_reports_the_state_that_it_has_written(
     use_provider(monkeypatch)
     facts = find_fold(export.store, START + HOUR).base_facts()
     files = ("part-0.parquet", "part-1.parquet")
-    monkeypatch.setattr(SubmitHook, "says", FoldResult(replace(STATE, files=files, rows=7, base=facts)))
+    monkeypatch.setattr(
+        SubmitHook, "says", TaskResult(encode(replace(STATE, files=files, rows=7, base=facts)))
+    )
     task = operator(export)
     task.execute(context(START, START + HOUR))
     found = completed(task)
@@ -137,7 +140,7 @@ def test_a_fold_reports_the_state_that_it_has_written(
 @pytest.mark.parametrize("at", ["2013-01-01T00:40:00Z", START + HOUR * 2 / 3, "2013-01-01T01:40:00+01:00"])
 def test_a_given_time_counts(export: CapturedExport, monkeypatch: pytest.MonkeyPatch, at: Any) -> None:
     """Before that of the run, which needs none then."""
-    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    monkeypatch.setattr(SubmitHook, "says", TaskResult(encode(STATE)))
     operator(export, at=at).execute(context())
     assert SubmitHook.tasks[0].at == START + HOUR * 2 / 3
 
@@ -164,7 +167,7 @@ def test_the_windows_of_params_and_of_empty_templates_count(
     export: CapturedExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they do for the export."""
-    monkeypatch.setattr(SubmitHook, "says", FoldResult(STATE))
+    monkeypatch.setattr(SubmitHook, "says", TaskResult(encode(STATE)))
     params = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T00:30:00Z"}
     operator(export, at="None").execute(context(START, START + HOUR, params=params))
     assert SubmitHook.tasks[0].at == START + HOUR / 2
@@ -198,7 +201,7 @@ def test_a_transient_error_is_tried_again(export: CapturedExport, monkeypatch: p
     """As the class that it had; so is a window that another run still exports."""
     with pytest.raises(NotExportedError, match=r"nothing is complete in shard 0 \[2013"):
         operator(export).execute(context(START + HOUR, START + 2 * HOUR))
-    says = FoldResult(error=error_text(SourceUnavailableError("away")))
+    says = TaskResult(error=error_text(SourceUnavailableError("away")))
     monkeypatch.setattr(SubmitHook, "says", says)
     with pytest.raises(TransientError, match="away"):
         operator(export).execute(context(START, START + HOUR))

@@ -17,7 +17,7 @@ from airflow_changefeed.export.spec import read_spec, write_spec
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.job import FILE_VARIABLE, TEXT_VARIABLE, read_connection
 from airflow_changefeed.transfers.changefeed_group import (
     ChangefeedFinishOperator,
@@ -87,7 +87,7 @@ class Group:
     def submit(self) -> None:
         """Run the job, as a cluster does: with the spec, and its own secret."""
         connection = JobConnection(ChangefeedHook().source().describe())
-        job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lambda line: None)
+        export_job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lambda line: None)
 
     def finish(self, hours: int = 2) -> dict[str, Any]:
         """Run finish."""

@@ -13,7 +13,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError, MissingEventErro
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from airflow_changefeed.verify.verify import verify
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import FEED, START
@@ -89,7 +89,7 @@ def test_a_batch_is_written_here_as_well(database: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    [point for point in POINTS if point[1] not in (job, spec_module)],
+    [point for point in POINTS if point[1] not in (export_job, spec_module)],
     ids=lambda point: f"{point[0].__name__}-{point[2]}",
 )
 def test_a_retry_after_a_crash_anywhere_gives_the_same_result(

@@ -28,7 +28,7 @@ from airflow_changefeed.export.spec import read_job
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from airflow_changefeed.transfers.changefeed_group import (
     ChangefeedFinishOperator,
     changefeed_export_group,
@@ -50,7 +50,7 @@ FEEDS = ("shop.A", "shop.B", "shop.Idle", "shop.Test")
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADBC may not read a file that other threads of its process have open; Spark's tasks are processes."""
-    monkeypatch.setattr(job, "_FEEDS_AT_ONCE", 1)
+    monkeypatch.setattr(export_job, "_FEEDS_AT_ONCE", 1)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ class Feeds:
         """Run the job; return what it says."""
         lines: list[str] = []
         connection = JobConnection(ChangefeedHook().source().describe())
-        job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lines.append)
+        export_job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lines.append)
         return lines
 
     def finish(self, feed: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     NotExportedError,
@@ -20,6 +21,7 @@ from airflow_changefeed.exceptions import (
     error_text,
 )
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.folding.current import CurrentOutput
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
@@ -44,17 +46,17 @@ class SubmitHook(ChangefeedSparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Do what the job would."""
-        assert Path(application).name == "merge_job.py"
+        assert Path(application).name == "job.py"
         assert Path(application).exists()
         command = self._build_spark_submit_command(application)
-        files = {
-            name: Path(command[command.index(f"--{name}") + 1]) for name in ("task", "connection", "result")
-        }
+        names = ("task", "connection")
+        files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
+        receipt = files["task"].with_name("result.json")
         task = MergeTask.from_json(files["task"].read_text(), where="task")
         self.tasks.append(task)
         JobConnection.from_json(files["connection"].read_text(), where="connection")
         if isinstance(self.fails, Exception):
-            files["result"].write_text(MergedFiles(error=error_text(self.fails)).to_json())
+            receipt.write_text(TaskResult(error=error_text(self.fails)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.")
         if self.fails:
             raise AirflowException(self.fails)
@@ -69,7 +71,7 @@ class SubmitHook(ChangefeedSparkSubmitHook):
             for name in ("_valid_from", "_valid_to"):
                 schema = schema.append(pa.field(name, pa.timestamp("us", "UTC")))
         pq.write_table(pa.table(row, schema), folder / "part-0.parquet")
-        files["result"].write_text(MergedFiles(output.written(task.attempt)).to_json())
+        receipt.write_text(TaskResult(encode(MergedFiles(output.written(task.attempt)))).to_json())
         return None
 
 

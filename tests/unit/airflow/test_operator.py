@@ -19,8 +19,8 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.export import planner
-from airflow_changefeed.export import run as run_module
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
@@ -28,7 +28,7 @@ from airflow_changefeed.output import attempts
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
@@ -232,8 +232,8 @@ POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = 
     (crash_after, ExportStore, "write"),
     (crash_after, Commit, "add"),
     (crash_after, Commit, "finish"),
-    (crash_before, job, "write_receipt"),
-    (crash_after, job, "write_receipt"),
+    (crash_before, export_job, "write_receipt"),
+    (crash_after, export_job, "write_receipt"),
     (crash_before, spec_module, "read_receipt"),
     (crash_after, spec_module, "read_receipt"),
     (crash_after, spec_module, "remove_spec"),

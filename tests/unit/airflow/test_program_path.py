@@ -232,7 +232,7 @@ def test_the_groups_own_task_compares_before_each_submit(path: str, submitted: l
         with pytest.raises(AirflowException, match="lost"):
             submit.execute(made)
         job = Path(next(text for text in submitted[-1] if text.endswith("/job.py")))
-        assert b"The Spark job that runs a plan" in job.read_bytes()
+        assert b"The one file that ``spark-submit`` runs" in job.read_bytes()
         job.write_bytes(b"#" * len(job.read_bytes()))
     submit.program_path = f"{path}/below"
     with pytest.raises(AirflowFailException, match="lies in the output"):
@@ -252,5 +252,5 @@ def test_a_group_compares_each_time_it_plans(path: str, caplog: pytest.LogCaptur
     job = Path(group.pushed["job_uri"])
     job.write_bytes(b"#" * job.stat().st_size)
     group.plan()
-    assert b"The Spark job that runs a plan" in job.read_bytes()
+    assert b"The one file that ``spark-submit`` runs" in job.read_bytes()
     assert "was not what this version of the package has put there" in caplog.text

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import SupersededError
-from airflow_changefeed.export import run as run_module
+from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore

@@ -23,7 +23,7 @@ from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark import job
+from airflow_changefeed.spark import export_job
 from tests.minors import ICEBERG_CATALOG
 from tests.tools.released.place import Left, left_by, versions
 from tests.tools.released.scenario import (
@@ -138,7 +138,7 @@ def test_a_job_that_was_planned_is_run_and_finished(left: Left) -> None:
     """By its spec, with the XComs of the old task."""
     pushed = left.documents["xcoms"]["planned"]
     connection = JobConnection(open_source({"type": "sqlite", "path": str(left.database)}).describe())
-    job.run_spec(LocalSpark, pushed["spec_uri"], connection, lambda line: None)
+    export_job.run_spec(LocalSpark, pushed["spec_uri"], connection, lambda line: None)
     assert Group(left, "planned", pushed).run("finish")["rows"] == 2 * HOURS
     assert rows(left, "planned") == left.documents["rows"][FEED]
 

@@ -12,11 +12,12 @@ import pytest
 
 from airflow_changefeed.exceptions import InvalidArgumentError, TransientError, error_text
 from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.folding.snapshots import SnapshotFiles
 from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.spark.snapshot_job import RangesResult, run_ranges
+from airflow_changefeed.spark.snapshot_job import run_ranges
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.system.example_dags import copy_dags
@@ -33,8 +34,9 @@ class SubmitHook(ChangefeedSparkSubmitHook):
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run the job."""
         command = self._build_spark_submit_command(application)
-        names = ("task", "connection", "result")
+        names = ("task", "connection")
         files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
+        receipt = files["task"].with_name("result.json")
         assert files["connection"].stat().st_mode & 0o777 == 0o600
         wanted = RangesToRead.from_json(files["task"].read_text(), where="task")
         self.jobs.append(wanted)
@@ -44,9 +46,9 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         try:
             run_ranges(LocalSpark, wanted, connection, lambda line: None)  # type: ignore[arg-type]
         except Exception as error:
-            files["result"].write_text(RangesResult(error=error_text(error)).to_json())
+            receipt.write_text(TaskResult(error=error_text(error)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
-        files["result"].write_text(RangesResult().to_json())
+        receipt.write_text(TaskResult().to_json())
         return None
 
 

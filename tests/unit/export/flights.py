@@ -30,7 +30,7 @@ from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.spark.tasks import WriteParts, packed
+from airflow_changefeed.spark.export_job import WriteParts, packed
 from tests.identity import name_database
 
 FEED = "nyc.Flight"

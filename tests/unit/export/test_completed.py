@@ -15,8 +15,8 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.export.completed import CompletedExport, completed_export
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.flights import FEED, START, Flights, hours
 

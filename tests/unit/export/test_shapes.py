@@ -17,11 +17,10 @@ from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.export.batch import batch_leases
-from airflow_changefeed.export.parts import ROW_GROUP_BYTES
+from airflow_changefeed.export.parts import ROW_GROUP_BYTES, run_here
 from airflow_changefeed.export.planner import check_shape, make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files

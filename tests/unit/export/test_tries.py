@@ -18,8 +18,8 @@ from airflow_changefeed.exceptions import (
     SupersededError,
     TerminalError,
 )
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.result import ExportResult, attempts_of
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.export.spec import (
     read_job,
     read_receipt,

@@ -23,6 +23,7 @@ from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport, CompletedWindow
+from airflow_changefeed.folding.merge_task import MergeTask
 from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
 from tests.unit.core.strategies import frontiers, ranges, shards, texts, times, ulids, units, windows
 
@@ -53,6 +54,15 @@ for _kind, _drawn in {
         st.sampled_from(OnPoison),
         ddl=st.booleans(),
     ),
+    MergeTask: st.builds(
+        MergeTask,
+        table_format=st.just("delta"),
+        catalog_table=st.just(""),
+        base=st.sampled_from(["newest", "beginning"]),
+        deleted=st.sampled_from(["remove", "keep"]),
+        history=st.just(False),
+        keep_for=st.timedeltas(timedelta(hours=1), timedelta(days=30)),
+    ),
     CompletedExport: st.builds(
         lambda window, **given: CompletedExport(window_start=window.start, window_end=window.end, **given),
         window=windows,
@@ -73,7 +83,8 @@ for _kind, _drawn in {
 _OPEN: dict[str, st.SearchStrategy[Any]] = {
     "JobConnection": st.fixed_dictionaries(
         {"source": st.just({"type": "sqlite", "path": "x.db"}), "storage_options": st.just({"key": "s3cr3t"})}
-    )
+    ),
+    "TaskResult": st.fixed_dictionaries({"facts": st.just({"rows": 1}), "error": st.none() | texts}),
 }
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.run import run_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed.names import quote

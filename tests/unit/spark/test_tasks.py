@@ -11,6 +11,7 @@ import threading
 import zipfile
 from dataclasses import replace
 from datetime import datetime, timezone
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,15 @@ from airflow_changefeed.core.plan import Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.parts import cut_tasks
+from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.parts import cut_tasks, run_attempt
 from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
-from airflow_changefeed.export.run import run_attempt
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import main
+from airflow_changefeed.spark.job import TASKS, main
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
 from airflow_changefeed.storage.local import LocalFiles
@@ -92,7 +94,7 @@ from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.tasks import WriteParts, packed
+from airflow_changefeed.spark.export_job import WriteParts, packed
 
 database = {str(tmp_path / "feeds.db")!r}
 with sqlite3.connect(database) as connection:
@@ -164,6 +166,7 @@ def test_the_archive_is_made_once_and_holds_what_executors_need(tmp_path: Path) 
 import sys
 sys.path[:] = [{str(path)!r}, *(p for p in sys.path if "site-packages" not in p), {str(installed)!r}]
 import airflow_changefeed.sources.mssql.source, airflow_changefeed.spark.tasks as tasks
+import airflow_changefeed.spark.export_job, airflow_changefeed.spark.snapshot_job
 from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
 import ulid
 print(tasks.__file__, ulid.__file__, RetryPolicy().call(lambda: sys.modules["tenacity"].__file__))
@@ -236,3 +239,24 @@ def test_the_last_words_of_a_job_name_the_error(tmp_path: Path, capsys: pytest.C
     assert last.startswith("airflow_changefeed.exceptions.TerminalError: ")
     assert "is not a changefeed connection" in last
     assert not (tmp_path / "connection.json").exists(), "it holds secrets"
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_each_kind_of_task_has_its_module(kind: str) -> None:
+    """By the table of the launcher: the function, and the class whose documents have that kind."""
+    module, function, task = TASKS[kind]
+    found = import_module(f"airflow_changefeed.spark.{module}")
+    assert callable(getattr(found, function))
+    assert kind == getattr(found, task).KIND
+
+
+@pytest.mark.parametrize("kind", ["changefeed plan", "os", "airflow_changefeed.spark.snapshot_job"])
+def test_a_task_of_no_known_kind_is_refused(tmp_path: Path, kind: str) -> None:
+    """Nothing is imported that a document names; the receipt says why."""
+    task, connection = tmp_path / "task.json", tmp_path / "connection.json"
+    task.write_text(json.dumps({"kind": kind}))
+    JobConnection({}).save(str(connection))
+    assert main(["--task", str(task), "--connection", str(connection)]) == 1
+    receipt = TaskResult.from_json((tmp_path / "result.json").read_text(), where="receipt")
+    assert f"is a {kind}, which is no task of a Spark job" in (receipt.error or "")
+    assert not connection.exists()

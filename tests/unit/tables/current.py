@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.folding.current import DELETED_COLUMN, KEEP, CurrentOutput
 from airflow_changefeed.folding.merge import merge
 from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
@@ -59,7 +60,7 @@ class Current:
         """Run the job here, with its task as it is handed over."""
         handed = MergeTask.from_json(task.to_json(), where="task")
         self.tasks.append(handed)
-        return MergedFiles.from_json(self.job(handed).to_json(), where="result")
+        return decode(MergedFiles, encode(self.job(handed)), where="result")
 
     def job(self, task: MergeTask) -> MergedFiles:
         """Write all rows into one file, in place of all others; as the Spark job may."""
