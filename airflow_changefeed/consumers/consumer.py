@@ -171,7 +171,7 @@ class Consumer(Receiver):
         got = self._checked(what, events)[:events]
         self._work.mark(got, self._got_under)
         if got[0].dead_letter is None:
-            self._intake.reader(got[0].shard).take(len(got))
+            self._intake.readers[got[0].shard].take(len(got))
         else:
             self._dead_letters_taken.append(self._intake.dead_letters.popleft())
         self._got = self._got[len(got) :]
@@ -237,7 +237,7 @@ class Consumer(Receiver):
             self._put_back(shards, error)
             raise
         for shard in shards:
-            self._intake.reader(shard).resolve()
+            self._intake.readers[shard].resolve()
         self._dead_letters_taken = []
 
     def roll_back(self, error: BaseException | None = None) -> None:
@@ -258,7 +258,7 @@ class Consumer(Receiver):
         after all.
         """
         self._got = []
-        for reader in self._intake.readers:
+        for reader in self._intake.readers.values():
             reader.put_back()
         self._intake.put_back(self._dead_letters_taken)
         self._dead_letters_taken = []
@@ -326,8 +326,9 @@ class Consumer(Receiver):
             return
         self._work.begin()
         for event in got:
-            self._work.mark_parked(event.shard, Parked(event.id, attempts, reason), self._got_under)
-        self._intake.reader(got[0].shard).take(len(got))
+            parked = Parked(event.id, attempts, reason)
+            self._work.mark_place(event.shard, event.id, self._got_under, parked)
+        self._intake.readers[got[0].shard].take(len(got))
         self._got = []
         self.commit(attempt=attempt)
 

@@ -7,7 +7,7 @@ import os
 import socket
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.consumer import LONGEST_RUN
@@ -171,11 +171,10 @@ class Holding:
             return []
         return [shard for shard in reversed(list(self.rows)) if shard not in busy][:half]
 
-    def give_back(self, shards: Iterable[Shard]) -> None:
-        """Release shards to waiting consumers."""
-        given = list(shards)
-        self._leave(given)
-        self.forget(given)
+    def give_back(self, shards: Sequence[Shard]) -> None:
+        """Release shards to waiting consumers, and forget them."""
+        self._leave(shards)
+        self.forget(shards)
         self._gave_at = self._clock()
 
     def leave(self) -> None:
@@ -183,7 +182,7 @@ class Holding:
         self._leave(list(self.rows))
         self.rows.clear()
 
-    def _leave(self, shards: list[Shard]) -> None:
+    def _leave(self, shards: Sequence[Shard]) -> None:
         tokens = {shard: token for shard, token in self._tokens().items() if shard in shards}
         self._source.release_leases(self.wanted.consumer, self.wanted.feed, tokens, holder=self.holder)
 
@@ -196,10 +195,6 @@ class Holding:
 
     def _tokens(self) -> dict[Shard, int]:
         return {shard: row.fencing_token for shard, row in self.rows.items()}
-
-    def moved(self, row: CursorRow, token: int) -> None:
-        """Store a row as it is after a step."""
-        self.rows[row.shard] = row if row.fencing_token == token else replace(row, fencing_token=token)
 
     def held_elsewhere(self, seconds: float) -> LeaseHeldError:
         """Return the error after waiting without success."""

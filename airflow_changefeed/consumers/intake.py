@@ -42,6 +42,7 @@ class Intake:
     The events of all shards a consumer holds.
 
     :param dead_letters: parked events to retry, one dead letter each.
+    :param readers: of the held shards.
     :param below: exclusive upper bound; set before the first event is requested.
     """
 
@@ -53,7 +54,7 @@ class Intake:
         self.holding = Holding(source, wanted, pace.clock)
         self.dead_letters: deque[FeedEvent] = deque()
         self.below: Ulid | None = None
-        self._readers: dict[Shard, ShardReader] = {}
+        self.readers: dict[Shard, ShardReader] = {}
         self._known: tuple[Shard, ...] = ()
         self._turn: Shard | None = None
         self._was_waiting = False
@@ -102,11 +103,6 @@ class Intake:
         while (left := end - self._pace.clock()) > 0 and not should_stop():
             self._pace.wait(left)
 
-    @property
-    def wanted_shards(self) -> tuple[Shard, ...] | None:
-        """The shards it may hold; None for all."""
-        return self._wanted.shards
-
     def read_upto(self) -> dict[Shard, Ulid]:
         """Return each shard's read position; others', and those that rest, count as read; new ones do not."""
         own = {shard: reader.after for shard, reader in self._awake().items()}
@@ -133,7 +129,7 @@ class Intake:
 
     def _begin(self, shard: Shard) -> ShardReader:
         """Read a held shard from its cursor on."""
-        reader = self._readers[shard] = ShardReader(
+        reader = self.readers[shard] = ShardReader(
             self._source,
             self._wanted.consumer,
             self._wanted.feed,
@@ -141,8 +137,8 @@ class Intake:
             self._columns,
             self.holding.rows[shard].ulid,
             self._pace.page_size,
+            self.below,
         )
-        reader.below = self.below
         return reader
 
     def rest(self, shard: Shard, seconds: float, stopped_by: ChangefeedError | None = None) -> None:
@@ -156,7 +152,7 @@ class Intake:
 
     def check_stopped(self) -> None:
         """Raise why a shard was stopped; its next event is tried again afterwards."""
-        for reader in self._readers.values():
+        for reader in self.readers.values():
             error, reader.stopped_by = reader.stopped_by, None
             if error is not None:
                 reader.rests_until = -math.inf
@@ -166,13 +162,13 @@ class Intake:
     def rest_seconds(self) -> float:
         """Seconds until the first shard that rests is tried again; infinity if none rests."""
         now = self._pace.clock()
-        left = [reader.rests_until - now for reader in self._readers.values()]
+        left = [reader.rests_until - now for reader in self.readers.values()]
         return min((seconds for seconds in left if seconds > 0), default=math.inf)
 
     def _awake(self) -> dict[Shard, ShardReader]:
         """Return the readers of shards that do not rest."""
         now = self._pace.clock()
-        return {shard: reader for shard, reader in self._readers.items() if reader.rests_until <= now}
+        return {shard: reader for shard, reader in self.readers.items() if reader.rests_until <= now}
 
     def tend(self, busy: Collection[Shard]) -> None:
         """
@@ -189,33 +185,29 @@ class Intake:
         if renewal.has_retries:
             self._load_dead_letters()
         if share := self.holding.to_share(renewal, busy):
-            self.forget(share, is_given=True)
+            self.holding.give_back(share)
+            self.forget(share)
         elif self.holding.may_ask_again() and (not renewal.waiting or self._was_waiting):
             # Waiting consumers take free shards first; those still waiting want other shards.
             self.ask()
         self._was_waiting = bool(renewal.waiting)
 
-    def forget(self, shards: Iterable[Shard], *, is_given: bool = False) -> None:
+    def forget(self, shards: Iterable[Shard]) -> None:
         """Discard what was read of shards that are lost or being released."""
         gone = set(shards)
-        if is_given:
-            self.holding.give_back(gone)
         self.holding.forget(gone)
         for shard in gone:
-            self._readers.pop(shard, None)
-        self.dead_letters = deque(
-            dead_letter for dead_letter in self.dead_letters if dead_letter.shard not in gone
-        )
+            self.readers.pop(shard, None)
+        self.dead_letters = deque(letter for letter in self.dead_letters if letter.shard not in gone)
 
     def _check_purged(self) -> None:
         """Notice a purge that passed a reader: with no event left behind it, no poll would tell."""
         for status in self._source.shards(self._wanted.feed):
-            if status.shard in self._readers:
-                self._readers[status.shard].check(status.purged_upto)
+            if status.shard in self.readers:
+                self.readers[status.shard].check(status.purged_upto)
         self._may_be_lost, self._looked = False, self._pace.clock()
 
     def _load_dead_letters(self) -> None:
-        """Read the events of dead letters to retry."""
         wanted = self._wanted
         known = {dead_letter.dead_letter for dead_letter in self.dead_letters}
         for dead_letter in self._source.dead_letters(wanted.feed, wanted.consumer):
@@ -224,7 +216,6 @@ class Intake:
                 self.dead_letters.extend(self._events_of(dead_letter))
 
     def _events_of(self, letter: DeadLetter) -> list[FeedEvent]:
-        """Read the event of a dead letter."""
         range_, columns = UlidRange(letter.ulid.previous(), letter.ulid), self._columns
         try:
             found = pages(self._source, letter.feed, letter.shard, range_, columns, 1, letter.number)
@@ -243,22 +234,13 @@ class Intake:
         ]
         self.dead_letters.extendleft(reversed(held))
 
-    def reader(self, shard: Shard) -> ShardReader:
-        """Return the reader of a held shard."""
-        return self._readers[shard]
-
     def skipped(self) -> dict[Shard, Ulid]:
         """Return the shards whose last events are none that the consumer takes, and the last of these."""
         return {
             shard: reader.after
-            for shard, reader in self._readers.items()
+            for shard, reader in self.readers.items()
             if reader.is_done and reader.after > self.holding.rows[shard].ulid
         }
-
-    @property
-    def readers(self) -> Collection[ShardReader]:
-        """Return the readers of the held shards."""
-        return self._readers.values()
 
     def first(self, *, may_drain: bool = True, events: int = 1) -> FeedEvent | None:
         """
@@ -276,7 +258,7 @@ class Intake:
             return self.dead_letters[0]
         unreadable: FeedEvent | None = None
         for shard in self._in_turn():
-            event = self._readers[shard].first()
+            event = self.readers[shard].first()
             if isinstance(event, UnreadableEvent):
                 # Its turn comes after the events that were read of other shards.
                 unreadable = unreadable or event
@@ -311,7 +293,7 @@ class Intake:
                 reader.head = new_events.head
             if new_events.has_outbox or (new_events.head is not None and new_events.head > reader.after):
                 # Each page costs several queries, and a consumer that is behind needs many pages.
-                ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self._readers)
+                ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self.readers)
                 is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any
         return is_any
 
@@ -319,4 +301,4 @@ class Intake:
         """Release all shards; if the database is unreachable, the leases expire by themselves."""
         with suppress(ChangefeedError):
             self.holding.leave()
-        self.forget(list(self._readers))
+        self.forget(list(self.readers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,41 +25,32 @@ if TYPE_CHECKING:
 LARGEST_PAGE = 10_000
 
 
+@dataclass(eq=False)
 class ShardReader:
     """
     Reads a shard from a cursor on, page by page.
 
-    :param after: exclusive; the consumer's position.
+    :param after: exclusive; the consumer's position, then the last event read.
     :param page_size: events read at a time.
+    :param below: exclusive; where reading ends. None for no limit.
     """
 
-    def __init__(
-        self,
-        source: FeedSource,
-        consumer: str,
-        feed: str,
-        shard: Shard,
-        columns: EventColumns,
-        after: Ulid,
-        page_size: int,
-    ) -> None:
-        self._source = source
-        self._consumer = consumer
-        self._feed = feed
-        self.shard = shard
-        self._columns = columns
-        self._after = after
-        self._page_size = page_size
-        #: Last event known to exist, up to which reading is cheap.
-        self.head: Ulid | None = None
-        #: Exclusive; where reading ends. None for no limit.
-        self.below: Ulid | None = None
-        #: By the pace's clock; until then its events are left alone, as the first cannot be read.
-        self.rests_until = -math.inf
-        #: Why the consumer stops at the first event, once no other shard has events.
-        self.stopped_by: ChangefeedError | None = None
-        self._ahead: deque[FeedEvent] = deque()
-        self._taken: list[FeedEvent] = []
+    _source: FeedSource
+    _consumer: str
+    _feed: str
+    shard: Shard
+    _columns: EventColumns
+    after: Ulid
+    _page_size: int
+    _below: Ulid | None
+    #: Last event known to exist, up to which reading is cheap.
+    head: Ulid | None = None
+    #: By the pace's clock; until then its events are left alone, as the first cannot be read.
+    rests_until: float = -math.inf
+    #: Why the consumer stops at the first event, once no other shard has events.
+    stopped_by: ChangefeedError | None = None
+    _ahead: deque[FeedEvent] = field(default_factory=deque)
+    _taken: list[FeedEvent] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._ahead)
@@ -67,11 +59,6 @@ class ShardReader:
     def is_done(self) -> bool:
         """Whether no event that was read is still to be consumed."""
         return not self._ahead and not self._taken
-
-    @property
-    def after(self) -> Ulid:
-        """The last event read, or the consumer's position."""
-        return self._after
 
     def fill(self, *, may_drain: bool = True, events: int = 0) -> bool:
         """
@@ -83,12 +70,12 @@ class ShardReader:
         :raises PurgedError: events after the consumer's cursor were purged.
         :raises CursorBeyondFeedError: it is beyond the shard's high-water time.
         """
-        after, known = self._after, len(self._ahead)
+        after, known = self.after, len(self._ahead)
         try:
             return self._fill(may_drain, events)
         except PurgedError as error:
             # The purge may have left rows out of what was read meanwhile.
-            self._after, self._ahead = after, deque(islice(self._ahead, known))
+            self.after, self._ahead = after, deque(islice(self._ahead, known))
             purged = {status.shard: status.purged_upto for status in self._source.shards(self._feed)}
             self.check(purged.get(self.shard, Ulid.MIN))
             raise error from None
@@ -99,70 +86,61 @@ class ShardReader:
 
         :raises PurgedError: names the consumer and the remedy.
         """
-        if self._after < purged_upto:
-            raise lost_error(self._consumer, self._feed, self.shard, self._after, purged_upto)
+        if self.after < purged_upto:
+            raise lost_error(self._consumer, self._feed, self.shard, self.after, purged_upto)
 
     def _fill(self, may_drain: bool, events: int) -> bool:
         size = max(self._page_size, min(events, LARGEST_PAGE))
         upto = self.head
-        if upto is None or upto <= self._after:
-            upto = self._drain(size) if may_drain else self._head()
-        if upto is not None and self.below is not None:
-            upto = min(upto, self.below.previous())
-        if upto is None or upto <= self._after:
+        if upto is None or upto <= self.after:
+            if may_drain:
+                # There may be new events not ordered yet.
+                upto = self._source.read_feed(self._feed, self.shard, self.after, size).last
+            else:
+                heads = {status.shard: status.head for status in self._source.shards(self._feed)}
+                upto = heads.get(self.shard)
+        if upto is not None and self._below is not None:
+            upto = min(upto, self._below.previous())
+        if upto is None or upto <= self.after:
             return False
-        before = self._after
-        if self._read(UlidRange(before, upto), size):
-            return True
-        # All of them were events that the consumer does not take.
-        return self._after > before and self._fill(may_drain, events)
-
-    def _drain(self, size: int) -> Ulid | None:
-        """Return the last event of a page; there may be new events not ordered yet."""
-        return self._source.read_feed(self._feed, self.shard, self._after, size).last
-
-    def _head(self) -> Ulid | None:
-        """Return the last ordered event."""
-        heads = {status.shard: status.head for status in self._source.shards(self._feed)}
-        return heads.get(self.shard)
-
-    def _read(self, range_: UlidRange, size: int) -> bool:
-        """Read at most one page of a range."""
-        before, limit = len(self._ahead), len(self._ahead) + size
+        before, known = self.after, len(self._ahead)
         try:
-            self._read_pages(range_, size, limit)
+            self._read_pages(UlidRange(before, upto), size)
         except UNREADABLE:
-            self._read_to_unreadable(range_.upto, size)
-        return len(self._ahead) > before
+            self._read_to_unreadable(upto, size)
+        # Events that the consumer does not take may have been all there were.
+        return len(self._ahead) > known or (self.after > before and self._fill(may_drain, events))
 
-    def _read_pages(self, range_: UlidRange, size: int, limit: int) -> None:
+    def _read_pages(self, range_: UlidRange, size: int) -> None:
+        """Read at least one page of a range."""
+        limit = len(self._ahead) + size
         for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
             self._ahead.extend(events_of(page))
-            self._after = page.last
+            self.after = page.last
             # A stream read to its end returns its connection for reuse.
-            if len(self._ahead) >= limit and self._after < range_.upto:
+            if len(self._ahead) >= limit and self.after < range_.upto:
                 break
 
     def _read_to_unreadable(self, upto: Ulid, size: int) -> None:
         """Read on by halves up to the event that cannot be read, and put it in its place."""
-        page = self._source.read_feed(self._feed, self.shard, self._after, size)
+        page = self._source.read_feed(self._feed, self.shard, self.after, size)
         ulids = [event.ulid for event in page if event.ulid <= upto]
         while ulids:
             half = ulids[: max(1, len(ulids) // 2)]
             try:
-                self._read_pages(UlidRange(self._after, half[-1]), size, len(self._ahead) + size)
+                self._read_pages(UlidRange(self.after, half[-1]), size)
             except UNREADABLE as error:
                 if len(half) == 1:
                     self._ahead.append(
                         unreadable_event(self._source, self._feed, self.shard, self._columns, half[0], error)
                     )
-                    self._after = half[0]
+                    self.after = half[0]
                     return
                 ulids = half
             else:
-                if self._after < half[0]:
+                if self.after < half[0]:
                     return
-            ulids = [ulid for ulid in ulids if ulid > self._after]
+            ulids = [ulid for ulid in ulids if ulid > self.after]
 
     def first(self) -> FeedEvent | None:
         """Return the next event without taking it."""

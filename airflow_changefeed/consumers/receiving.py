@@ -125,7 +125,7 @@ class Receiver:
         if not self._has_own_pace and self._watch is None:
             spec = self.info.spec
             poller = Poller.for_source(self._source, self._poll_interval)
-            self._watch = poller.watch(spec.feed, spec.consumer, self._intake.wanted_shards)
+            self._watch = poller.watch(spec.feed, spec.consumer, self._intake.holding.wanted.shards)
 
     def leave(self) -> None:
         """Roll back an open transaction and release all shards."""
@@ -206,7 +206,6 @@ class Receiver:
         return self._intake.rest_seconds
 
     def _wait_for(self, poll: Callable[[], Answer | None], timeout: float | None) -> Answer | None:
-        """Check until there are events or the timeout passes."""
         begun = self.pace.clock()
         while True:
             self._tend()
@@ -225,7 +224,7 @@ class Receiver:
             return
         for shard, upto in self._intake.skipped().items():
             self._work.begin()
-            self._work.mark_skipped(shard, upto, self._intake.holding.rows[shard].fencing_token)
+            self._work.mark_place(shard, upto, self._intake.holding.rows[shard].fencing_token)
             try:
                 self._work.commit()
             except (LeaseLostError, StaleVersionError):
@@ -240,7 +239,7 @@ class Receiver:
             self._watch.wait(self._intake.read_upto(), seconds)
 
     def _collect(self, shard: Shard, batch: Batch) -> list[FeedEvent]:
-        reader = self._intake.reader(shard)
+        reader = self._intake.readers[shard]
         if batch.transaction:
             return reader.transaction(may_drain=self._may_drain())
 

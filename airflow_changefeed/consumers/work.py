@@ -116,15 +116,11 @@ class Work:
         elif before and (before.shard, before.token) == (last.shard, token) and before.dead_letter is None:
             before.upto = last.id
         else:
-            self._marks.append(_Mark(last.shard, last.id, token))
+            self.mark_place(last.shard, last.id, token)
 
-    def mark_skipped(self, shard: Shard, upto: Ulid, token: int) -> None:
-        """Move the cursor over events that are not delivered, with the transaction."""
-        self._marks.append(_Mark(shard, upto, token))
-
-    def mark_parked(self, shard: Shard, parked: Parked, token: int) -> None:
-        """Park an event as a dead letter with the transaction."""
-        self._marks.append(_Mark(shard, parked.ulid, token, parked=parked))
+    def mark_place(self, shard: Shard, upto: Ulid, token: int, parked: Parked | None = None) -> None:
+        """Move the cursor with the transaction, over events that are not delivered or one that is parked."""
+        self._marks.append(_Mark(shard, upto, token, parked=parked))
 
     @property
     def is_held(self) -> bool:

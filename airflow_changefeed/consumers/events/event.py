@@ -232,4 +232,4 @@ def pages(
         feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only
     ):
         if batch.num_rows:
-            yield EventPage(feed, shard, columns, batch, dead_letter=dead_letter)
+            yield EventPage(feed, shard, columns, batch, dead_letter)

@@ -99,29 +99,23 @@ class EventColumns:
         return cls(shape is not None, tables, fields, with_sequence, with_epoch, with_tid, with_ddl)
 
 
+@dataclass(eq=False)
 class EventPage:
     """
     Some events of a shard, in order, as one Arrow batch.
 
-    :param ids: their ULIDs, 16 bytes each.
     :param dead_letter: number of the dead letter that its one event is; None for events on their way.
+    :ivar ids: their ULIDs, 16 bytes each.
     """
 
-    def __init__(
-        self,
-        feed: str,
-        shard: Shard,
-        columns: EventColumns,
-        batch: pa.RecordBatch,
-        *,
-        dead_letter: int | None = None,
-    ) -> None:
-        self.feed = feed
-        self.shard = shard
-        self.columns = columns
-        self.batch = batch
-        self.dead_letter = dead_letter
-        self.ids: bytes = ulid_values(batch.column(ULID_COLUMN))
+    feed: str
+    shard: Shard
+    columns: EventColumns
+    batch: pa.RecordBatch
+    dead_letter: int | None = None
+
+    def __post_init__(self) -> None:
+        self.ids: bytes = ulid_values(self.batch.column(ULID_COLUMN))
         self._values: dict[str, list[Any]] = {}
         self._rows: list[dict[str, Any]] | None = None
 
@@ -168,7 +162,7 @@ def unknown_page(
     known = {ULID_COLUMN: ulid_texts(raw), TIME_COLUMN: ulid_times(raw)}
     arrays = [known.get(field.name, pa.nulls(1, field.type)) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return EventPage(feed, shard, columns, batch, dead_letter=dead_letter)
+    return EventPage(feed, shard, columns, batch, dead_letter)
 
 
 def python_values(column: pa.Array) -> list[Any]:

@@ -101,36 +101,28 @@ def _is_failure(error: BaseException) -> bool:
     return is_panic or isinstance(error, (Exception, asyncio.CancelledError))
 
 
+@dataclass
 class HandlerAttempt:
     """
     Attempts at events, one after another.
 
-    :param timeout: seconds the handler may take; None for no limit.
     :param on_poison: what to do with events that failed too often.
+    :param timeout: seconds the handler may take; None for no limit.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        function: Handler,
-        attempts: Attempts,
-        batch: Batch,
-        done: Run,
-        backoff: Backoff,
-    ) -> None:
-        self._consumer = consumer
-        self._function = function
-        self._attempts = attempts
-        self._batch = batch
-        self._done = done
-        self._backoff = backoff
-        self._singles = 0
-        #: The handler's exception, unwrapped.
-        self._raised: BaseException | None = None
-        #: The last error whose traceback was logged.
-        self._traced: str | None = None
-        self.timeout: float | None = None
-        self.on_poison = OnPoison.STOP
+    _consumer: Consumer
+    _function: Handler
+    _attempts: Attempts
+    _batch: Batch
+    _done: Run
+    _backoff: Backoff
+    _on_poison: OnPoison
+    _timeout: float | None
+    _singles: int = 0
+    #: The handler's exception, unwrapped.
+    _raised: BaseException | None = None
+    #: The last error whose traceback was logged.
+    _traced: str | None = None
 
     def next_batch(self) -> Batch:
         """Return what to handle next; the events of a failed batch are retried one by one."""
@@ -164,7 +156,11 @@ class HandlerAttempt:
                 log.warning("%s: the run ends at event %s: %s", self._who(events), events[0].id, text)
                 raise
             if not self._is_to_blame(error):
-                return self._pass_over(events, error)
+                if not isinstance(error, DeadLetterError) or events[0].dead_letter is None:
+                    raise
+                # It may be resolved while it waits its turn.
+                log.warning("%s; continuing with the next event", error)
+                return 0.0
             if first_unreadable(events) is None:
                 return self._failed(events, attempt, token, error)
             # Other shards go on meanwhile, and before the run stops.
@@ -187,7 +183,7 @@ class HandlerAttempt:
         self._raised = None
         with self._consumer.transaction(attempt=attempt) as connection:
             try:
-                with limited(self.timeout):
+                with limited(self._timeout):
                     self._function(given, connection)
             except BaseException as error:
                 self._raised = error
@@ -208,13 +204,6 @@ class HandlerAttempt:
         if self._raised is None:
             return not isinstance(error, ChangefeedError)
         return error is self._raised or not isinstance(error, SourceUnavailableError)
-
-    def _pass_over(self, events: list[FeedEvent], error: BaseException) -> float:
-        """Raise errors that cannot be handled here; a dead letter may be resolved while it waits its turn."""
-        if isinstance(error, DeadLetterError) and events[0].dead_letter is not None:
-            log.warning("%s; continuing with the next event", error)
-            return 0.0
-        raise error
 
     def _failed(self, events: list[FeedEvent], attempt: Attempt, token: int, error: BaseException) -> float:
         attempt = ended(attempt, Outcome.FAILED, error)
@@ -244,7 +233,7 @@ class HandlerAttempt:
 
     def _poisoned(self, events: list[FeedEvent], attempt: Attempt, token: int, error: BaseException) -> float:
         dead_letter, spec = events[0].dead_letter, self._consumer.info.spec
-        if dead_letter is None and self.on_poison is OnPoison.STOP:
+        if dead_letter is None and self._on_poison is OnPoison.STOP:
             listed = shell("dead-letters list", "--consumer", spec.consumer, "--feed", spec.feed)
             raise PoisonError(
                 f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "

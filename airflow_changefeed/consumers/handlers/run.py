@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -97,52 +98,48 @@ def run_consumer(
     consumer.check_batch(batch)
     if below is not None:
         consumer.end_below(below)
+    backoff, done, spec = backoff or Backoff(), Run(), consumer.info.spec
     try:
-        loop = _Loop(source, consumer, function, batch, backoff or Backoff(), should_stop)
-        loop.handler_attempt.timeout = handler_timeout
-        loop.handler_attempt.on_poison = on_poison or consumer.info.spec.on_poison
+        attempts = Attempts(source, spec.feed, spec.consumer, consumer.pace.clock)
+        on_poison = on_poison or spec.on_poison
+        attempt = HandlerAttempt(
+            consumer, function, attempts, batch, done, backoff, on_poison, handler_timeout
+        )
+        loop = _Loop(source, consumer, attempts, attempt, done, backoff, should_stop, at_head)
         loop.end_at(until)
-        loop.register(at_head)
-        return loop.run(at_head, max_events)
+        loop.register()
+        return loop.run(max_events)
     finally:
         consumer.leave()
 
 
+@dataclass
 class _Loop:
     """The loop of a run."""
 
-    def __init__(
-        self,
-        source: FeedSource,
-        consumer: Consumer,
-        function: Handler,
-        batch: Batch,
-        backoff: Backoff,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._source = source
-        self._consumer = consumer
-        self._batch = batch
-        self._backoff = backoff
-        self._should_stop = should_stop
-        self._clock = consumer.pace.clock
-        self._deadline: float | None = None
+    _source: FeedSource
+    _consumer: Consumer
+    _attempts: Attempts
+    _attempt: HandlerAttempt
+    _done: Run
+    _backoff: Backoff
+    _should_stop: Callable[[], bool]
+    _at_head: bool
+    _deadline: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._clock = self._consumer.pace.clock
         self._purge_at = self._clock()
-        spec = consumer.info.spec
-        self._attempts = Attempts(source, spec.feed, spec.consumer, self._clock)
-        self.done = Run()
-        self.handler_attempt = HandlerAttempt(consumer, function, self._attempts, batch, self.done, backoff)
 
     def end_at(self, until: datetime | None) -> None:
         """Stop at a time by the database's clock."""
         if until is not None:
-            left = (until - self._source.now()).total_seconds()
-            self._deadline = self._clock() + left
+            self._deadline = self._clock() + (until - self._source.now()).total_seconds()
 
     def _is_over(self) -> bool:
-        return self._should_stop() or (self._deadline is not None and self._clock() >= self._deadline)
+        return self._should_stop() or self._clock() >= self._deadline
 
-    def register(self, at_head: bool) -> None:
+    def register(self) -> None:
         """Wait until a shard is held, even while the database is unreachable: standbys wait for hours."""
         outages = 0
         while not self._is_over():
@@ -152,49 +149,47 @@ class _Loop:
             except LeaseHeldError:
                 raise
             except TransientError as error:
-                wait = self._wait_after(error, outages := outages + 1, at_head)
+                wait = self._wait_after(error, outages := outages + 1)
             self._pause(wait)
 
-    def run(self, at_head: bool, max_events: int | None) -> Run:
+    def run(self, max_events: int | None) -> Run:
         """Run until asked to stop."""
         outages = 0
         while not self._is_over():
-            left = None if max_events is None else max_events - self.done.events - self.done.parked
+            left = None if max_events is None else max_events - self._done.events - self._done.parked
             if left is not None and left <= 0:
                 break
             try:
                 rests = self._consumer.rest_seconds
                 # What rests is still to come.
-                may_end = at_head and rests == math.inf
+                may_end = self._at_head and rests == math.inf
                 events = self._next(0.0 if may_end else min(rests, _SLICE), left)
                 if not events:
                     if may_end:
                         break
                     outages = 0
                     continue
-                wait = self.handler_attempt.attempt(events)
+                wait = self._attempt.attempt(events)
                 outages = 0
             except TransientError as error:
                 # A database or lease error, not the event's fault.
-                wait = self._wait_after(error, outages := outages + 1, at_head)
+                wait = self._wait_after(error, outages := outages + 1)
             self._pause(wait)
-        return self.done
+        return self._done
 
-    def _wait_after(self, error: TransientError, outages: int, at_head: bool) -> float:
+    def _wait_after(self, error: TransientError, outages: int) -> float:
         """Return how long to wait after an error; raise it if a run with an end has retried often enough."""
         wait = self._backoff.seconds(outages)
         log.warning("%s; retrying in %.1f s", error, wait)
-        if at_head and outages > self._backoff.outages:
+        if self._at_head and outages > self._backoff.outages:
             raise error
         return wait
 
     def _next(self, timeout: float, left: int | None) -> list[FeedEvent]:
         self._purge_log()
-        batch = self.handler_attempt.next_batch()
+        batch = self._attempt.next_batch()
         events = self._consumer.receive(batch, timeout)
-        if left is not None and not batch.transaction:
-            return events[:left]
-        return events
+        return events if batch.transaction else events[:left]
 
     def _purge_log(self) -> None:
         if self._clock() < self._purge_at:
