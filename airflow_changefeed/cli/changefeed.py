@@ -38,7 +38,6 @@ from airflow_changefeed.cli.options.shared import (
 from airflow_changefeed.cli.options.snapshots import RECONCILE, SNAPSHOT
 from airflow_changefeed.cli.options.values import (
     after,
-    clock,
     count,
     duration,
     duration_or_none,
@@ -68,28 +67,6 @@ _SQL = action(
     "Airflow metadata database.",
     option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
     option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
-    option("--output-file", help="Write to this file instead of standard output"),
-    VERBOSE,
-)
-
-_AGENT_JOBS = action(
-    "agent-jobs",
-    "install.agent_jobs",
-    "Print the script that lets SQL Server Agent drain and purge the feeds of a database",
-    "For databases whose feeds Airflow does not maintain. Run it with sqlcmd or SSMS as sysadmin, and "
-    "again after feeds were set up; it is safe to run again. Needs no connection and no metadata "
-    "database.",
-    option("--database", help="Name of the database", required=True),
-    option("--owner", help="Login that owns the jobs, and as which they run", required=True),
-    option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
-    option("--drain-every", help="How often to drain: 10s to 12h (default: 1m)", type=duration, default="1m"),
-    option("--keep", help="How long events stay in the feeds (default: 30d)", type=duration, default="30d"),
-    option(
-        "--purge-at",
-        help="When to purge each day, HH:MM by the server's clock (default: 02:00)",
-        type=clock,
-        default="02:00",
-    ),
     option("--output-file", help="Write to this file instead of standard output"),
     VERBOSE,
 )
@@ -241,7 +218,6 @@ CHANGEFEED = Group(
     help="Work with change feeds and their exports",
     commands=(
         _SQL,
-        _AGENT_JOBS,
         _INSTALL,
         _RENEW_IDENTITY,
         _SETUP_FEED,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.examples import examples
@@ -32,7 +34,7 @@ def test_the_statements_that_store_a_feed_in_another_way_compile(check: Check) -
         ("tutorial/first-export.md", -1),
         ("how-to/capture-changes.md", 1),
         *(("how-to/limit-what-is-kept.md", number) for number in range(2)),
-        *(("how-to/maintain-by-sql-server-agent.md", number) for number in range(4)),
+        *(("how-to/maintain-by-sql-server-agent.md", number) for number in range(1, 6)),
     ],
 )
 def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, number: int) -> None:
@@ -42,9 +44,20 @@ def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, numbe
     assert [one for one in found if one.rule != "reference"] == [], sql
 
 
+def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
+    """Its procedures use raiserror, which ends neither batch nor transaction outside of a try block."""
+    script = examples("how-to/maintain-by-sql-server-agent.md", {}, "sql")[0]
+    (tried,) = re.findall(
+        r"begin try\s+begin transaction;(.*?)commit;\s+end try\s+begin catch", script, re.DOTALL
+    )
+    calls = re.findall(r"exec msdb\.dbo\.\w+", script)
+    assert re.findall(r"exec msdb\.dbo\.\w+", tried) == calls != []
+    assert re.search(r"begin catch\s+if @@trancount > 0 rollback;\s+throw;", script)
+
+
 @pytest.mark.parametrize(
-    ("page", "count"), [("how-to/limit-what-is-kept.md", 2), ("how-to/maintain-by-sql-server-agent.md", 4)]
+    ("page", "count"), [("how-to/limit-what-is-kept.md", 2), ("how-to/maintain-by-sql-server-agent.md", 6)]
 )
 def test_all_statements_of_a_page_are_compiled(page: str, count: int) -> None:
-    """Above, by their number."""
+    """Above by their number, and the jobs of SQL Server Agent with the installation."""
     assert len(examples(page, {}, "sql")) == count

@@ -108,7 +108,7 @@ def _is_lock(step: str) -> bool:
 def test_no_lock_is_without_a_table(steps: Steps) -> None:
     """All files are read; one that says how it locks is in a table."""
     files = {str(path.relative_to(FOLDER))[: -len(".sql")] for path in FOLDER.rglob("*.sql")}
-    others = {name for name in files if name.endswith(".fragment") or name.startswith("agent/")}
+    others = {name for name in files if name.endswith(".fragment")}
     assert steps.keys() == files - others
     locking = {name for name, found in steps.items() if any(map(_is_lock, found))}
     assert locking - {*MODELLED, *CONSUMERS, *HINTS} == set()

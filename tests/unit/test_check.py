@@ -42,7 +42,7 @@ def graph() -> check.Graph:
         ("airflow_changefeed/tables/open.py", FORMATS),
         ("tests/unit/tables/formats.py", FORMATS),
         ("tests/unit/export/flights.py", {"tests/unit/export/test_commit.py"}),
-        ("airflow_changefeed/sql/mssql/agent/jobs.sql", set()),
+        ("airflow_changefeed/sql/mssql/none/jobs.sql", set()),
     ],
 )
 def test_a_file_is_tested_by_what_is_nearest(file: str, tests: set[str], graph: check.Graph) -> None:

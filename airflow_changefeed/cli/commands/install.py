@@ -29,22 +29,6 @@ def sql(args: Namespace) -> None:
     _write(install_text(args.schema, sequence_cache=args.sequence_cache), args.output_file)
 
 
-@command
-def agent_jobs(args: Namespace) -> None:
-    """Write the script of the jobs; opens no connection and does not use Airflow's metadata database."""
-    from airflow_changefeed.sources.mssql.install.agent import agent_script
-
-    text = agent_script(
-        args.database,
-        args.owner,
-        schema=args.schema,
-        drain_every=args.drain_every,
-        keep=args.keep,
-        purge_at=args.purge_at,
-    )
-    _write(text, args.output_file)
-
-
 def _write(text: str, output_file: str | None) -> None:
     """Write a script to a file, or to standard output."""
     if output_file is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from datetime import time as time_of_day
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_changefeed.core import values
@@ -93,16 +92,6 @@ duration = typed(_duration)
 duration_or_none = typed(values.duration(shortest=timedelta(0), needs_unit=True, longest=_CENTURY))
 
 
-def clock(text: str) -> time_of_day:
-    """Parse a time of day: ``HH:MM``."""
-    try:
-        # It would read the digits of all scripts.
-        return datetime.strptime(text.encode("ascii").decode(), "%H:%M").time()
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a time of day; expected HH:MM, such as 02:00") from None
-
-
-@typed
 def max_hold(text: str) -> timedelta:
     """Parse a feed's ``max_hold``: a duration, or ``forever``."""
     try:

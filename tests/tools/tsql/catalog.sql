@@ -200,7 +200,7 @@ create table [sys].[crypt_properties] (
 );
 go
 create table [sys].[databases] (
-    name sysname, database_id int, create_date datetime, compatibility_level tinyint, collation_name
+    name sysname, database_id int, replica_id uniqueidentifier, create_date datetime, compatibility_level tinyint, collation_name
     sysname, snapshot_isolation_state tinyint, snapshot_isolation_state_desc nvarchar(60),
     is_read_committed_snapshot_on bit, recovery_model tinyint, delayed_durability int,
     delayed_durability_desc nvarchar(60), is_nested_triggers_on bit
@@ -311,15 +311,6 @@ create table [dbo].[sysjobs] (
     job_id uniqueidentifier, name sysname, enabled tinyint, description nvarchar(512), owner_sid varbinary(85)
 );
 go
-create table [dbo].[sysjobschedules] (
-    schedule_id int, job_id uniqueidentifier, next_run_date int, next_run_time int
-);
-go
-create table [dbo].[sysschedules] (
-    schedule_id int, schedule_uid uniqueidentifier, name sysname, owner_sid varbinary(85), enabled int, freq_type int,
-    freq_interval int, freq_subday_type int, freq_subday_interval int, active_start_time int
-);
-go
 create procedure [dbo].[sp_add_job] (
     @job_name sysname, @enabled tinyint = 1, @description nvarchar(512) = null, @start_step_id int = 1,
     @category_name sysname = null, @category_id int = null, @owner_login_name sysname = null,
@@ -340,13 +331,6 @@ create procedure [dbo].[sp_add_jobstep] (
     @database_user_name sysname = null, @retry_attempts int = 0, @retry_interval int = 0
 ) as return;
 go
-create procedure [dbo].[sp_update_jobstep] (
-    @job_id uniqueidentifier = null, @job_name sysname = null, @step_id int, @step_name sysname = null,
-    @subsystem nvarchar(40) = null, @command nvarchar(max) = null, @on_success_action tinyint = null,
-    @on_fail_action tinyint = null, @server sysname = null, @database_name sysname = null,
-    @database_user_name sysname = null, @retry_attempts int = null, @retry_interval int = null
-) as return;
-go
 create procedure [dbo].[sp_add_jobserver] (
     @job_id uniqueidentifier = null, @job_name sysname = null, @server_name sysname = null
 ) as return;
@@ -356,11 +340,4 @@ create procedure [dbo].[sp_add_jobschedule] (
     @freq_interval int = 0, @freq_subday_type int = 0, @freq_subday_interval int = 0, @freq_relative_interval int = 0,
     @freq_recurrence_factor int = 0, @active_start_date int = null, @active_end_date int = 99991231,
     @active_start_time int = 0, @active_end_time int = 235959, @schedule_id int = null output
-) as return;
-go
-create procedure [dbo].[sp_update_schedule] (
-    @schedule_id int = null, @name sysname = null, @new_name sysname = null, @enabled tinyint = null,
-    @freq_type int = null, @freq_interval int = null, @freq_subday_type int = null, @freq_subday_interval int = null,
-    @freq_relative_interval int = null, @freq_recurrence_factor int = null, @active_start_date int = null,
-    @active_end_date int = null, @active_start_time int = null, @active_end_time int = null
 ) as return;

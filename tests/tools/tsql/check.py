@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 
+from tests.examples import examples
 from tests.tools.tsql.assemblies import AssembliesMissingError, fetch
 from tests.tools.tsql.captures import CaptureCase, captures
 from tests.tools.tsql.checker import Checker, CompilerError
@@ -28,15 +29,11 @@ def install_texts(schema: str) -> Iterator[Text]:
         yield Text(f"install batch {number} ({_title(sql)})", sql, holds_templates=True)
 
 
-def agent_texts(schema: str) -> Iterator[Text]:
-    """Go over the batches of the script for SQL Server Agent; the catalog has what it calls in msdb."""
-    from airflow_changefeed.sources.mssql.install.agent import agent_script
-
-    script = agent_script("it's [a] database", "it's [an] owner", schema=schema).replace("msdb.dbo.", "dbo.")
-    # The first batch chooses the database.
-    for number, sql in enumerate(script.split("\ngo\n")[1:], start=1):
-        if sql.strip():
-            yield Text(f"agent jobs, batch {number}", sql)
+def agent_texts() -> Iterator[Text]:
+    """Go over the script that the page for DBAs gives; the catalog has what it calls in msdb."""
+    script = examples("how-to/maintain-by-sql-server-agent.md", {}, "sql")[0]
+    for number, sql in enumerate(script.replace("msdb.dbo.", "dbo.").split("\ngo\n")[1:], start=1):
+        yield Text(f"agent jobs, batch {number}", sql)
 
 
 def feed_texts(case: Case) -> Iterator[Text]:
@@ -78,7 +75,10 @@ def jobs(chosen: list[Case], captured: list[CaptureCase]) -> Iterator[Job]:
         yield Job((*installed, *capture_texts(capture)), capture.feed.temporary(), server=capture.server)
     kinds = set()
     for case in chosen:
-        installed = (*install_texts(case.installed_in), *agent_texts(case.installed_in))
+        installed = (
+            *install_texts(case.installed_in),
+            *(agent_texts() if case.installed_in == "changefeed" else ()),
+        )
         texts = (*installed, *feed_texts(case))
         yield Job(texts, case.temporary())
         if case.serialized not in kinds:

@@ -33,11 +33,7 @@ def test_every_file_is_installed() -> None:
     """A file that nobody lists would be an object that nobody has."""
     made = ("templates", "capture_templates")
     listed = {f"install/{name}.sql" for name in INSTALL if name not in made}
-    listed |= (
-        {"agent/jobs.batch.sql"}
-        | {f"feed/{name}.sql" for name in FEED}
-        | {f"capture/{name}.sql" for name in CAPTURE}
-    )
+    listed |= {f"feed/{name}.sql" for name in FEED} | {f"capture/{name}.sql" for name in CAPTURE}
     assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.sql")} == listed
     assert len(set(INSTALL)) == len(INSTALL)
     assert len(set(FEED)) == len(FEED)

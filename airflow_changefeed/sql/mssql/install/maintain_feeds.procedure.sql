@@ -1,7 +1,7 @@
 -- Drains every feed that the caller operates, one after the other; or seals and purges them. For SQL Server Agent and other schedulers. A
 -- failure does not stop the other feeds. A feed that is being set up is skipped.
 -- @purge_before: UTC, exclusive; each feed is sealed until then, unless it is further, and purged up to then. Null drains.
--- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock.
+-- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock of a drain or seal; other locks wait a minute.
 -- message: for each feed "feed" and its name; and what a purge keeps because it lies before the beginning of an export, with the remedy
 -- result: for each feed that of drain_feed:T; or of seal_feed:T, where it was to be sealed, and purge_feed:T.
 -- errors: 77100 in a transaction. 77159 the feeds that failed, with reasons; the others are done
@@ -17,6 +17,8 @@ begin
     set implicit_transactions off;
     set transaction isolation level read committed;
     set rowcount 0;
+    -- SQL Server Agent waits without end, and a purge takes no time-out of its own: an open writer would hold up all later feeds.
+    set lock_timeout 60000;
     declare @found table (name nvarchar(128) not null primary key, floor_time datetime2(3) not null, reason nvarchar(2048) null, is_done bit not null);
     declare @name nvarchar(128), @floor datetime2(3), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @held nvarchar(2048), @failed int, @all int;
     if @@trancount > 0
