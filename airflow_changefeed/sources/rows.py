@@ -24,7 +24,7 @@ from airflow_changefeed.core.consumer import (
     Invocation,
     OutputCheck,
 )
-from airflow_changefeed.core.cursor import CursorChange, CursorRow
+from airflow_changefeed.core.cursor import CursorChange, CursorRow, Frontier
 from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.times import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
