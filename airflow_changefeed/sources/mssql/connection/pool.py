@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any
 
+from airflow_changefeed.core.retry import Answer
 from airflow_changefeed.core.times import floor_to_millisecond
 from airflow_changefeed.exceptions import SourceUnavailableError
 from airflow_changefeed.sources.mssql.connection.driver import Server, open_connection
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error, naming_errors
 from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy, log_retry
 from airflow_changefeed.sources.mssql.connection.session import Session, abandon
-
-Answer = TypeVar("Answer")
 
 #: Seconds after which a pooled connection is closed: firewalls and fail-overs drop idle ones.
 KEEP_SECONDS = 60.0
