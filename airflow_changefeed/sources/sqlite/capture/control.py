@@ -34,12 +34,12 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     take_baseline,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import (
+    Plan,
     check_columns,
     check_policy,
     check_replication,
     check_same,
     name_problems,
-    plan_capture,
     refuse,
 )
 from airflow_changefeed.sources.sqlite.capture.record import (
@@ -112,7 +112,7 @@ class SqliteCapture:
         return self.capture(spec.name)
 
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
-        plan = plan_capture(connection, spec)
+        plan = Plan(connection, spec)
         problems = name_problems(connection, spec.name) + plan.problems
         problems += folder_problems(spec.name, *(table.table for table in spec.tables))
         refuse(spec.name, problems)
@@ -175,7 +175,7 @@ class SqliteCapture:
             find_gaps(tables, self.database.now_ms())
             before = load_capture(connection, name)
             before = replace(before, spec=refreshed_spec(before))
-            plan = plan_capture(connection, before.spec, before, without)
+            plan = Plan(connection, before.spec, before, without)
             refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
             added = [one for folded, one in plan.fields.items() if folded not in known]

@@ -112,7 +112,8 @@ class SqliteControl:
         :param rows: at least; fewer only when the outbox has no more.
         :return: how many; 0 without taking the lock when none wait.
         """
-        if tables.is_serialized or not _waits(tables, shard):
+        one = f"select 1 from {tables.outbox} where shard_id = ? limit 1"
+        if tables.is_serialized or tables.execute(one, (tables.to_sql(shard),)).fetchone() is None:
             return 0
         with self.database.write(tables.connection):
             # Again, as the feed may have been sealed, or emptied by another reader, before this one had the
@@ -219,7 +220,11 @@ class SqliteControl:
             found = _purge_bound(load_again(tables), shard, wanted, now_ms)
             bound = found.upto
             if dry_run:
-                return replace(found, rows=_count_upto(tables, value, bound))
+                if tables.is_serialized:
+                    return found
+                sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
+                (rows,) = tables.execute(sql, (value, bound.bytes)).fetchone()
+                return replace(found, rows=rows)
             # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
             # one (R12).
             tables.execute(
@@ -265,13 +270,6 @@ def draw_attempt(connection: sqlite3.Connection, feed: str, above: int) -> int:
     if drawn is None:
         load_feed(connection, feed)
     return int(drawn[0])
-
-
-def _waits(tables: FeedTables, shard: Shard) -> bool:
-    (found,) = tables.execute(
-        f"select exists (select 1 from {tables.outbox} where shard_id = ?)", (tables.to_sql(shard),)
-    ).fetchone()
-    return bool(found)
 
 
 def waiting_shards(tables: FeedTables) -> list[Any]:
@@ -356,10 +354,3 @@ def _last_event(tables: FeedTables, shard: Shard, upto: Ulid) -> Ulid:
         (tables.to_sql(shard), upto.bytes),
     ).fetchone()
     return Ulid.MIN if last is None else Ulid.of_bytes(last)
-
-
-def _count_upto(tables: FeedTables, value: Any, bound: Ulid) -> int:
-    if tables.is_serialized:
-        return 0
-    sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
-    return int(tables.execute(sql, (value, bound.bytes)).fetchone()[0])
