@@ -75,7 +75,7 @@ def test_no_value_is_no_condition_where_rows_are_read_alone(connection: sqlite3.
     assert [row["key"] for row in THINGS.find(connection, {"key": None})] == ["a", "b"]
     assert THINGS.change(connection, {"key": None}, {"fencing_token": 8}) == []
     assert THINGS.remove(connection, {"key": None}) == 0
-    with pytest.raises(sqlite3.OperationalError, match="incomplete input|syntax error"):
+    with pytest.raises(sqlite3.OperationalError, match=r"incomplete input|syntax error"):
         THINGS.remove(connection, {})
     assert found(connection) == STORED
 
