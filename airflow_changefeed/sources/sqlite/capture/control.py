@@ -246,9 +246,9 @@ class SqliteCapture:
 
         :param recorder: who has the rows recorded; None if they shall not be.
         """
-        capture = tables.capture
-        if capture is None or not capture.is_enabled:
-            if capture is not None and recorder is not None:
+        capture = tables.captured
+        if not capture.is_enabled:
+            if recorder is not None:
                 raise FeedSetupError(
                     f"capture {capture.name!r} is disabled, so its rows cannot be recorded; enable it with "
                     "snapshot=True, or resolve without resync",
@@ -257,10 +257,12 @@ class SqliteCapture:
             return
         check_columns(tables.connection, capture)
         affected = {gap.table for gap in seen}
-        numbers = [
-            number for number, table in enumerate(capture.tables) if table.name in affected or not affected
+        recorded = [
+            number
+            for number, table in enumerate(capture.tables)
+            if recorder is not None and (table.name in affected or not affected)
         ]
-        _restart(tables, None, () if recorder is None else numbers, self.database.now_ms(), recorder or "")
+        _restart(tables, None, recorded, self.database.now_ms(), recorder or "")
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         with self.database.connect() as connection, self.database.snapshot(connection):
