@@ -31,7 +31,7 @@ def move_captured(tables: FeedTables, now_ms: int, limit: int) -> Counter[Any]:
     upto = _bound(tables, limit)
     clocks: dict[Any, HighWater] = {}
     moved: Counter[Any] = Counter()
-    #: The number of the last event of each shard.
+    # The number of the last event of each shard.
     sequences: Counter[Any] = Counter()
 
     def rows() -> Iterator[tuple[Any, ...]]:

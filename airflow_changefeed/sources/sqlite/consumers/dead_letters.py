@@ -115,7 +115,8 @@ def change_letter(
     """
     key = {"number": letter.number}
     changed = LETTERS.change(connection, key, values, expected_version=expected_version)
-    for row in CURSORS.find(connection, key_of(letter)):
+    is_closed = any(not now.state.is_open for now in changed)
+    for row in CURSORS.find(connection, key_of(letter)) if is_closed else ():
         ack = {"ack": ack_of(connection, row, row.ulid)}
         CURSORS.change(connection, key_of(row), ack, keeps_version=True)
     return changed

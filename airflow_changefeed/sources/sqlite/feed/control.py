@@ -28,8 +28,8 @@ from airflow_changefeed.sources.sqlite.capture.drift import check_names
 from airflow_changefeed.sources.sqlite.capture.gaps import find_gaps, gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    ACKNOWLEDGED,
     CURSORS,
-    acknowledged,
     forget_acknowledged,
 )
 from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_again, load_feed
@@ -330,10 +330,11 @@ def _purge_bound(tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int) ->
         # To the last event that goes, so that a consumer that has read everything does not count as lost.
         kept = max(kept, _last_event(tables, shard, released))
     kept = max(purged, kept)
-    rows = CURSORS.find(tables.connection, {"feed": tables.info.name, "shard": shard})
+    of_shard = {"feed": tables.info.name, "shard": shard}
+    rows = CURSORS.find(tables.connection, of_shard)
     starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
     known = [
-        *acknowledged(tables.connection, tables.info.name, shard),
+        *ACKNOWLEDGED.find(tables.connection, of_shard),
         *(one for row in rows for one in row.acknowledged),
     ]
     after, before = max(purged, released), min(kept, max(starts.values(), default=Ulid.MIN))
