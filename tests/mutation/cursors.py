@@ -10,7 +10,7 @@ CURSORS = (
         "events_of_a_transaction_get_the_times_of_their_statements",
         "Order",
         "sources/sqlite/capture/drain.py",
-        "_Ordering.rows",
+        "move_captured",
         {"max(hint, time_ms) if is_known else hint": "hint"},
         (
             (
@@ -51,7 +51,7 @@ CURSORS = (
         "a_dead_letter_that_waits_for_its_retry_holds_nothing",
         "Completeness",
         "sources/sqlite/consumers/dead_letters.py",
-        "raise_ack",
+        "ack_of",
         {"also=_IS_OPEN": "also=\"state = 'parked'\""},
         (
             (

@@ -78,6 +78,10 @@ class SqliteDatabase:
         """Return the database's clock."""
         return from_milliseconds(self.now_ms())
 
+    def later(self, seconds: float) -> datetime:
+        """Return the time by the database's clock when so many seconds have passed, to the millisecond."""
+        return from_milliseconds(self.now_ms() + int(seconds * 1000))
+
     @contextmanager
     def connect(self, *, wal: bool = False) -> Iterator[sqlite3.Connection]:
         """

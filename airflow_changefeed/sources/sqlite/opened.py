@@ -17,7 +17,7 @@ from airflow_changefeed.sources.base import FeedState, RangePart
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import rows_by_shard
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.feed.control import SqliteControl, draw_attempt
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed
+from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_again, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import (
     STALE,
     SqliteReader,
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 class SqliteOpenFeed:
     """Implements :class:`~airflow_changefeed.sources.base.OpenFeed` on one connection."""
 
-    def __init__(self, source: SqliteOpening, connection: sqlite3.Connection, tables: FeedTables) -> None:
+    def __init__(self, source: SqliteOpening, tables: FeedTables) -> None:
         self._source = source
-        self._connection = connection
         self._tables = tables
         self.info = tables.info
         self.database = tables.database
@@ -50,9 +49,9 @@ class SqliteOpenFeed:
         """Give errors our names; a table that is missing may be that of a feed that was dropped meanwhile."""
         try:
             with self._source.database.named_errors():
-                yield self._connection
+                yield self._tables.connection
         except FeedSetupError:
-            load_feed(self._connection, self.info.name)
+            load_again(self._tables)
             raise
 
     def seal(self, until: datetime) -> dict[Shard, Seal]:
@@ -69,7 +68,7 @@ class SqliteOpenFeed:
                 "where feed = ? and kind = ? and shard_key_type = ?",
                 (feed, self.info.kind.value, self.info.shard_key_type),
             ).fetchone()
-            tables = replace(self._tables, floor_ms=known[0]) if known else load_feed(connection, feed)
+            tables = replace(self._tables, floor_ms=known[0]) if known else load_again(self._tables)
             shards = known_shards(tables)
         return FeedState(marks, rows, {one.shard: one for one in shards})
 
@@ -96,4 +95,4 @@ class SqliteOpening(SqliteControl, SqliteReader, SqliteCursors):
     @contextmanager
     def open(self, feed: str) -> Iterator[SqliteOpenFeed]:
         with self.database.connect() as connection:
-            yield SqliteOpenFeed(self, connection, load_feed(connection, feed))
+            yield SqliteOpenFeed(self, load_feed(connection, feed))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -134,22 +133,20 @@ def _conditions(where: Mapping[str, object]) -> str:
 
 def _stored(values: Mapping[str, object]) -> dict[str, object]:
     """Return values as the columns hold them; the column of a time may be named without ``_ms``."""
-    return {_column(name, value): _as_stored(name, value) for name, value in values.items()}
-
-
-def _column(name: str, value: object) -> str:
-    """Return the column of a value, which may have an operator behind it."""
-    column, blank, operator = name.partition(" ")
-    is_time = isinstance(value, datetime) and not column.endswith("_ms")
-    return f"{column}_ms{blank}{operator}" if is_time else name
+    stored: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, datetime):
+            column, blank, operator = name.partition(" ")
+            stored[f"{column.removesuffix('_ms')}_ms{blank}{operator}"] = to_milliseconds(value)
+        else:
+            stored[name] = _as_stored(name, value)
+    return stored
 
 
 def _as_stored(column: str, value: Any) -> object:
     if isinstance(value, Ulid):
         return value.bytes
-    if isinstance(value, datetime):
-        return to_milliseconds(value)
-    if isinstance(value, uuid.UUID) or column == "shard":
+    if column == "shard":
         return shard_text(value)
     if isinstance(value, tuple):
         return json.dumps(encode(value, tuple[UlidRange, ...]))

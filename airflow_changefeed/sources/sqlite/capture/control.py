@@ -34,12 +34,12 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     take_baseline,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import (
+    Plan,
     check_columns,
     check_policy,
     check_replication,
     check_same,
     name_problems,
-    plan_capture,
     refuse,
 )
 from airflow_changefeed.sources.sqlite.capture.record import (
@@ -112,7 +112,7 @@ class SqliteCapture:
         return self.capture(spec.name)
 
     def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
-        plan = plan_capture(connection, spec)
+        plan = Plan(connection, spec)
         problems = name_problems(connection, spec.name) + plan.problems
         problems += folder_problems(spec.name, *(table.table for table in spec.tables))
         refuse(spec.name, problems)
@@ -175,7 +175,7 @@ class SqliteCapture:
             find_gaps(tables, self.database.now_ms())
             before = load_capture(connection, name)
             before = replace(before, spec=refreshed_spec(before))
-            plan = plan_capture(connection, before.spec, before, without)
+            plan = Plan(connection, before.spec, before, without)
             refuse(name, plan.problems)
             known = {one.name.casefold() for one in before.fields}
             added = [one for folded, one in plan.fields.items() if folded not in known]
@@ -246,9 +246,9 @@ class SqliteCapture:
 
         :param recorder: who has the rows recorded; None if they shall not be.
         """
-        capture = tables.capture
-        if capture is None or not capture.is_enabled:
-            if capture is not None and recorder is not None:
+        capture = tables.captured
+        if not capture.is_enabled:
+            if recorder is not None:
                 raise FeedSetupError(
                     f"capture {capture.name!r} is disabled, so its rows cannot be recorded; enable it with "
                     "snapshot=True, or resolve without resync",
@@ -257,10 +257,12 @@ class SqliteCapture:
             return
         check_columns(tables.connection, capture)
         affected = {gap.table for gap in seen}
-        numbers = [
-            number for number, table in enumerate(capture.tables) if table.name in affected or not affected
+        recorded = [
+            number
+            for number, table in enumerate(capture.tables)
+            if recorder is not None and (table.name in affected or not affected)
         ]
-        _restart(tables, None, () if recorder is None else numbers, self.database.now_ms(), recorder or "")
+        _restart(tables, None, recorded, self.database.now_ms(), recorder or "")
 
     def capture_gaps(self, name: str) -> list[CaptureGap]:
         with self.database.connect() as connection, self.database.snapshot(connection):

@@ -29,18 +29,56 @@ def move_captured(tables: FeedTables, now_ms: int, limit: int) -> Counter[Any]:
     :return: number of events, by shard as stored in SQLite.
     """
     upto = _bound(tables, limit)
-    ordering = _Ordering(tables, now_ms)
+    clocks: dict[Any, HighWater] = {}
+    moved: Counter[Any] = Counter()
+    # The number of the last event of each shard.
+    sequences: Counter[Any] = Counter()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        """Yield rows of the feed: events in order, merged with the transactions."""
+        events = tables.execute(
+            f"select order_sequence, shard_id, time_hint from {tables.outbox} "
+            "where order_sequence <= ? order by order_sequence",
+            (upto,),
+        )
+        transactions = tables.execute(
+            'select first_event, last_event, tid, time_ms from "changefeed.transaction" '
+            "where capture = ? order by last_event",
+            (tables.info.name,),
+        )
+        first, last, tid, time_ms = 0, 0, None, 0
+        for event, shard, hint in events:
+            while last < event:
+                first, last, tid, time_ms = transactions.fetchone() or (_LAST, _LAST, None, 0)
+            is_known = first <= event
+            if shard not in clocks:
+                clocks[shard] = load_high_water(tables, shard, now_ms)
+                sequence = f"select sequence from {tables.state} where shard_id = ?"
+                (sequences[shard],) = tables.execute(sequence, (shard,)).fetchone() or (0,)
+            ulid = clocks[shard].give(max(hint, time_ms) if is_known else hint)
+            moved[shard] += 1
+            sequences[shard] += 1
+            yield shard, ulid.to_bytes(16, "big"), event, sequences[shard], tid if is_known else None
+
     tables.executemany(
         f"insert into {tables.feed} (shard_id, ulid, changefeed_event, changefeed_sequence, changefeed_tid) "
         "values (?, ?, ?, ?, ?)",
-        ordering.rows(upto),
+        rows(),
     )
     tables.execute(f"delete from {tables.outbox} where order_sequence <= ?", (upto,))
-    ordering.store()
+    tables.executemany(
+        f"insert into {tables.state} (shard_id, time_ms, ulid, sequence) values (?1, ?2, ?3, ?4) "
+        "on conflict (shard_id) do update "
+        "set time_ms = excluded.time_ms, ulid = excluded.ulid, sequence = excluded.sequence",
+        [
+            (shard, clock.ms, clock.last.to_bytes(16, "big"), sequences[shard])
+            for shard, clock in clocks.items()
+        ],
+    )
     tables.execute(
         'delete from "changefeed.transaction" where capture = ? and last_event <= ?', (tables.info.name, upto)
     )
-    return ordering.moved
+    return moved
 
 
 def _bound(tables: FeedTables, limit: int) -> int:
@@ -56,60 +94,6 @@ def _bound(tables: FeedTables, limit: int) -> int:
         (tables.info.name, page[0]),
     ).fetchone()
     return int(row[0] if row else page[0])
-
-
-class _Ordering:
-    """Orders events, merging them with the transactions."""
-
-    def __init__(self, tables: FeedTables, now_ms: int) -> None:
-        self._tables = tables
-        self._now_ms = now_ms
-        self._clocks: dict[Any, HighWater] = {}
-        self._sequences: Counter[Any] = Counter()
-        self.moved: Counter[Any] = Counter()
-
-    def rows(self, upto: int) -> Iterator[tuple[Any, ...]]:
-        """Yield rows of the feed."""
-        events = self._tables.execute(
-            f"select order_sequence, shard_id, time_hint from {self._tables.outbox} "
-            "where order_sequence <= ? order by order_sequence",
-            (upto,),
-        )
-        transactions = self._tables.execute(
-            'select first_event, last_event, tid, time_ms from "changefeed.transaction" '
-            "where capture = ? order by last_event",
-            (self._tables.info.name,),
-        )
-        first, last, tid, time_ms = 0, 0, None, 0
-        for event, shard, hint in events:
-            while last < event:
-                first, last, tid, time_ms = transactions.fetchone() or (_LAST, _LAST, None, 0)
-            is_known = first <= event
-            clock = self._clocks.get(shard) or self._begin(shard)
-            ulid = clock.give(max(hint, time_ms) if is_known else hint)
-            self.moved[shard] += 1
-            sequence = self._sequences[shard] + self.moved[shard]
-            yield shard, ulid.to_bytes(16, "big"), event, sequence, tid if is_known else None
-
-    def _begin(self, shard: Any) -> HighWater:
-        row = self._tables.execute(
-            f"select sequence from {self._tables.state} where shard_id = ?", (shard,)
-        ).fetchone()
-        self._sequences[shard] = row[0] if row else 0
-        clock = self._clocks[shard] = load_high_water(self._tables, shard, self._now_ms)
-        return clock
-
-    def store(self) -> None:
-        """Write the shards' high-water times and numbers back."""
-        self._tables.executemany(
-            f"insert into {self._tables.state} (shard_id, time_ms, ulid, sequence) values (?1, ?2, ?3, ?4) "
-            "on conflict (shard_id) do update "
-            "set time_ms = excluded.time_ms, ulid = excluded.ulid, sequence = excluded.sequence",
-            [
-                (shard, clock.ms, clock.last.to_bytes(16, "big"), self._sequences[shard] + self.moved[shard])
-                for shard, clock in self._clocks.items()
-            ],
-        )
 
 
 def purge_captured(tables: FeedTables, value: Any, upto: bytes, batch: int) -> None:

@@ -29,7 +29,10 @@ def drift_of(connection: sqlite3.Connection, capture: StoredCapture) -> tuple[st
             kept = f"; its events keep {table.fields[now]!r}" if now in table.fields else ""
             differences.append(f"column {name!r} of {table.name!r} is now named {now!r}{kept}")
         differences += _names_of_others(capture, table)
-        differences += _gone(table, columns)
+        differences += [
+            f"column {name!r} of {table.name!r} is missing"
+            for name in sorted(_captured(table) - {column.name for column in columns})
+        ]
         differences += _added(asked, table, columns)
         differences += _retyped(table, columns, types)
         keys = tuple(column.name for column in key_columns(present))
@@ -113,11 +116,6 @@ def refreshed_spec(capture: StoredCapture) -> CaptureSpec:
 
 def _captured(table: StoredTable) -> set[str]:
     return {name for some in table.columns.values() for name in some}
-
-
-def _gone(table: StoredTable, present: list[Column]) -> Iterable[str]:
-    for name in sorted(_captured(table) - {column.name for column in present}):
-        yield f"column {name!r} of {table.name!r} is missing"
 
 
 def _added(asked: TableCapture, table: StoredTable, present: list[Column]) -> Iterable[str]:

@@ -115,15 +115,11 @@ def take_baseline(connection: sqlite3.Connection, capture: StoredCapture) -> Non
     """Restart the count with the tables' current rows."""
     balances = [
         int(connection.execute(f"select count(*) from {quote(table.name)}").fetchone()[0])
-        if _is_counted(table)
+        if {Operation.INSERT, Operation.DELETE} <= table.columns.keys()
         else None
         for table in capture.tables
     ]
     store_balances(connection, capture.name, balances, _last_event(connection, capture))
-
-
-def _is_counted(table: StoredTable) -> bool:
-    return Operation.INSERT in table.columns and Operation.DELETE in table.columns
 
 
 def _last_event(connection: sqlite3.Connection, capture: StoredCapture) -> int:

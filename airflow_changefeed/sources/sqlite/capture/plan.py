@@ -28,62 +28,156 @@ _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,20}\s*")
 @dataclass
 class Plan:
     """
-    What a capture is about to record; :attr:`problems` says why it cannot.
+    What a capture is about to record of its tables as they are now; :attr:`problems` says why it cannot.
 
+    :param before: the capture as it is, whose events keep their fields; None for a new one.
+    :param without: columns to leave out.
     :param fields: by folded name, in the order of the image.
     """
 
+    connection: sqlite3.Connection
+    spec: CaptureSpec
+    before: StoredCapture | None = None
+    without: Sequence[str] = ()
     fields: dict[str, Column] = field(default_factory=dict)
     tables: list[StoredTable] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-
-def plan_capture(
-    connection: sqlite3.Connection,
-    spec: CaptureSpec,
-    before: StoredCapture | None = None,
-    without: Sequence[str] = (),
-) -> Plan:
-    """
-    Plan what a capture records of its tables as they are now.
-
-    :param before: the capture as it is, whose events keep their fields; None for a new one.
-    :param without: columns to leave out.
-    """
-    plan = Plan({one.name.casefold(): one for one in before.fields} if before else {})
-    known = {table.name: table for table in before.tables} if before else {}
-    present = {table.table: _present(connection, table.table, plan.problems) for table in spec.tables}
-    gone = set(without) - {column.name for columns in present.values() for column, _ in columns}
-    if gone:
-        plan.problems.append(f"no column {', '.join(map(repr, sorted(gone)))} to leave out")
-    chosen = {
-        table.table: _chosen(table, present[table.table], set(without), before is not None, plan.problems)
-        for table in spec.tables
-    }
-    contested = _contested(chosen, present, known)
-    for table in spec.tables:
-        columns = present[table.table]
-        if not columns:
-            continue
-        keys = tuple(column.name for column in key_columns(columns))
-        if not keys and table.update is not None:
-            plan.problems.append(
-                f"table {table.table!r} has no primary key, so an update's old and new row cannot be "
-                "matched; capture only inserts and deletes, or add a key"
+    def __post_init__(self) -> None:
+        if self.before:
+            self.fields = {one.name.casefold(): one for one in self.before.fields}
+        known = {table.name: table for table in self.before.tables} if self.before else {}
+        present = {table.table: self._present(table.table) for table in self.spec.tables}
+        gone = set(self.without) - {column.name for columns in present.values() for column, _ in columns}
+        if gone:
+            self.problems.append(f"no column {', '.join(map(repr, sorted(gone)))} to leave out")
+        chosen = {table.table: self._chosen(table, present[table.table]) for table in self.spec.tables}
+        captured = {table: _captured(chosen[table], columns) for table, columns in present.items()}
+        contested = _contested(captured, known)
+        for table in self.spec.tables:
+            columns = present[table.table]
+            if not columns:
+                continue
+            keys = tuple(column.name for column in key_columns(columns))
+            if not keys and table.update is not None:
+                self.problems.append(
+                    f"table {table.table!r} has no primary key, so an update's old and new row cannot be "
+                    "matched; capture only inserts and deletes, or add a key"
+                )
+            self.problems += nullable_keys(self.connection, table.table)
+            self._check_shard(table, [one for one, place in columns if place])
+            before = known.get(table.table)
+            if self.before and before and not _WHOLE_NUMBER.fullmatch(table.shard):
+                self.problems += _taken_keys(self.before, before, table.shard)
+            given = self._fields(table.table, captured[table.table], before, contested)
+            types = {column.name: column.type for column in captured[table.table]}
+            self.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types))
+        if len(self.fields) > MAX_FIELDS:
+            self.problems.append(
+                f"its tables have {len(self.fields)} columns; at most {MAX_FIELDS} can be captured, "
+                "choose fewer"
             )
-        plan.problems += nullable_keys(connection, table.table)
-        key = [one for one, place in columns if place]
-        _check_shard(connection, table, key, spec, plan.problems, is_known=before is not None)
-        if before and table.table in known and not _WHOLE_NUMBER.fullmatch(table.shard):
-            plan.problems += _taken_keys(before, known[table.table], table.shard)
-        given = _fields(plan, table.table, columns, chosen[table.table], known.get(table.table), contested)
-        types = {column.name: column.type for column in _captured(chosen[table.table], columns)}
-        plan.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types))
-    if len(plan.fields) > MAX_FIELDS:
-        plan.problems.append(
-            f"its tables have {len(plan.fields)} columns; at most {MAX_FIELDS} can be captured, choose fewer"
-        )
-    return plan
+
+    def _present(self, table: str) -> list[tuple[Column, int]]:
+        """Return a table's columns; none where it is not one that can be captured."""
+        row = self.connection.execute(
+            "select type, sql from sqlite_master where name = ? and type in ('table', 'view')", (table,)
+        ).fetchone()
+        if row is None:
+            self.problems.append(no_table(table, users_tables(self.connection)))
+            return []
+        kind, sql = row
+        if kind == "view" or str(sql).lower().startswith("create virtual"):
+            self.problems.append(
+                f"{table!r} is a {'view' if kind == 'view' else 'virtual table'}; capture its base tables"
+            )
+            return []
+        columns = columns_of(self.connection, table)
+        is_ours = table.lower().startswith(("changefeed.", "sqlite_"))
+        if is_ours or any(column.name == "changefeed_event" for column, _ in columns):
+            self.problems.append(f"table {table!r} belongs to SQLite or a feed and cannot be captured")
+            return []
+        self.problems += [
+            f"column {column.name!r} of {table!r} begins with the reserved prefix {RESERVED_PREFIX!r}; "
+            "rename it"
+            for column, _ in columns
+            if column.name.lower().startswith(RESERVED_PREFIX)
+        ]
+        return columns
+
+    def _chosen(
+        self, table: TableCapture, present: list[tuple[Column, int]]
+    ) -> dict[Operation, tuple[str, ...]]:
+        """Return the columns that each operation records; those that were chosen before may be gone."""
+        is_known = self.before is not None
+        names = [column.name for column, _ in present]
+        chosen = {}
+        for operation, asked in table.operations.items():
+            where = f"table {table.table!r}, {operation.value}"
+            unknown = [name for name in asked if name not in names]
+            if unknown and present and not is_known:
+                self.problems.append(f"{where}: no column {', '.join(map(repr, unknown))}")
+            if len(set(asked)) < len(asked):
+                self.problems.append(f"{where}: a column is named twice")
+            chosen[operation] = tuple(
+                name for name in names if name in (asked or names) and name not in self.without
+            )
+            if present and not chosen[operation] and not unknown:
+                self.problems.append(f"{where}: no column is left to record")
+            elif present and not chosen[operation] and is_known:
+                self.problems.append(
+                    f"{where}: all of its columns are missing; drop the capture, or restore a column"
+                )
+        return chosen
+
+    def _fields(
+        self, table: str, captured: list[Column], before: StoredTable | None, contested: set[str]
+    ) -> dict[str, str]:
+        """Return the field of each column of a table; new ones are added to the plan."""
+        given = dict(before.fields) if before else {}
+        for column in captured:
+            known = given.get(column.name)
+            if known is not None:
+                recorded = self.fields[known.casefold()]
+                if storage_of(recorded) is not storage_of(column):
+                    self.problems.append(
+                        f"column {column.name!r} of {table!r} is declared {column.type or 'without type'!r}, "
+                        f"which is incompatible with values recorded as {recorded.type or 'without type'!r}; "
+                        "leave it out (without), or create another capture"
+                    )
+                continue
+            own = f"{table}.{column.name}"
+            names = chain([column.name, own], (f"{own}.{number}" for number in count(2)))
+            taken = {one.casefold() for one in given.values()}
+            for name in islice(names, column.name.casefold() in contested, None):
+                found = self.fields.setdefault(name.casefold(), Column(name, column.type))
+                if found.type.casefold() == column.type.casefold() and name.casefold() not in taken:
+                    given[column.name] = found.name
+                    break
+        return given
+
+    def _check_shard(self, table: TableCapture, keys: list[Column]) -> None:
+        spec, remedy = self.spec, ""
+        if self.before is not None:
+            remedy = ". If a key column was renamed, rename it back, or create another capture"
+        where = f"table {table.table!r}: shard {table.shard!r}"
+        try:
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+                wrong = _scratch_shard(scratch, table.shard, keys, spec.shard_key_type)
+        except sqlite3.Error as error:
+            self.problems.append(
+                f"{where} is not an expression over the key columns only "
+                f"({', '.join(key.name for key in keys) or 'it has none'}): {error}{remedy}"
+            )
+            return
+        fits = shard_check(spec.shard_key_type, f"({shard_sql(table.shard)})")
+        (rows,) = self.connection.execute(
+            f"select count(*) from {quote(table.table)} where not ({fits})"
+        ).fetchone()
+        if wrong or rows:
+            some = "" if wrong else f", for {rows} of its rows"
+            kind = spec.shard_key_type
+            self.problems.append(f"{where} is not of type {kind}, the feed's shard key type{some}")
 
 
 def check_policy(name: str, on_ddl: OnDdl) -> None:
@@ -109,33 +203,6 @@ def check_replication(spec: CaptureSpec) -> None:
         )
 
 
-def _present(connection: sqlite3.Connection, table: str, problems: list[str]) -> list[tuple[Column, int]]:
-    """Return a table's columns; none where it is not one that can be captured."""
-    row = connection.execute(
-        "select type, sql from sqlite_master where name = ? and type in ('table', 'view')", (table,)
-    ).fetchone()
-    if row is None:
-        problems.append(no_table(table, users_tables(connection)))
-        return []
-    kind, sql = row
-    if kind == "view" or str(sql).lower().startswith("create virtual"):
-        problems.append(
-            f"{table!r} is a {'view' if kind == 'view' else 'virtual table'}; capture its base tables"
-        )
-        return []
-    columns = columns_of(connection, table)
-    is_ours = table.lower().startswith(("changefeed.", "sqlite_"))
-    if is_ours or any(column.name == "changefeed_event" for column, _ in columns):
-        problems.append(f"table {table!r} belongs to SQLite or a feed and cannot be captured")
-        return []
-    problems += [
-        f"column {column.name!r} of {table!r} begins with the reserved prefix {RESERVED_PREFIX!r}; rename it"
-        for column, _ in columns
-        if column.name.lower().startswith(RESERVED_PREFIX)
-    ]
-    return columns
-
-
 def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
     """
     Return the nullable key columns: SQLite allows any number of rows with a null key.
@@ -155,115 +222,20 @@ def nullable_keys(connection: sqlite3.Connection, table: str) -> list[str]:
     ]
 
 
-def _chosen(
-    table: TableCapture,
-    present: list[tuple[Column, int]],
-    without: set[str],
-    is_known: bool,
-    problems: list[str],
-) -> dict[Operation, tuple[str, ...]]:
-    """
-    Return the columns that each operation records.
-
-    :param is_known: whether the capture exists, whose chosen columns may be gone.
-    """
-    names = [column.name for column, _ in present]
-    chosen = {}
-    for operation, asked in table.operations.items():
-        where = f"table {table.table!r}, {operation.value}"
-        unknown = [name for name in asked if name not in names]
-        if unknown and present and not is_known:
-            problems.append(f"{where}: no column {', '.join(map(repr, unknown))}")
-        if len(set(asked)) < len(asked):
-            problems.append(f"{where}: a column is named twice")
-        chosen[operation] = tuple(name for name in names if name in (asked or names) and name not in without)
-        if present and not chosen[operation] and not unknown:
-            problems.append(f"{where}: no column is left to record")
-        elif present and not chosen[operation] and is_known:
-            problems.append(f"{where}: all of its columns are missing; drop the capture, or restore a column")
-    return chosen
-
-
 def _captured(chosen: dict[Operation, tuple[str, ...]], columns: list[tuple[Column, int]]) -> list[Column]:
     names = {name for some in chosen.values() for name in some}
     return [column for column, _ in columns if column.name in names]
 
 
-def _contested(
-    chosen: dict[str, dict[Operation, tuple[str, ...]]],
-    present: dict[str, list[tuple[Column, int]]],
-    known: dict[str, StoredTable],
-) -> set[str]:
+def _contested(captured: dict[str, list[Column]], known: dict[str, StoredTable]) -> set[str]:
     """Return the folded names of new columns whose type differs between two tables."""
     types: dict[str, set[str]] = {}
-    for table, columns in present.items():
+    for table, columns in captured.items():
         before = known[table].fields if table in known else {}
-        for column in _captured(chosen[table], columns):
+        for column in columns:
             if column.name not in before:
                 types.setdefault(column.name.casefold(), set()).add(column.type.casefold())
     return {name for name, declared in types.items() if len(declared) > 1}
-
-
-def _fields(
-    plan: Plan,
-    table: str,
-    columns: list[tuple[Column, int]],
-    chosen: dict[Operation, tuple[str, ...]],
-    before: StoredTable | None,
-    contested: set[str],
-) -> dict[str, str]:
-    """Return the field of each column of a table; new ones are added to the plan."""
-    given = dict(before.fields) if before else {}
-    for column in _captured(chosen, columns):
-        known = given.get(column.name)
-        if known is not None:
-            recorded = plan.fields[known.casefold()]
-            if storage_of(recorded) is not storage_of(column):
-                plan.problems.append(
-                    f"column {column.name!r} of {table!r} is declared {column.type or 'without type'!r}, "
-                    f"which is incompatible with values recorded as {recorded.type or 'without type'!r}; "
-                    "leave it out (without), or create another capture"
-                )
-            continue
-        own = f"{table}.{column.name}"
-        names = chain([column.name, own], (f"{own}.{number}" for number in count(2)))
-        taken = {one.casefold() for one in given.values()}
-        for name in islice(names, column.name.casefold() in contested, None):
-            found = plan.fields.setdefault(name.casefold(), Column(name, column.type))
-            if found.type.casefold() == column.type.casefold() and name.casefold() not in taken:
-                given[column.name] = found.name
-                break
-    return given
-
-
-def _check_shard(
-    connection: sqlite3.Connection,
-    table: TableCapture,
-    keys: list[Column],
-    spec: CaptureSpec,
-    problems: list[str],
-    *,
-    is_known: bool,
-) -> None:
-    where = f"table {table.table!r}: shard {table.shard!r}"
-    remedy = ". If a key column was renamed, rename it back, or create another capture" if is_known else ""
-    try:
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
-            wrong = _scratch_shard(scratch, table.shard, keys, spec.shard_key_type)
-    except sqlite3.Error as error:
-        problems.append(
-            f"{where} is not an expression over the key columns only "
-            f"({', '.join(key.name for key in keys) or 'it has none'}): {error}{remedy}"
-        )
-        return
-    fits = shard_check(spec.shard_key_type, f"({shard_sql(table.shard)})")
-    (rows,) = connection.execute(f"select count(*) from {quote(table.table)} where not ({fits})").fetchone()
-    if wrong:
-        problems.append(f"{where} is not of type {spec.shard_key_type}, the feed's shard key type")
-    elif rows:
-        problems.append(
-            f"{where} is not of type {spec.shard_key_type}, the feed's shard key type, for {rows} of its rows"
-        )
 
 
 def _taken_keys(capture: StoredCapture, table: StoredTable, shard: str) -> list[str]:

@@ -28,8 +28,7 @@ from airflow_changefeed.sources.captured import (
     captured_schema,
 )
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture
-from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, RangeQuery, qualified
-from airflow_changefeed.sources.sqlite.feed.types import storage_of
+from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery, fields_of, qualified
 
 #: Kinds as the table has them, by number; an update without an old row has one of its own.
 _KINDS = {
@@ -78,8 +77,7 @@ class CaptureQuery(RangeQuery):
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the stream of events."""
-        image = [pa.field(one.name, ARROW[storage_of(one)]) for one in self.capture.fields]
-        return captured_schema(self.capture.shape, image)
+        return captured_schema(self.capture.shape, fields_of(self.capture.fields))
 
     @property
     def parameters(self) -> tuple[Any, ...]:
@@ -96,9 +94,8 @@ class CaptureQuery(RangeQuery):
             self.value("e", one.name, image) for image in ("old_", "new_") for one in self.capture.fields
         ]
         cases = ["when e.changefeed_event is null then -1", *self.misfits(values, skip=len(_EVENT))]
-        names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         return (
-            f"select f.ulid as u, case {' '.join(cases)} else 0 end as x, {names} from {tables.feed} f "
+            f"select f.ulid as u, {self.selected(cases, values)} from {tables.feed} f "
             f"left join {tables.table} e on e.changefeed_event = f.changefeed_event "
             'left join "changefeed.context" c on c.capture = ? and c.tid = f.changefeed_tid '
             f"where {qualified(tables.shard_condition, 'f')} and f.ulid > ? and f.ulid <= ? order by f.ulid"

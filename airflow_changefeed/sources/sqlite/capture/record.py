@@ -138,12 +138,11 @@ def _record_everywhere(
     :param shards: SQL that gives them, as ``id``.
     """
     before = event_numbers(tables.connection).get(tables.info.name, 0)
-    more = ", changefeed_ddl" if ddl is not None else ""
     tables.execute(
         f"insert into {tables.table} "
-        f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at{more}) "
-        f"select ?, id, ?, ?{', ?' if more else ''} from ({shards}) order by id",
-        (number, kind, at_ms, *([ddl] if more else [])),
+        f"(changefeed_table, changefeed_shard, changefeed_op, changefeed_at, changefeed_ddl) "
+        f"select ?, id, ?, ?, ? from ({shards}) order by id",
+        (number, kind, at_ms, ddl),
     )
     _queue(tables, before)
 

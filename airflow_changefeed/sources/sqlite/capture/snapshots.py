@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.exceptions import SnapshotError
@@ -94,7 +94,7 @@ class SqliteSnapshots:
             load_capture(connection, feed)
             for claim in CLAIMS.find(connection, {"capture": feed, "table_name": table}):
                 return claim
-            expires = self.database.now() + timedelta(seconds=seconds)
+            expires = self.database.later(seconds)
             claim = SnapshotClaim(feed, table, token, path, begin, by, expires, where)
             return CLAIMS.add(connection, as_row(claim, CLAIM))
 
@@ -106,11 +106,11 @@ class SqliteSnapshots:
         """
         mine = claim_key(feed, table, token)
         with self.database.connect() as connection, self.database.write(connection):
-            renew(connection, mine, self.database.now() + timedelta(seconds=seconds))
+            renew(connection, mine, self.database.later(seconds))
             MARKS.add(connection, {**mine, "mark": mark})
         yield
         with self.database.connect() as connection, self.database.write(connection):
-            renew(connection, mine, self.database.now() + timedelta(seconds=seconds))
+            renew(connection, mine, self.database.later(seconds))
             MARKS.change(connection, {**mine, "mark": mark}, {"is_read": 1}, keeps_version=True)
 
     def snapshot_marks(self, feed: str, table: str, *, token: str) -> set[str]:

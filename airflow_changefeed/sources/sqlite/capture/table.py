@@ -21,9 +21,9 @@ from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditio
 from airflow_changefeed.sources.sqlite.capture.keys import key_behind, range_values, within
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query
+from airflow_changefeed.sources.sqlite.feed.arrow import Query, fields_of
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, columns_of, quote
-from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
+from airflow_changefeed.sources.sqlite.feed.types import shard_check
 
 _WRONG_SHARD = -1
 
@@ -78,7 +78,7 @@ class TableQuery(Query):
     def described(self) -> TableColumns:
         """What the stream gives."""
         columns = (*self._own, self._shard_column)
-        schema = pa.schema([pa.field(column.name, ARROW[storage_of(column)]) for column in columns])
+        schema = pa.schema(fields_of(columns))
         fields = {name: self.table.fields[name] for name in self._names}
         return TableColumns(self.capture.shape, schema, fields, self.tables.info.resource_version)
 
@@ -96,10 +96,8 @@ class TableQuery(Query):
             cases.append(f"when not ({check}) then {_WRONG_SHARD}")
             values.append(self._shard)
         cases += self.misfits(values[: len(self._own)])
-        wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
-        names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
         table = f"{quote(self.table.name)}{within(self.table, self.range, self.conditions)}"
-        return f"select {wrong} as x, {names} from {table}"
+        return f"select {self.selected(cases, values)} from {table}"
 
     @property
     def where(self) -> str:

@@ -15,9 +15,6 @@ from collections.abc import Mapping
 
 from airflow_changefeed.sources.sqlite.capture.registry import REGISTRY
 from airflow_changefeed.sources.sqlite.feed.names import quote
-from airflow_changefeed.sources.sqlite.records import Records
-
-_CONTEXTS = Records("context", dict)
 
 
 def event_numbers(connection: sqlite3.Connection) -> dict[str, int]:
@@ -87,6 +84,8 @@ def _store_context(
     chosen = {key: variables[key] for key in json.loads(keys) if key in variables}
     trace = variables.get(trace_key) if trace_key else None
     if chosen or trace is not None:
-        session = json.dumps(chosen, ensure_ascii=False) if chosen else None
-        of = {"capture": capture, "tid": tid, "last_event": last}
-        _CONTEXTS.add(connection, {**of, "session": session, "trace": trace})
+        connection.execute(
+            'insert into "changefeed.context" (capture, tid, last_event, session, trace) '
+            "values (?, ?, ?, ?, ?)",
+            (capture, tid, last, json.dumps(chosen, ensure_ascii=False) if chosen else None, trace),
+        )

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import Began
-from airflow_changefeed.core.feed import Shard, check_shard, shard_text
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ConsumerSetupError
-from airflow_changefeed.sources.base_versions import check_version, consumer_text
+from airflow_changefeed.sources.base_versions import check_version, consumer_text, stale
 from airflow_changefeed.sources.messages import known_consumer
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.cursor_history import remember
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
     CURSORS,
     SETTINGS,
@@ -25,7 +24,6 @@ from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
 from airflow_changefeed.sources.sqlite.consumers.cursors import SqliteCursors
 from airflow_changefeed.sources.sqlite.consumers.session import SqliteConsumerSession
 from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, load_feed
-from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
 
 
 class SqliteConsumers(SqliteCursors):
@@ -37,33 +35,26 @@ class SqliteConsumers(SqliteCursors):
         self, spec: ConsumerSpec, *, begin: Ulid, starts: Mapping[Shard, Ulid], by: str
     ) -> ConsumerInfo:
         consumer, feed = spec.consumer, spec.feed
+        key = {"feed": feed, "consumer": consumer}
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)
-            known = {info.spec.consumer: info for info in SETTINGS.find(connection, {"feed": feed})}
-            if consumer in known:
-                return _same(known[consumer], spec)
-            if CURSORS.find(connection, {"feed": feed, "consumer": consumer}, limit=1):
+            for info in SETTINGS.find(connection, key):
+                return _same(info, spec)
+            if CURSORS.find(connection, key, limit=1):
                 raise ConsumerSetupError(
                     f"consumer {consumer!r} of feed {feed!r} is an export; choose another name",
                     consumer=consumer,
                     feed=feed,
                 )
-            for shard in sorted(starts, key=shard_text):
-                after = starts[shard]
-                check_shard(shard, tables.info.shard_key_type)
-                check_beyond(tables, shard, after)
-                row = self.insert_cursor(tables, consumer, shard, after, by, Began.CHOSEN)
-                remember(connection, None, row, None)
+            self.begin_on(tables, consumer, starts, by=by, began=Began.CHOSEN)
             values = {
-                "consumer": consumer,
-                "feed": feed,
                 "settings": spec.to_json(),
                 "begin_ulid": begin,
-                "created_at_ms": self.database.now_ms(),
+                "created_at": self.database.now(),
                 "created_by": by,
                 "resource_version": first_version(connection, feed, consumer),
             }
-            return SETTINGS.add(connection, values)
+            return SETTINGS.add(connection, {**key, **values})
 
     def change_consumer(self, spec: ConsumerSpec, *, resource_version: int, by: str) -> ConsumerInfo:
         consumer, feed = spec.consumer, spec.feed
@@ -77,20 +68,18 @@ class SqliteConsumers(SqliteCursors):
                 keeps_version=spec == info.spec,
             )
             if not changed:
-                _check_settings(info, resource_version)
+                what, present = f"consumer {consumer!r} of feed {feed!r}", consumer_text(info.spec, ())
+                raise stale(what, resource_version, info.resource_version, present)
             return changed[0]
 
     def drop_consumer(self, consumer: str, feed: str, *, resource_version: int | None = None) -> None:
         with self.database.connect() as connection, self.database.write(connection):
             load_feed(connection, feed)
-            infos = {info.spec.consumer: info for info in SETTINGS.find(connection, {"feed": feed})}
-            if consumer in infos:
-                _check_settings(infos[consumer], resource_version)
-            rows = CURSORS.find(connection, {"feed": feed, "consumer": consumer})
-            if consumer not in infos:
-                version = sum(row.resource_version for row in rows)
-                what = f"consumer {consumer!r} of feed {feed!r}"
-                check_version(what, resource_version, version, consumer_text(None, rows))
+            key = {"feed": feed, "consumer": consumer}
+            infos, rows = SETTINGS.find(connection, key), CURSORS.find(connection, key)
+            version = sum(one.resource_version for one in infos or rows)
+            present = consumer_text(infos[0].spec if infos else None, rows)
+            check_version(f"consumer {consumer!r} of feed {feed!r}", resource_version, version, present)
             end_consumers(connection, feed, consumer)
             remember_acknowledged(connection, feed, rows)
             for name in CONSUMER_TABLES:
@@ -112,11 +101,6 @@ class SqliteConsumers(SqliteCursors):
         with self.database.connect() as connection:
             load_consumer(connection, consumer, feed)
         return SqliteConsumerSession(self.database, consumer, feed)
-
-
-def _check_settings(info: ConsumerInfo, expected: int | None) -> None:
-    what = f"consumer {info.spec.consumer!r} of feed {info.spec.feed!r}"
-    check_version(what, expected, info.resource_version, consumer_text(info.spec, ()))
 
 
 def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:

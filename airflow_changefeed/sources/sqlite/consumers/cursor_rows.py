@@ -30,7 +30,8 @@ CURSORS = Records("consumer", cursor_row, "consumer, shard")
 CHECKS = Records("output_check", lambda row: as_value(OutputCheck, row), "feed, consumer")
 SETTINGS = Records("consumer_settings", consumer_info, "feed, consumer")
 _DROPPED = Records("dropped_consumer", lambda row: int(row["resource_version"]))
-_ACKNOWLEDGED = Records("acknowledged", lambda row: as_value(UlidRange, row, RANGE), "after_ulid")
+#: Ranges of a shard that dropped consumers had acknowledged.
+ACKNOWLEDGED = Records("acknowledged", lambda row: as_value(UlidRange, row, RANGE), "after_ulid")
 
 
 def key_of(row: CursorRow | DeadLetter) -> dict[str, Any]:
@@ -66,22 +67,17 @@ def end_consumers(connection: sqlite3.Connection, feed: str, consumer: str | Non
         )
 
 
-def acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard) -> list[UlidRange]:
-    """Return the ranges of a shard that dropped consumers had acknowledged, ascending."""
-    return _ACKNOWLEDGED.find(connection, {"feed": feed, "shard": shard})
-
-
 def remember_acknowledged(connection: sqlite3.Connection, feed: str, rows: Iterable[CursorRow]) -> None:
     """Keep what the rows of a consumer that is about to be dropped had acknowledged."""
     for row in rows:
-        known = acknowledged(connection, feed, row.shard)
+        known = ACKNOWLEDGED.find(connection, {"feed": feed, "shard": row.shard})
         ranges = [one for one in row.acknowledged if not one.is_empty]
         _keep_acknowledged(connection, feed, row.shard, [*known, *ranges])
 
 
 def forget_acknowledged(connection: sqlite3.Connection, feed: str, shard: Shard, purged_upto: Ulid) -> None:
     """Forget what dropped consumers had acknowledged of purged events."""
-    known = acknowledged(connection, feed, shard)
+    known = ACKNOWLEDGED.find(connection, {"feed": feed, "shard": shard})
     if known and known[0].after < purged_upto:
         left = [UlidRange(max(one.after, purged_upto), one.upto) for one in known if one.upto > purged_upto]
         _keep_acknowledged(connection, feed, shard, left)
@@ -91,9 +87,9 @@ def _keep_acknowledged(
     connection: sqlite3.Connection, feed: str, shard: Shard, ranges: Iterable[UlidRange]
 ) -> None:
     key = {"feed": feed, "shard": shard}
-    _ACKNOWLEDGED.remove(connection, key)
+    ACKNOWLEDGED.remove(connection, key)
     for one in merge(ranges):
-        _ACKNOWLEDGED.add(connection, {**key, **as_row(one, RANGE)})
+        ACKNOWLEDGED.add(connection, {**key, **as_row(one, RANGE)})
 
 
 def known_row(rows: Mapping[Shard, CursorRow], consumer: str, feed: str, shard: Shard) -> CursorRow:

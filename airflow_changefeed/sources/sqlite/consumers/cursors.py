@@ -108,8 +108,8 @@ class SqliteCursors:
 
     def _moved(self, frontier: Frontier, ack: Ulid, began: Began, by: str) -> dict[str, Any]:
         """Return what a row has of a move."""
-        where = {**as_row(frontier, FRONTIER), "ack": ack, "began": began}
-        return {**where, "moved_at": self.database.now(), "moved_by": by}
+        position = {**as_row(frontier, FRONTIER), "ack": ack, "began": began}
+        return {**position, "moved_at": self.database.now(), "moved_by": by}
 
     def _update(
         self, tables: FeedTables, row: CursorRow, move: CursorMove, by: str, why: str | None, **lease: object

@@ -11,6 +11,7 @@ from airflow_changefeed.core.consumer import Consumption, DeadLetter, DeadLetter
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadLetterError
 from airflow_changefeed.sources.base_versions import stale
 from airflow_changefeed.sources.rows import ATTEMPT, as_row, dead_letter, invocation
@@ -114,21 +115,17 @@ def change_letter(
     """
     key = {"number": letter.number}
     changed = LETTERS.change(connection, key, values, expected_version=expected_version)
-    for row in CURSORS.find(connection, key_of(letter)):
-        raise_ack(connection, row)
+    is_closed = any(not now.state.is_open for now in changed)
+    for row in CURSORS.find(connection, key_of(letter)) if is_closed else ():
+        ack = {"ack": ack_of(connection, row, row.ulid)}
+        CURSORS.change(connection, key_of(row), ack, keeps_version=True)
     return changed
 
 
-def raise_ack(connection: sqlite3.Connection, row: CursorRow) -> CursorRow:
-    """
-    Let a consumer's ack go on, to below its first open dead letter or to its cursor; it never goes back.
-
-    :return: its row as it is now.
-    """
-    key = key_of(row)
-    held = [letter.ulid.previous() for letter in _BY_ULID.find(connection, key, also=_IS_OPEN, limit=1)]
-    ack = max(row.ack, min([row.ulid, *held]))
-    return CURSORS.change(connection, key, {"ack": ack}, keeps_version=True)[0]
+def ack_of(connection: sqlite3.Connection, row: CursorRow, upto: Ulid) -> Ulid:
+    """Return the ack of a consumer at a cursor: below its first open dead letter; it never goes back."""
+    held = _BY_ULID.find(connection, key_of(row), also=_IS_OPEN, limit=1)
+    return max(row.ack, min([upto, *(letter.ulid.previous() for letter in held)]))
 
 
 def open_dead_letter(connection: sqlite3.Connection, number: int) -> DeadLetter:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetterState
 from airflow_changefeed.core.cursor import Began, CursorRow
@@ -75,7 +75,7 @@ class _Request:
         """Whether the write lock is worth taking: waiting consumers ask often."""
         if not self.rows.keys() >= set(self.shards) or self.free(self.shards):
             return True
-        half = self.database.now() + timedelta(seconds=self.seconds / 2)
+        half = self.database.later(self.seconds / 2)
         return not _WAITERS.find(self.connection, {**self.key, "waiter": self.holder, "until >": half})
 
     def begin_shards(self, source: SqliteConsumers, info: ConsumerInfo) -> None:
@@ -117,7 +117,7 @@ class _Request:
 
     def take(self, shards: Sequence[Shard], now: datetime) -> None:
         """Give the holder a new lease, with one token, on shards that are free."""
-        lease = {"lease_holder": self.holder, "lease_expires": now + timedelta(seconds=self.seconds)}
+        lease = {"lease_holder": self.holder, "lease_expires": self.database.later(self.seconds)}
         # Not shown for exports.
         since = {"lease_since": now} if SETTINGS.find(self.connection, self.key) else {}
         lease |= {"fencing_token": _draw_token(self.connection), **since}
@@ -140,7 +140,7 @@ class _Request:
     def note_waiter(self, *, is_waiting: bool) -> None:
         """Register the holder as waiting, or unregister it; drop those that have expired."""
         now, mine = self.database.now(), {**self.key, "waiter": self.holder}
-        until = {"until": now + timedelta(seconds=self.seconds)}
+        until = {"until": self.database.later(self.seconds)}
         if not is_waiting:
             _WAITERS.remove(self.connection, mine)
         elif not _WAITERS.change(self.connection, mine, until, keeps_version=True):
@@ -178,7 +178,7 @@ class SqliteLeases(SqliteConsumers):
                     request.check_free()
                 else:
                     request.begin_shards(self, load_consumer(connection, consumer, feed))
-                kept = request.change(tokens, {"lease_expires": now + timedelta(seconds=seconds)})
+                kept = request.change(tokens, {"lease_expires": self.database.later(seconds)})
                 free = request.free([shard for shard in shards if shard not in tokens])[:at_most]
                 if free:
                     request.take(free, now)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from typing import Any
 
 from airflow_changefeed.core.consumer import Consumption, DeadLetterState
@@ -17,11 +16,11 @@ from airflow_changefeed.exceptions import ConsumerUseError, ShardNotFoundError, 
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CURSORS, SETTINGS, refusal
 from airflow_changefeed.sources.sqlite.consumers.dead_letters import (
+    ack_of,
     change_letter,
     log_step,
     open_dead_letter,
     park,
-    raise_ack,
 )
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import check_beyond
@@ -152,11 +151,15 @@ class SqliteConsumerSession:
         row = self._row(connection, step)
         now, holder = self._database.now(), str(row.lease_holder)
         upto = max(step.upto, row.ulid)
+        if step.parked is not None:
+            # First, as it holds the ack; undone where the step is refused.
+            park(connection, key, step.parked, now, by=holder)
         values = {
             "ulid": row.frontier.complete(UlidRange(row.ulid, upto)).upto,
+            "ack": ack_of(connection, row, upto),
             "moved_at": now,
             "moved_by": holder,
-            "lease_expires": now + timedelta(seconds=step.seconds),
+            "lease_expires": self._database.later(step.seconds),
         }
         moved = CURSORS.change(
             connection,
@@ -168,14 +171,13 @@ class SqliteConsumerSession:
         if not moved:
             raise refusal(row, step.expected_version, step.fencing_token, "; register again")
         check_beyond(tables, step.shard, upto)
-        if step.parked is not None:
-            park(connection, key, step.parked, now, by=holder)
-        if step.dead_letter is not None:
-            letter = open_dead_letter(connection, step.dead_letter)
-            done = {"state": DeadLetterState.DONE, "resolved_at": now, "resolved_by": holder}
-            change_letter(connection, letter, done)
         log_step(connection, key, step, now, holder)
-        return raise_ack(connection, moved[0])
+        if step.dead_letter is None:
+            return moved[0]
+        letter = open_dead_letter(connection, step.dead_letter)
+        done = {"state": DeadLetterState.DONE, "resolved_at": now, "resolved_by": holder}
+        change_letter(connection, letter, done)
+        return self._row(connection, step)
 
     def _key(self, step: Consumption) -> dict[str, Any]:
         return {"feed": self._feed, "consumer": self._consumer, "shard": step.shard}

@@ -39,7 +39,10 @@ class SqliteInspect:
                 remedy = "Check the path of the connection, or create a feed (set_up_feed)"
                 none = Fault(FaultKind.NOT_INSTALLED, self.database.path, "it has no feeds", remedy)
                 return Examination.of([*faults, none], facts)
-            faults += _differences(found, _installed(), "the file")
+            with closing(sqlite3.connect(":memory:")) as model:
+                # What this version makes once in a file.
+                install(model)
+                faults += _differences(found, _definitions(model), "the file")
             for tables in load_feeds(connection, feed):
                 faults += self._feed(tables, found, limits)
         return Examination.of(faults, facts)
@@ -105,13 +108,6 @@ def _try_to_write(connection: sqlite3.Connection) -> None:
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
     """Return the definitions of our objects, by name."""
     return dict(connection.execute(f"select name, sql from sqlite_master where {_OURS}").fetchall())
-
-
-def _installed() -> dict[str, str]:
-    """Return what this version makes once in a file."""
-    with closing(sqlite3.connect(":memory:")) as model:
-        install(model)
-        return _definitions(model)
 
 
 def _expected(tables: FeedTables) -> dict[str, str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +35,11 @@ _TERMS = 100
 #: What SQLite says of a file or a statement.
 _NOT_OF_A_ROW = re.compile(r"locked|busy|unable to open|read-?only|disk|interrupt|no such|schema|memory")
 _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column 'c(\d+)'")
+
+
+def fields_of(columns: Iterable[Column]) -> list[pa.Field]:
+    """Return columns as Arrow has them."""
+    return [pa.field(column.name, ARROW[storage_of(column)]) for column in columns]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,11 @@ class Query(ABC):
                 cases.append(f"when {condition} then {number + 1}")
         return cases
 
+    def selected(self, cases: Sequence[str], values: Sequence[str]) -> str:
+        """Return SQL of what is wrong with a row, and of the columns."""
+        wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
+        return ", ".join([f"{wrong} as x", *(f"{value} as c{number}" for number, value in enumerate(values))])
+
     @property
     def size_sql(self) -> str | None:
         """Gives the bytes of the largest of the first rows; None where no column has a length."""
@@ -164,8 +174,7 @@ class RangeQuery(Query):
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the stream: ULID, time, then those of the event table."""
-        fields = [pa.field(column.name, ARROW[storage_of(column)]) for column in self.columns]
-        return pa.schema([ULID_FIELD, TIME_FIELD, *fields])
+        return pa.schema([ULID_FIELD, TIME_FIELD, *fields_of(self.columns)])
 
     @property
     def parameters(self) -> tuple[Any, ...]:
@@ -188,11 +197,10 @@ class RangeQuery(Query):
             source = f"{tables.feed} f left join {tables.table} e on {joined}"
             ulid = "f.ulid"
         cases += self.misfits(values)
-        wrong = f"case {' '.join(cases)} else 0 end" if cases else "0"
         alias = "e" if tables.is_serialized else "f"
         where = f"{qualified(tables.shard_condition, alias)} and {ulid} > ? and {ulid} <= ?"
-        names = ", ".join(f"{value} as c{number}" for number, value in enumerate(values))
-        return f"select {ulid} as u, {wrong} as x, {names} from {source} where {where} order by {ulid}"
+        selected = self.selected(cases, values)
+        return f"select {ulid} as u, {selected} from {source} where {where} order by {ulid}"
 
     def value(self, alias: str, column: str, image: str = "") -> str:
         """Return what is selected for a column, which an image of a capture has under its own prefix."""

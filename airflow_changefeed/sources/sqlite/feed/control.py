@@ -28,8 +28,8 @@ from airflow_changefeed.sources.sqlite.capture.drift import check_names
 from airflow_changefeed.sources.sqlite.capture.gaps import find_gaps, gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+    ACKNOWLEDGED,
     CURSORS,
-    acknowledged,
     forget_acknowledged,
 )
 from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, load_again, load_feed
@@ -112,7 +112,8 @@ class SqliteControl:
         :param rows: at least; fewer only when the outbox has no more.
         :return: how many; 0 without taking the lock when none wait.
         """
-        if tables.is_serialized or not _waits(tables, shard):
+        one = f"select 1 from {tables.outbox} where shard_id = ? limit 1"
+        if tables.is_serialized or tables.execute(one, (tables.to_sql(shard),)).fetchone() is None:
             return 0
         with self.database.write(tables.connection):
             # Again, as the feed may have been sealed, or emptied by another reader, before this one had the
@@ -219,7 +220,11 @@ class SqliteControl:
             found = _purge_bound(load_again(tables), shard, wanted, now_ms)
             bound = found.upto
             if dry_run:
-                return replace(found, rows=_count_upto(tables, value, bound))
+                if tables.is_serialized:
+                    return found
+                sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
+                (rows,) = tables.execute(sql, (value, bound.bytes)).fetchone()
+                return replace(found, rows=rows)
             # Stored before rows are deleted, so that no reader mistakes a partly deleted range for a complete
             # one (R12).
             tables.execute(
@@ -265,13 +270,6 @@ def draw_attempt(connection: sqlite3.Connection, feed: str, above: int) -> int:
     if drawn is None:
         load_feed(connection, feed)
     return int(drawn[0])
-
-
-def _waits(tables: FeedTables, shard: Shard) -> bool:
-    (found,) = tables.execute(
-        f"select exists (select 1 from {tables.outbox} where shard_id = ?)", (tables.to_sql(shard),)
-    ).fetchone()
-    return bool(found)
 
 
 def waiting_shards(tables: FeedTables) -> list[Any]:
@@ -332,10 +330,11 @@ def _purge_bound(tables: FeedTables, shard: Shard, wanted: Ulid, now_ms: int) ->
         # To the last event that goes, so that a consumer that has read everything does not count as lost.
         kept = max(kept, _last_event(tables, shard, released))
     kept = max(purged, kept)
-    rows = CURSORS.find(tables.connection, {"feed": tables.info.name, "shard": shard})
+    of_shard = {"feed": tables.info.name, "shard": shard}
+    rows = CURSORS.find(tables.connection, of_shard)
     starts = {row.consumer: row.frontier.start for row in rows if row.began is Began.IMPLIED}
     known = [
-        *acknowledged(tables.connection, tables.info.name, shard),
+        *ACKNOWLEDGED.find(tables.connection, of_shard),
         *(one for row in rows for one in row.acknowledged),
     ]
     after, before = max(purged, released), min(kept, max(starts.values(), default=Ulid.MIN))
@@ -356,10 +355,3 @@ def _last_event(tables: FeedTables, shard: Shard, upto: Ulid) -> Ulid:
         (tables.to_sql(shard), upto.bytes),
     ).fetchone()
     return Ulid.MIN if last is None else Ulid.of_bytes(last)
-
-
-def _count_upto(tables: FeedTables, value: Any, bound: Ulid) -> int:
-    if tables.is_serialized:
-        return 0
-    sql = f"select count(*) from {tables.feed} where shard_id = ? and ulid <= ?"
-    return int(tables.execute(sql, (value, bound.bytes)).fetchone()[0])

@@ -47,14 +47,9 @@ class SqliteHistory:
                     problems=problems,
                 )
             given = _insert(tables, shard, timed)
-            return self._mark(connection, feed, shard, given, reason)
-
-    def _mark(
-        self, connection: sqlite3.Connection, feed: str, shard: Shard, given: list[Ulid], reason: str
-    ) -> StaleMark:
-        range_ = {"after_ulid": min(given).previous(), "upto_ulid": max(given)}
-        when = {"at_ms": self.database.now_ms(), "reason": reason}
-        return STALE.add(connection, {"feed": feed, "shard": shard, **range_, **when})
+            range_ = {"after_ulid": min(given).previous(), "upto_ulid": max(given)}
+            when = {"at": self.database.now(), "reason": reason}
+            return STALE.add(connection, {"feed": feed, "shard": shard, **range_, **when})
 
 
 def _insert(tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any, ...]]]) -> list[Ulid]:

@@ -80,7 +80,6 @@ class FeedTables:
     A feed and the names of its objects, quoted.
 
     :param floor_ms: sealed until this time, for all shards; 0 before the first seal.
-    :param tolerance_ms: how far in the future a hint may lie.
     :param capture: whose events these are; None where a user writes them.
     :param fingerprint: of the columns at the resource version; None until a new feed has one.
     :param database: identity of the file.
@@ -90,7 +89,6 @@ class FeedTables:
     connection: sqlite3.Connection = field(repr=False, compare=False)
     info: FeedInfo
     floor_ms: int
-    tolerance_ms: int
     capture: StoredCapture | None = None
     fingerprint: str | None = None
     database: str = ""
@@ -294,8 +292,7 @@ def _tables(connection: sqlite3.Connection, row: Row, capture: StoredCapture | N
         timedelta(milliseconds=row["tolerance"]),
         FOREVER if row["max_hold"] < 0 else timedelta(milliseconds=row["max_hold"]),
     )
-    found = (row["floor"], row["tolerance"], capture, row["fingerprint"], row["database"])
-    return FeedTables(connection, info, *found)
+    return FeedTables(connection, info, row["floor"], capture, row["fingerprint"], row["database"])
 
 
 def load_feed(connection: sqlite3.Connection, feed: str, *, is_whole: bool = True) -> FeedTables:

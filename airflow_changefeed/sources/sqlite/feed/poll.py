@@ -97,7 +97,7 @@ def _read(
 
 def _with_outbox(connection: sqlite3.Connection, feed: str) -> FeedTables:
     """Return the tables of a feed with an outbox, with all that is known except what a poll does not need."""
-    return FeedTables(connection, FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0, 0)
+    return FeedTables(connection, FeedInfo(feed, FeedKind.OUTBOX, "int", (), ()), 0)
 
 
 def poll_sql(tables: FeedTables) -> str:

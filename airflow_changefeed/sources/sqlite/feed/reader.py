@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,8 @@ class SqliteReader:
         value = tables.to_sql(shard)
         keys = ", ".join(tables.keys)
         with self.database.snapshot(tables.connection):
-            _check_cursor(tables, shard, after)
+            check_purged(tables, shard, after)
+            check_beyond(tables, shard, after)
             rows = tables.execute(
                 f"select {tables.ulid}, {keys} from {tables.feed} "
                 f"where {tables.shard_condition} and {tables.ulid} > ? order by {tables.ulid} limit ?",
@@ -142,8 +143,14 @@ class SqliteReader:
         def ask(connection: sqlite3.Connection) -> RangeQuery:
             tables = load_feed(connection, feed)
             check_purged(tables, shard, range_.after)
-            cuts_fractions = self.bulk_reader != "adbc"
-            return _range_query(tables, shard, range_, on_missing, columns, cuts_fractions=cuts_fractions)
+            return _query_of(tables)(
+                tables=tables,
+                shard=shard,
+                range=range_,
+                on_missing=on_missing,
+                only=columns,
+                cuts_fractions=self.bulk_reader != "adbc",
+            )
 
         try:
             if self.bulk_reader == "adbc":
@@ -180,7 +187,8 @@ def _in_range(tables: FeedTables) -> str:
 
 def feed_schema(tables: FeedTables) -> pa.Schema:
     """Return the columns that a feed's events are streamed in."""
-    return _range_query(tables, 0, UlidRange(Ulid.MIN, Ulid.MIN)).schema
+    nothing = UlidRange(Ulid.MIN, Ulid.MIN)
+    return _query_of(tables)(tables=tables, shard=0, range=nothing, on_missing="fail").schema
 
 
 def count(tables: FeedTables, shard: Shard, ranges: Sequence[UlidRange]) -> list[int]:
@@ -265,7 +273,8 @@ def load_high_water(tables: FeedTables, value: Any, now_ms: int) -> HighWater:
     row = tables.execute(f"select time_ms, ulid from {tables.state} where shard_id = ?", (value,)).fetchone()
     time_ms, last = row or (0, bytes(16))
     last_given = int.from_bytes(last, "big")
-    return HighWater(max(time_ms, tables.floor_ms), last_given, now_ms, tables.tolerance_ms)
+    tolerance_ms = tables.info.time_tolerance // timedelta(milliseconds=1)
+    return HighWater(max(time_ms, tables.floor_ms), last_given, now_ms, tolerance_ms)
 
 
 def store_high_water(tables: FeedTables, value: Any, clock: HighWater) -> None:
@@ -306,11 +315,6 @@ def check_purged(tables: FeedTables, shard: Shard, after: Ulid) -> None:
     check_purged_upto(tables.info.name, shard, after, purged)
 
 
-def _check_cursor(tables: FeedTables, shard: Shard, after: Ulid) -> None:
-    check_purged(tables, shard, after)
-    check_beyond(tables, shard, after)
-
-
 def check_beyond(tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
     """Raise CursorBeyondFeedError for a cursor that the shard's high-water time has not reached."""
     _, highest = shard_bounds(tables, shard)
@@ -327,26 +331,12 @@ def check_beyond(tables: FeedTables, shard: Shard, ulid: Ulid) -> None:
         )
 
 
-def _range_query(
-    tables: FeedTables,
-    shard: Shard,
-    range_: UlidRange,
-    on_missing: str = "fail",
-    columns: Collection[str] | None = None,
-    *,
-    cuts_fractions: bool = True,
-) -> RangeQuery:
+def _query_of(tables: FeedTables) -> type[RangeQuery]:
     """Return the statement that reads a range of a feed, a capture's or another's."""
-    if tables.capture is None:
-        from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery as Query
-    else:
-        from airflow_changefeed.sources.sqlite.capture.query import CaptureQuery as Query
+    if tables.capture is not None:
+        from airflow_changefeed.sources.sqlite.capture.query import CaptureQuery
 
-    return Query(
-        tables=tables,
-        shard=shard,
-        range=range_,
-        on_missing=on_missing,
-        only=columns,
-        cuts_fractions=cuts_fractions,
-    )
+        return CaptureQuery
+    from airflow_changefeed.sources.sqlite.feed.arrow import RangeQuery
+
+    return RangeQuery

@@ -19,25 +19,21 @@ class SqliteIdentity:
 
     def identity(self) -> DatabaseIdentity:
         with self.database.connect() as connection:
-            _check_installed(connection)
-            return _read(connection)
+            return _identity(connection)
 
     def renew_identity(self) -> DatabaseIdentity:
         with self.database.connect() as connection:
-            _check_installed(connection)
+            _identity(connection)
             with self.database.write(connection):
                 connection.execute('update "changefeed.database" set id = ?', (str(uuid.uuid4()),))
-            return _read(connection)
+            return _identity(connection)
 
 
-def _read(connection: sqlite3.Connection) -> DatabaseIdentity:
-    ((identity,),) = connection.execute('select id from "changefeed.database"').fetchall()
-    return DatabaseIdentity(str(identity))
-
-
-def _check_installed(connection: sqlite3.Connection) -> None:
+def _identity(connection: sqlite3.Connection) -> DatabaseIdentity:
     if not is_installed(connection):
         raise FeedNotFoundError(
             "no feed was ever set up in this database, so it has no identity; create a feed with set_up_feed",
             known=[],
         )
+    ((identity,),) = connection.execute('select id from "changefeed.database"').fetchall()
+    return DatabaseIdentity(str(identity))

@@ -213,7 +213,8 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
         "select 1 from sqlite_master where type = 'table' and name = ?", (table,)
     ).fetchone()
     if not is_table:
-        raise FeedSetupError(f"{_file(connection)}: {no_table(table, users_tables(connection))}", feed=table)
+        file = connection.execute("pragma database_list").fetchone()[2]
+        raise FeedSetupError(f"{file}: {no_table(table, users_tables(connection))}", feed=table)
     columns = columns_of(connection, table)
     keys = list(key_columns(columns))
     problems = []
@@ -257,10 +258,6 @@ def _check_keys(tables: FeedTables) -> None:
             "the table's key",
             feed=tables.info.name,
         )
-
-
-def _file(connection: sqlite3.Connection) -> str:
-    return str(connection.execute("pragma database_list").fetchone()[2])
 
 
 def create(connection: sqlite3.Connection, tables: FeedTables, keys: list[Column]) -> None:
