@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
+    from airflow_changefeed.tables.base import LakeTable
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,6 @@ class ConcludesExports(ReportsLineage):
     """A task that ends an export."""
 
     changefeed_conn_id: str
-    catalog_conn_id: str | None
 
 
 class ExportOperator(WaitsForWindow, BaseOperator):
@@ -261,6 +261,7 @@ def conclude(
     plan: Plan,
     result: ExportResult,
     *,
+    table: LakeTable | None,
     earlier: Sequence[Manifest] = (),
     leases: HeldLeases | None = None,
 ) -> dict[str, Any]:
@@ -268,6 +269,7 @@ def conclude(
     Do what follows the commit: commit to the table, move the cursors, publish the Variable, forget the
     attempts, emit the event.
 
+    :param table: that has the files of the export, besides the manifests.
     :param earlier: batches that earlier tries have committed and moved their cursors behind.
     :param leases: of a batch.
     :return: the task's result.
@@ -280,7 +282,6 @@ def conclude(
     from airflow_changefeed.tables.publish import publish
 
     source, variables = run.source, run.variables
-    table = lake_table(store, plan.options, run.connection.storage_options, task.catalog_conn_id)
     if table is not None:
         units = [*(manifest.unit for manifest in earlier), *(planned.unit for planned in plan.units)]
         if units and publish(store, table, units, plan.run):

@@ -14,6 +14,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_context import reports_errors
 from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.links.changefeed_links import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
@@ -104,9 +105,10 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         self.keep_lineage(lambda: export_lineage(source, plan))
         result = self._succeeded(uri, plan, read_receipt(store, plan.attempt))
         self._check_whole(store, plan)
+        table = lake_table(store, plan.options, options, self.catalog_conn_id)
         run = ExportRun(source, variables, JobConnection(source.describe(), options))
         with metrics.counting_superseded(plan.feed, plan.consumer):
-            done = conclude(self, context, run, store, plan, result)
+            done = conclude(self, context, run, store, plan, result, table=table)
         mark_finished(store, plan.attempt)
         return done
 

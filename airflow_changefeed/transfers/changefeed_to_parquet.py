@@ -12,6 +12,7 @@ from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError,
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path
 from airflow_changefeed.hooks.changefeed_context import reports_errors
+from airflow_changefeed.hooks.changefeed_lake import lake_table
 from airflow_changefeed.hooks.changefeed_output import storage_options
 from airflow_changefeed.hooks.changefeed_submit import (
     TEMPLATED,
@@ -183,7 +184,10 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
                 earlier = batches_of_earlier_tries(store, rows, request)
             plan = make_plan(run.source, store, request, partial(metrics.sealed, self.feed, self.consumer))
             result = self._run(context, run, store, plan)
-            return conclude(self, context, run, store, plan, result, earlier=earlier, leases=leases)
+            table = lake_table(store, plan.options, run.connection.storage_options, self.catalog_conn_id)
+            return conclude(
+                self, context, run, store, plan, result, table=table, earlier=earlier, leases=leases
+            )
 
     def planned_lineage(self) -> Lineage:
         """Return the feed and the output."""
