@@ -92,6 +92,7 @@ duration = typed(_duration)
 duration_or_none = typed(values.duration(shortest=timedelta(0), needs_unit=True, longest=_CENTURY))
 
 
+@typed
 def max_hold(text: str) -> timedelta:
     """Parse a feed's ``max_hold``: a duration, or ``forever``."""
     try:
