@@ -168,7 +168,6 @@ def _is_text(value: object) -> bool:
 
 
 def _checked(variables: Mapping[str, str] | None, traceparent: str | None) -> dict[str, str]:
-    """Return all variables, or raise an error that names every problem."""
     given = dict(variables or {})
     problems = []
     if len(given) > MAX_SESSION_KEYS:

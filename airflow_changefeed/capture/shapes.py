@@ -43,7 +43,6 @@ def shaped_schema(schema: pa.Schema, shape: Shape | str, *, feed: str = "") -> p
     Return the columns of exported events.
 
     :param schema: of a feed, from its source.
-    :param feed: for errors.
     :raises InvalidArgumentError: unknown shape, or a shape other than typed for a feed that is not a
         capture.
     :raises ColumnTypeError: a captured column has no JSON form.
@@ -65,7 +64,6 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
     Return events in a shape: the same number of rows, in the same order.
 
     :param batch: from the feed's source.
-    :param feed: for errors.
     :raises InvalidArgumentError: as :func:`shaped_schema`.
     :raises ColumnTypeError: a captured column has no JSON form, or the JSON exceeds Arrow's limit.
     :raises SchemaChangedError: the capture was changed during the read.
@@ -107,7 +105,6 @@ def _read(metadata: bytes) -> CaptureShape:
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
-    """Return a schema's capture description."""
     metadata = schema.metadata or {}
     if METADATA_KEY not in metadata or SHAPE_KEY in metadata:
         raise InvalidArgumentError(
@@ -135,7 +132,6 @@ def _envelope_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _images(events: Events, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    """Return the old and the new rows as JSON."""
     old, new = batch.column("old"), batch.column("new")
     return row_texts(events, old, present_rows(old)), row_texts(events, new, present_rows(new))
 
@@ -207,6 +203,7 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
         row_texts(events, batch.column("new"), has_new, is_key=True),
         row_texts(events, batch.column("old"), has_old & ~has_new, is_key=True),
     )
+    tids = batch.column("tid").cast(_TEXT)
     ops = _chosen((*_DEBEZIUM_OPS, "r"), _kinds(events, batch))
     value = joined(
         [
@@ -221,7 +218,8 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
             '",',
             *_times(batch.column(TIME_FIELD.name)),
             ',"transaction":',
-            _transactions(batch.column("tid")),
+            # What is known of a transaction; its end and an event's index in it are not.
+            joined(['{"id":"', tids, '","total_order":null,"data_collection_order":null}']),
             _ddl(batch),
             "}",
         ],
@@ -232,9 +230,10 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
 
 def _source(shape: CaptureShape, events: Events, batch: pa.RecordBatch) -> pa.Array:
     about = {"version": _DEBEZIUM_VERSION, "connector": "changefeed", "name": shape.name}
-    places = []
-    for schema, name in map(_table, shape.tables):
-        places.append(as_json({"db": None, "schema": schema, "table": name})[1:-1])
+    places = [
+        as_json({"db": None, "schema": schema, "table": name})[1:-1]
+        for schema, name in map(_table, shape.tables)
+    ]
     sequence: list[pa.Array | str] = ["null"]
     if "sequence" in batch.schema.names:
         sequence = ['"', batch.column("sequence").cast(_TEXT), '"']
@@ -273,11 +272,6 @@ def _times(column: pa.Array) -> list[pa.Array | str]:
     ]
 
 
-def _transactions(tids: pa.Array) -> pa.Array:
-    """Return the known facts of transactions; their ends and an event's index in them are unknown."""
-    return joined(['{"id":"', tids.cast(_TEXT), '","total_order":null,"data_collection_order":null}'])
-
-
 def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
     """Return the number of each event's type; snapshot rows have a type of their own."""
     is_snapshot = batch.column("is_snapshot")
@@ -287,7 +281,6 @@ def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _chosen(texts: Sequence[str], numbers: np.ndarray) -> pa.Array:
-    """Return a text for each number."""
     places = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))])
     return byte_strings(texts, _TEXT).take(places)
 

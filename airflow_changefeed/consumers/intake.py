@@ -66,13 +66,7 @@ class Intake:
         self._may_stop_early = not source.capabilities.parallel_writers
 
     def register(self, timeout: float | None, should_stop: Callable[[], bool]) -> None:
-        """
-        Wait until a shard is held; returns at once if the feed has no shards yet.
-
-        :param timeout: seconds; None waits forever.
-        :param should_stop: checked each second; if true, the wait ends without a shard.
-        :raises LeaseHeldError: other consumers held all shards until the timeout.
-        """
+        """Wait until a shard is held; returns at once if the feed has no shards yet."""
         begun, is_told = self._pace.clock(), False
         while True:
             self._update_shards()
@@ -142,11 +136,7 @@ class Intake:
         return reader
 
     def rest(self, shard: Shard, seconds: float, stopped_by: ChangefeedError | None = None) -> None:
-        """
-        Leave a shard alone whose next event cannot be read, then read it again from its cursor.
-
-        :param stopped_by: what :meth:`check_stopped` raises.
-        """
+        """Leave a shard alone whose next event cannot be read, then read it again from its cursor."""
         reader = self._begin(shard)
         reader.rests_until, reader.stopped_by = self._pace.clock() + seconds, stopped_by
 
@@ -248,7 +238,6 @@ class Intake:
 
         Shards take turns, a page each.
 
-        :param may_drain: False if a drain would wait for our own transaction.
         :param events: consumed at a time; a multiple of that is read ahead, divided among the shards.
         """
         return self._read_ahead() or (self._poll(may_drain, events) and self._read_ahead()) or None

@@ -251,8 +251,6 @@ class Watch:
 
 @dataclass(eq=False)
 class _Waiter:
-    """One wait of a watch."""
-
     watch: Watch
     accept: Accept[Any]
     skips: int = 0

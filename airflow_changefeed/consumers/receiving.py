@@ -154,8 +154,6 @@ class Receiver:
         """
         Return the next batch of events of one shard, even if one of them cannot be read.
 
-        :param timeout: seconds to wait for the first event; None waits forever.
-        :return: empty after the timeout.
         :raises ChangefeedError: as :meth:`rest` was told to.
         """
         self._need_registered()

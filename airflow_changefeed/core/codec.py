@@ -350,7 +350,6 @@ def load(
     """
     Read a document of this version or an older one.
 
-    :param where: names the document in errors.
     :param error: raised when the text is not such a document, or its digest does not match its content.
     :param check_digest: False reads a document that a person may have edited.
     :return: the content with ``schema_version`` and ``is_intact``, without kind and digest.

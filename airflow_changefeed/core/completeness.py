@@ -139,14 +139,12 @@ class Verdict:
     :param before: ranges before the beginning that are not complete; by shard.
     :param complete_until: until when all shards are complete without a gap, each from its begin on; None if
         one of them has nothing complete.
-    :param by_files: whether the output was looked at; else the cursors alone have said what is complete.
     """
 
     missing: tuple[MissingRange, ...]
     running: tuple[MissingRange, ...]
     before: tuple[MissingRange, ...]
     complete_until: datetime | None
-    by_files: bool
     _evidence: Evidence = field(repr=False)
 
     def states(self, windows: Sequence[Window], now: datetime) -> list[WindowState]:
@@ -154,7 +152,6 @@ class Verdict:
         Return the state of each window; none is ``EMPTY``, as ranges do not show that.
 
         :param windows: ascending and without overlap, within the range that was asked about.
-        :param now: the database's clock.
         """
         lacking = [bool(shards) for shards in self.lacking(windows)]
         bare = [bool(shards) for shards in touched(windows, [(one.shard, one.range) for one in self.before])]
@@ -231,7 +228,6 @@ def judge(evidence: Evidence, wanted: UlidRange = EVERYTHING) -> Verdict:
         tuple(running),
         tuple(before),
         None if first in (None, Ulid.MIN) else _end(first),
-        any(shard.files is not None for shard in evidence.shards),
         evidence,
     )
 
@@ -286,7 +282,6 @@ def of_overview(
     read everything is complete until now; else until the first event that it has not read, or that is a dead
     letter.
 
-    :param now: the database's clock.
     :param rows: its cursors, where some may be in shards that never had an event.
     :raises ChangefeedError: the feed could not be read; its problem.
     """

@@ -124,7 +124,6 @@ def place_before(time: datetime, feed: str, now: datetime) -> Ulid:
     """
     Return the ULID before the first event of a time.
 
-    :param now: by the database's clock.
     :raises FutureTimeError: the time is in the future.
     """
     if time > now:

@@ -125,11 +125,7 @@ class CursorRow:
         return uncovered(UlidRange(purged_upto, start), self.frontier.before)
 
     def is_lost(self, purged_upto: Ulid) -> bool:
-        """
-        Whether events that come after the cursor were purged, so that the consumer can no longer read them.
-
-        :param purged_upto: of the shard.
-        """
+        """Whether events after the cursor were purged, so that the consumer can no longer read them."""
         return self.ulid < purged_upto
 
     @property
@@ -218,7 +214,6 @@ class CursorDocument:
         """
         Read a Variable's value, edited by hand or not.
 
-        :param key: the Variable's name, for errors.
         :raises CursorFormatError: the Variable is not a cursor.
         :raises UnsupportedVersionError: a newer version wrote it.
         """
@@ -265,8 +260,6 @@ def distinct_name(name: str, unsafe: re.Pattern[str], most: int, mark: str = "~"
 
     :param unsafe: characters that cannot be there.
     :param most: characters.
-    :param mark: before the hash.
-    :param digits: of the hash.
     """
     plain = unsafe.sub("_", name)
     if plain == name and len(name) <= most:
@@ -281,12 +274,19 @@ def seal_command(feed: str, until: datetime) -> str:
     return shell("seal", "--feed", feed, "--until", format_time(until))
 
 
-def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) -> str:
-    """
-    Return what has become of a consumer that is lost.
+def revoke_command(row: CursorRow) -> str:
+    """Return the command that revokes the lease of a cursor."""
+    words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
+    return shell("consumer revoke", row.consumer, "--feed", row.feed, *words)
 
-    :param max_hold: of the feed, if it is known.
-    """
+
+def set_command(consumer: str, feed: str, shard: Shard, to: str) -> str:
+    """Return the command that sets a cursor."""
+    return shell("cursor set", consumer, "--feed", feed, "--shard", shard_text(shard), "--to", to)
+
+
+def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) -> str:
+    """Return what has become of a consumer that is lost."""
     after = (
         "the start of the feed" if cursor == Ulid.MIN else f"its cursor {cursor} ({format_time(cursor.time)})"
     )
@@ -304,10 +304,9 @@ def lost_remedy(consumer: str, feed: str, shard: Shard, whole: datetime | None =
     """
     to = "earliest" if whole is None else format_time(whole)
     left = "event that is left" if whole is None else "window that is whole"
-    command = shell("cursor set", consumer, "--feed", feed, "--shard", shard_text(shard), "--to", to)
     return (
         "If you need the purged events, read them from an export. Then move the cursor to the first "
-        f"{left}: {command}"
+        f"{left}: {set_command(consumer, feed, shard, to)}"
     )
 
 

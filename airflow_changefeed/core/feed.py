@@ -107,11 +107,7 @@ class FeedInfo:
         return self.time_tolerance, self.max_hold
 
     def held_since(self, now: datetime) -> Ulid:
-        """
-        Return up to where, inclusive, a purge keeps events for nobody, as they are older than ``max_hold``.
-
-        :param now: by the database's clock.
-        """
+        """Return up to where, inclusive, events are older than ``max_hold``: no purge keeps them."""
         if self.max_hold == FOREVER or now - self.max_hold <= EPOCH:
             return Ulid.MIN
         return Ulid.floor(now - self.max_hold).previous()

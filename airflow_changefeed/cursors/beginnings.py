@@ -48,11 +48,7 @@ class EventsBefore:
         )
 
     def remedy(self, dag_id: str | None) -> str:
-        """
-        Return the ways on.
-
-        :param dag_id: of the DAG that exports for the consumer; None if it is not known.
-        """
+        """Return the ways on, with the DAG that exports for the consumer if it is known."""
         accept = shell("cursor accept-beginning", self.consumer, "--feed", self.feed, "--note", "...")
         return (
             f"Export them: {backfill_command(dag_id, self.since, self.until)}. If nobody needs them, accept "

@@ -24,7 +24,7 @@ from airflow_changefeed.core.cursor import (
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
@@ -119,11 +119,7 @@ def advance(
 def compare(
     source: FeedSource, variables: VariableStore, consumer: str, feed: str
 ) -> tuple[list[CursorRow], bool]:
-    """
-    Return the rows, and whether the Variable agrees with them; changes neither.
-
-    :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
-    """
+    """Return the rows, and whether the Variable agrees; changes neither, and raises as :func:`resolve`."""
     identity = source.identity()
     key = variable_key(identity.id, consumer, feed)
     # The Variable first, so that it can be older than the rows but never ahead of them.
@@ -134,7 +130,11 @@ def compare(
     document = _read(text, key, consumer, feed, rows)
     known = {row.shard: row for row in rows}
     problems = [] if document.is_intact else ["its digest does not match, so it was edited"]
-    problems += _foreign(document, identity, consumer, feed)
+    if (document.database, document.consumer, document.feed) != (identity.id, consumer, feed):
+        problems.append(
+            f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
+            f"{document.database}, but this is database {identity.id}"
+        )
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
             "the database has been restored to an earlier state, or failed over with data loss: its recovery "
@@ -161,16 +161,6 @@ def compare(
         shard: cursor.resource_version for shard, cursor in document.shards.items()
     }
     return rows, is_current
-
-
-def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str, feed: str) -> list[str]:
-    """Return a problem if the Variable belongs to another database, consumer or feed."""
-    if (document.database, document.consumer, document.feed) == (identity.id, consumer, feed):
-        return []
-    return [
-        f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
-        f"{document.database}, but this is database {identity.id}"
-    ]
 
 
 def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:
@@ -239,7 +229,6 @@ def move(
     """
     Change the rows whose frontier ``change`` changes, all or none.
 
-    :param why: a person's reason; None for a regular move.
     :param is_rewind: whether the cursor may move back, and the ack with it.
     :return: all rows, after the change.
     """

@@ -16,6 +16,7 @@ from airflow_changefeed.core.cursor import (
     Cursor,
     CursorDocument,
     CursorRow,
+    set_command,
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
@@ -102,18 +103,15 @@ def adopt(
     :raises PurgedError: events after a ULID are purged and would be missed.
     :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed.
     """
-    wanted = _wanted(source, variables, consumer, feed)
-    _check_reachable(source, consumer, feed, wanted)
-    _check_begins(source, consumer, feed, wanted, outputs)
+    wanted = adopted(source, variables, consumer, feed, outputs)
     known = {row.shard for row in source.cursors(feed, consumer)}
-    starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
+    starts = {shard: ulid for shard, ulid in wanted.items() if shard not in known}
     if starts:
         source.begin_consumer(consumer, feed, starts, by=by, why="adopt", began=Began.CHOSEN)
 
     def change(row: CursorRow) -> Frontier:
-        if row.ulid == wanted[row.shard].ulid:
-            return row.frontier
-        return row.frontier.moved_to(wanted[row.shard].ulid)
+        target = wanted[row.shard]
+        return row.frontier if row.ulid == target else row.frontier.moved_to(target)
 
     def attempt() -> list[CursorRow]:
         with leased(source, consumer, feed, list(wanted), by) as leases:
@@ -136,11 +134,7 @@ def adopted(
     feed: str,
     outputs: Sequence[ManifestStore] = (),
 ) -> dict[Shard, Ulid]:
-    """
-    Return the positions in the Variable, edited or not, if the cursors can move there.
-
-    :raises CursorFormatError, CursorBeyondFeedError, PurgedError, InvalidArgumentError: as :func:`adopt`.
-    """
+    """Return the positions in the Variable, edited or not, or raise as :func:`adopt` does."""
     wanted = _wanted(source, variables, consumer, feed)
     _check_reachable(source, consumer, feed, wanted)
     _check_begins(source, consumer, feed, wanted, outputs)
@@ -198,7 +192,6 @@ def rebuild(
 
 
 def _wanted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> Mapping[Shard, Cursor]:
-    """Return the cursors in the Variable."""
     database = source.identity().id
     key = variable_key(database, consumer, feed)
     text = variables.get(key)
@@ -231,12 +224,11 @@ def _check_begins(
     for shard, place in ((shard, one.ulid) for shard, one in wanted.items()):
         grid = output_grid(outputs, shard, place) or by_moves
         if grid and place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
-            words = (consumer, "--feed", feed, "--shard", shard_text(shard), "--to")
             time = format_time(grid.floor(place).next().time) if grid.is_sure else "..."
             raise InvalidArgumentError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {place} in the Variable is inside a window "
                 f"of consumer {consumer!r}, which exports windows. Nothing was changed. Give the begin of a "
-                f"window: {shell('cursor set', *words, time)}; or publish: "
+                f"window: {set_command(consumer, feed, shard, time)}; or publish: "
                 f"{shell('cursor publish', consumer, '--feed', feed)}",
                 feed=feed,
                 shard=shard,

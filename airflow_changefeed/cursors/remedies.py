@@ -19,11 +19,7 @@ def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
 
 
 def edited_remedy(source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]) -> str:
-    """
-    Return what resolves an edited Variable.
-
-    :param cursors: of the Variable.
-    """
+    """Return what resolves an edited Variable."""
     adopt, publish = recovery_commands(consumer, feed)
     return beyond_remedy(source, consumer, feed, cursors) or (
         f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move the "

@@ -61,11 +61,8 @@ class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator)
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        own = (
-            python_callable
-            if isinstance(python_callable, _OwnParameters)
-            else _OwnParameters(python_callable)
-        )
+        is_own = isinstance(python_callable, _OwnParameters)
+        own = python_callable if is_own else _OwnParameters(python_callable)
         super().__init__(
             python_callable=own,
             op_args=op_args,

@@ -54,14 +54,7 @@ class FeedCounts:
 def consumer_counts(
     state: FeedState, overview: FeedOverview, verdict: Verdict, left_out: EventsBefore | None
 ) -> ConsumerCounts:
-    """
-    Count what is known of a consumer.
-
-    :param state: of this one consumer.
-    :param overview: of all of them.
-    :param verdict: on this one, by its cursors.
-    :param left_out: events before its beginning.
-    """
+    """Count what is known of a consumer, from its own state and verdict, and the overview of all."""
     names = {*state.consumers, *(row.consumer for row in state.rows)}
     begin = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
     cursors = begin | {row.shard: row.ulid for row in state.rows}
@@ -77,11 +70,7 @@ def consumer_counts(
 
 
 def feed_counts(overview: FeedOverview, now: datetime) -> FeedCounts:
-    """
-    Count what is known of a feed.
-
-    :param now: the database's.
-    """
+    """Count what is known of a feed."""
     since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
     return FeedCounts(
         outbox_rows=sum(shard.waiting for shard in overview.shards),

@@ -52,8 +52,6 @@ def dag_faults(
     """
     Return why a consumer's DAG, or process, does not move its cursors.
 
-    :param rows: of the consumer.
-    :param now: time of the database.
     :param max_age: a consumer that has moved since is at work.
     :param left_out: begin of the first window that is not exported; None if it exports no windows.
     """

@@ -267,7 +267,6 @@ def _freshness(
     max_age: timedelta,
     inspect: Inspect,
 ) -> Iterator[ConsumerFreshness]:
-    """Yield the freshness of each consumer of a state."""
     for consumer in _consumers(state):
         own = _only(state, consumer)
         verdict, until = judge_consumer(source, overview, consumer, own.rows, own.now)

@@ -145,12 +145,10 @@ class ReportsLineage(_Base):
         return self._facets(self.planned_lineage)
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:
-        """Return what the run has read and written."""
+        """Return what the run has read and written, or was to read and write."""
         return self._facets(lambda: self._lineage or self.planned_lineage())
 
-    def get_openlineage_facets_on_failure(self, task_instance: object) -> Any:
-        """Return what the task was to read and write."""
-        return self._facets(lambda: self._lineage or self.planned_lineage())
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _facets(self, find: Callable[[], Lineage | None]) -> Any:
         try:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MOST_FAILURES = 10
 #: Maximum doublings of a pause; no sensor's timeout is longer.
 _MOST_DOUBLINGS = 30
+_ARGUMENTS = (
+    *("feed", "consumer", "shards", "changefeed_conn_id", "window_end", "lock_timeout"),
+    *("poke_interval", "exponential_backoff", "max_wait", "most_failures"),
+)
 _IMPORTS = (
     "airflow_changefeed.consumers.poller",
     "airflow_changefeed.cursors.new_events",
@@ -69,13 +73,9 @@ class ChangefeedTrigger(BaseEventTrigger):
     events, or the error that made polling pointless. A transient error is ignored, up to
     ``most_failures`` times in a row.
 
-    :param feed: name of the feed, the table's.
-    :param consumer: whose cursors count.
-    :param changefeed_conn_id: Airflow connection of the feed's database.
     :param shards: shards to poll, as text; None for all.
     :param window_end: exclusive end of the window to wait for, ISO 8601 with a zone; None waits for new
         events only.
-    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param poke_interval: seconds between polls.
     :param exponential_backoff: double the seconds with each poll; it skips shared polls meanwhile.
     :param max_wait: maximum of these seconds; None for no limit.
@@ -99,7 +99,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call] # Airflow's class has no types
         self.feed = feed
         self.consumer = consumer
-        self.shards = shards
+        self.shards = list(shards) if shards is not None else None
         self.changefeed_conn_id = changefeed_conn_id
         self.window_end = window_end
         self.lock_timeout = lock_timeout
@@ -112,18 +112,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         """Return the path of the class and its arguments, JSON values without secrets."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "feed": self.feed,
-                "consumer": self.consumer,
-                "shards": list(self.shards) if self.shards is not None else None,
-                "changefeed_conn_id": self.changefeed_conn_id,
-                "window_end": self.window_end,
-                "lock_timeout": self.lock_timeout,
-                "poke_interval": self.poke_interval,
-                "exponential_backoff": self.exponential_backoff,
-                "max_wait": self.max_wait,
-                "most_failures": self.most_failures,
-            },
+            {name: getattr(self, name) for name in _ARGUMENTS},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -64,7 +64,6 @@ class EventColumns:
         """
         Check the options against the feed's events.
 
-        :param schema: from ``FeedReader.schema``.
         :param by_transaction: whether batches go by the originating transaction.
         :raises InvalidArgumentError: names every option that these events do not support, and why.
         """

@@ -58,7 +58,6 @@ def unreadable_event(
     """
     Return what is known of an event that cannot be read: its key, its table and its transaction, if readable.
 
-    :param error: that reading it raised.
     :raises ColumnTypeError: no event of the feed can be read.
     """
     from airflow_changefeed.consumers.events.page import unknown_page

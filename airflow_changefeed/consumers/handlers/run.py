@@ -115,8 +115,6 @@ def run_consumer(
 
 @dataclass
 class _Loop:
-    """The loop of a run."""
-
     _source: FeedSource
     _consumer: Consumer
     _attempts: Attempts
