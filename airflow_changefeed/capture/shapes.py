@@ -27,6 +27,7 @@ from airflow_changefeed.sources.mssql.names import split_name
 SHAPE_KEY = b"changefeed.shape"
 _TEXT = pa.string()
 _HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET", "READY", "DDL")
+_ENVELOPE = ("id", "name", "type", "old", "new", "tid", "sequence", "epoch", "ddl")
 _DEBEZIUM_OPS = ("c", "u", "d", "t", "ready", "ddl")
 #: Version of this form of ``source``, not of the package: re-exporting a window gives the same texts.
 _DEBEZIUM_VERSION = "1"
@@ -117,18 +118,10 @@ def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
 
 
 def _envelope_fields(schema: pa.Schema) -> list[pa.Field]:
-    sequence = [schema.field("sequence")] if "sequence" in schema.names else []
-    return [
-        pa.field("id", _TEXT, nullable=False),
-        schema.field("name"),
-        schema.field("type"),
-        pa.field("old", _TEXT),
-        pa.field("new", _TEXT),
-        schema.field("tid"),
-        *sequence,
-        schema.field("epoch"),
-        schema.field("ddl"),
-    ]
+    own = {"id": pa.field("id", _TEXT, nullable=False)}
+    own |= {name: pa.field(name, _TEXT) for name in ("old", "new")}
+    names = [name for name in _ENVELOPE if name in own or name in schema.names]
+    return [own[name] if name in own else schema.field(name) for name in names]
 
 
 def _images(events: Events, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
@@ -138,12 +131,8 @@ def _images(events: Events, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 
 def _envelope(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     old, new = _images(Events.of(shape, batch), batch)
-    same = {
-        name: batch.column(name)
-        for name in ("name", "type", "tid", "sequence", "epoch", "ddl")
-        if name in batch.schema.names
-    }
-    return {"id": batch.column(ULID_FIELD.name), "old": old, "new": new, **same}
+    same = {name: batch.column(name) for name in _ENVELOPE if name in batch.schema.names}
+    return {**same, "id": batch.column(ULID_FIELD.name), "old": old, "new": new}
 
 
 def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:

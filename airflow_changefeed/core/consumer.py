@@ -283,7 +283,6 @@ class DeadLetter:
 
     :param number: identifies it in commands and on the page.
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
-    :param resource_version: grows with each change.
     """
 
     ALSO_WRITTEN: ClassVar[tuple[str, ...]] = ("time",)
@@ -333,10 +332,8 @@ class OutputCheck:
     """
     What the newest look at an output's files found, for those who do not read the files.
 
-    :param consumer: whose export it is.
     :param path: root of the output, without secrets.
     :param checked_at: when the look began, by the database's clock.
-    :param checked_by: the run, person or program that looked.
     :param missing: ranges that should be complete and are not.
     :param first: begin of the first of them; None if none is missing.
     """

@@ -74,13 +74,11 @@ class CursorRow:
     """
     The database's row for a consumer, feed and shard; it arbitrates (ADR 0004).
 
-    :param frontier: start, cursor, and what is complete ahead of it and before the start.
     :param fencing_token: of the newest grant; 0 before the first one.
     :param lease_holder: who holds the lease; None if it is not held.
     :param lease_expires: by the database's clock; None if it is not held.
     :param ack: inclusive; what the consumer no longer needs. A purge passes the lowest one only for
         events that are older than the feed's ``max_hold``.
-    :param began: how the beginning came about.
     """
 
     consumer: str
@@ -157,9 +155,6 @@ class CursorChange:
 
     :param number: grows with each change of a database.
     :param before: where the cursor stood; None when the row was made.
-    :param after: where it stands since.
-    :param resource_version: of the row, after the change.
-    :param at: by the database's clock, UTC.
     :param by: the run, person or program that made it.
     :param why: what was done, and the person's own words; None where a program moved on as it does.
     """

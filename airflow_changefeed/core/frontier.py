@@ -7,7 +7,6 @@ The ranges may end in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange, merge
@@ -73,12 +72,9 @@ class Frontier:
         :param done: each ``(after, upto]``. One that touches the run from ``start`` to ``upto``, from above
             or below, extends it; the others wait in ``ahead`` and ``before`` until they do.
         """
-        return self._of([*self.complete_ranges, *done])
-
-    def _of(self, pieces: Iterable[UlidRange]) -> Frontier:
-        """Return the frontier of complete ranges whose run has ``start``."""
+        pieces = [piece for piece in (*self.complete_ranges, *done) if not piece.is_empty]
         # An empty (start, start] joins the pieces that touch it, and stays where none does.
-        merged = merge([UlidRange(self.start, self.start), *(one for one in pieces if not one.is_empty)])
+        merged = merge([UlidRange(self.start, self.start), *pieces])
         at = next(place for place, one in enumerate(merged) if one.after <= self.start <= one.upto)
         return Frontier(merged[at].after, merged[at].upto, tuple(merged[at + 1 :]), tuple(merged[:at]))
 

@@ -22,8 +22,6 @@ class EventsBefore:
     Events before a beginning that nobody has chosen: a consumer's first run has left them out.
 
     :param count: in all shards, at most ``COUNTED`` of each.
-    :param is_more: whether there may be more.
-    :param first: the first of them.
     :param since: begin of the window that has it, or a little earlier.
     :param until: where the consumer begins, in the last shard that has such events.
     """

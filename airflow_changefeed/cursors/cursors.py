@@ -29,7 +29,7 @@ from airflow_changefeed.core.frontier import Frontier
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
-from airflow_changefeed.cursors.remedies import edited_remedy, recovery_commands
+from airflow_changefeed.cursors.remedies import beyond_remedy, recovery_commands
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     CursorFormatError,
@@ -144,9 +144,15 @@ def compare(
         row = known.get(shard)
         why = _difference(cursor, row)
         if why or (problems and row is not None and row.ulid != cursor.ulid):
-            problems.append(_both(shard, cursor, row, why))
+            there = _place(row) if row else "nothing"
+            both = f"shard {shard_text(shard)}: the Variable has {_place(cursor)}, the database has {there}"
+            problems.append(f"{both}: {why}" if why else both)
     if problems:
-        remedy = edited_remedy(source, consumer, feed, document.shards)
+        adopt, publish = recovery_commands(consumer, feed)
+        remedy = beyond_remedy(source, consumer, feed, document.shards) or (
+            f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move "
+            f"the cursors there: {adopt}"
+        )
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
             f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy}"
@@ -200,13 +206,6 @@ def _difference(cursor: Cursor, row: CursorRow | None) -> str:
     if cursor.resource_version == row.resource_version and cursor.ulid != row.ulid:
         return "one resource version cannot have two positions"
     return ""
-
-
-def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
-    there = _place(row) if row else "nothing"
-    here = _place(cursor)
-    both = f"shard {shard_text(shard)}: the Variable has {here}, the database has {there}"
-    return f"{both}: {why}" if why else both
 
 
 def _place(cursor: Cursor | CursorRow) -> str:

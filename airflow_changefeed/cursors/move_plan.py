@@ -32,7 +32,6 @@ class PlannedMove:
     """
     A planned move of one cursor.
 
-    :param row: as read.
     :param target: new position of the cursor, inclusive.
     :param again: completed events that the consumer would get again.
     :param skipped: incomplete events that the consumer would never get, those that were purged not counted.
@@ -174,7 +173,6 @@ def plan_adoption(
     Plan the adoption of a Variable; changes nothing.
 
     :param wanted: positions in the Variable; shards without a row in the database are ignored.
-    :return: a move for each cursor that is not there already.
     """
     rows = source.cursors(feed, consumer)
     states = {status.shard: status for status in source.shards(feed)}

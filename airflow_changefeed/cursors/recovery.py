@@ -9,7 +9,6 @@ manifests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 from airflow_changefeed.core.cursor import (
     Began,
@@ -49,16 +48,6 @@ from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor
-
-if TYPE_CHECKING:
-    from airflow_changefeed.core.manifest import Manifest
-
-
-class ManifestLister(Protocol):
-    """An export's manifests, as :class:`~airflow_changefeed.output.store.ExportStore` lists them."""
-
-    def list(self) -> Sequence[Manifest]:
-        """Return the manifests of all complete units."""
 
 
 def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
@@ -146,7 +135,7 @@ def rebuild(
     variables: VariableStore,
     consumer: str,
     feed: str,
-    store: ManifestLister,
+    store: ManifestStore,
     *,
     by: str,
     timeout: float = MOVE_TIMEOUT,

@@ -42,8 +42,6 @@ class _OwnParameters:
 
 
 class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator):
-    """Calls a function for each event."""
-
     custom_operator_name = "@task.changefeed"
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,

@@ -41,12 +41,10 @@ class FeedState:
     """
     The state of a feed.
 
-    :param now: time of the database.
     :param shards: all shards that ever had an event.
     :param rows: cursors of all checked consumers and exports.
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
-    :param max_hold: of the feed.
     :param grids: of the exports that export windows, by name, as their moves show.
     :param outputs: of exports, by name, as far as they are looked at.
     :param left_out: events before the beginnings of exports.

@@ -23,7 +23,6 @@ class DagState:
     """
     What Airflow knows of a DAG.
 
-    :param is_there: whether Airflow has it.
     :param is_paused: None if Airflow does not say.
     :param last_run: its newest run, with the state; empty if it has none, or Airflow does not say.
     """

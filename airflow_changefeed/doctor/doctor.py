@@ -28,7 +28,7 @@ from airflow_changefeed.doctor.files import exporters, output_check
 from airflow_changefeed.doctor.frontiers import whole_overview
 from airflow_changefeed.doctor.leases import lease_faults
 from airflow_changefeed.doctor.output import output_faults, seal_faults
-from airflow_changefeed.doctor.snapshots import snapshot_faults
+from airflow_changefeed.doctor.snapshots import begun_snapshots
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,
@@ -90,7 +90,8 @@ def examine(
     if consumer is not None and chosen and not seen:
         faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, chosen, consumer)) or []
     if consumer is None:
-        faults += _try(faults, "snapshots", partial(snapshot_faults, source, feed)) or []
+        begun = _try(faults, "snapshots", partial(begun_snapshots, source, feed)) or []
+        faults += [fault for _, fault in begun]
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, f"{VARIABLES} of other feeds", others) or []

@@ -44,8 +44,6 @@ def variable_faults(
     """
     Check the Variables of a feed's exports, including exports without rows.
 
-    :param rows: of the exports in the database.
-    :param consumer: None for all.
     :param without: consumers that publish nothing.
     """
     consumers = dict.fromkeys(row.consumer for row in rows)

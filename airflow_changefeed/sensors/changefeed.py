@@ -174,20 +174,10 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     def _answer(self, new_events: dict[str, Any], has_ended: bool) -> PokeReturnValue:
         if has_ended and not new_events and self.skip_without_new_events:
             raise AirflowSkipException(f"the window has ended without new events in feed {self.feed!r}")
-        if new_events:
-            self.log.info(
-                "Feed %s has new events for consumer %s in shards %s",
-                self.feed,
-                self.consumer,
-                ", ".join(new_events),
-            )
-        else:
-            self.log.info(
-                "Feed %s has no new events for consumer %s%s",
-                self.feed,
-                self.consumer,
-                ", and the window has ended" if has_ended else " yet",
-            )
+        found, more = "new events", f" in shards {', '.join(new_events)}"
+        if not new_events:
+            found, more = "no new events", ", and the window has ended" if has_ended else " yet"
+        self.log.info("Feed %s has %s for consumer %s%s", self.feed, found, self.consumer, more)
         return PokeReturnValue(is_done=bool(new_events) or has_ended, xcom_value=new_events)
 
     def _trigger(self, context: Context) -> ChangefeedTrigger:

@@ -166,7 +166,15 @@ class ChangefeedTrigger(BaseEventTrigger):
                 failures += 1
                 if self._is_final(error, failures):
                     return {"status": "failed", "error": error_text(error)}
-                self._log_failure(error, failures)
+                self.log.warning(
+                    "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
+                    self.feed,
+                    failures,
+                    self.most_failures or "none",
+                    type(error).__name__,
+                    error,
+                    exc_info=None if isinstance(error, ChangefeedError) else error,
+                )
             else:
                 if found.is_ready:
                     return {
@@ -188,17 +196,6 @@ class ChangefeedTrigger(BaseEventTrigger):
         # did not return at that moment: in the triggerer, both look the same.
         is_lasting = isinstance(error, TerminalError) and not isinstance(error, ConnectionNotUsableError)
         return is_lasting or (self.most_failures is not None and failures >= self.most_failures)
-
-    def _log_failure(self, error: Exception, failures: int) -> None:
-        self.log.warning(
-            "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
-            self.feed,
-            failures,
-            self.most_failures or "none",
-            type(error).__name__,
-            error,
-            exc_info=None if isinstance(error, ChangefeedError) else error,
-        )
 
 
 def read_event(event: object) -> tuple[dict[str, Any], bool]:
