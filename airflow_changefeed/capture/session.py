@@ -150,7 +150,6 @@ def _set(connection: Any, style: str, given: dict[str, str]) -> None:
 
 
 def _style(connection: Any) -> str:
-    """Return the parameter markers of the connection's module."""
     if isinstance(connection, sqlite3.Connection):
         raise InvalidArgumentError("SQLite has no session variables; pass them to transaction()")
     package = type(connection).__module__.partition(".")[0]

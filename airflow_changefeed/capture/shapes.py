@@ -88,11 +88,7 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
 
 
 def known_shape(shape: Shape | str) -> Shape:
-    """
-    Read the name of a shape.
-
-    :raises InvalidArgumentError: unknown shape.
-    """
+    """Read the name of a shape, or raise InvalidArgumentError."""
     try:
         return Shape(shape)
     except ValueError:

@@ -78,12 +78,6 @@ def joined(pieces: Sequence[pa.Array | str], *, null: str | None = None) -> pa.A
     )
 
 
-def check_json(name: str, kind: pa.DataType) -> None:
-    """Raise ColumnTypeError if a column's type has no JSON form."""
-    # Tries the conversion itself, so that check and conversion cannot differ.
-    json_texts(name, pa.nulls(0, kind))
-
-
 def json_texts(
     name: str, column: pa.Array, *, ticks: pa.Array | None = None, offsets: pa.Array | None = None
 ) -> JsonTexts:

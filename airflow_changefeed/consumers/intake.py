@@ -41,7 +41,6 @@ class Intake:
     """
     The events of all shards a consumer holds.
 
-    :param dead_letters: parked events to retry, one dead letter each.
     :param readers: of the held shards.
     :param below: exclusive upper bound; set before the first event is requested.
     """
@@ -122,7 +121,6 @@ class Intake:
         return bool(self.holding.rows)
 
     def _begin(self, shard: Shard) -> ShardReader:
-        """Read a held shard from its cursor on."""
         reader = self.readers[shard] = ShardReader(
             self._source,
             self._wanted.consumer,

@@ -264,11 +264,8 @@ def _record(kind: Any) -> Form:
     for name in getattr(kind, "ALSO_WRITTEN", ()):
         written[name] = _form(get_type_hints(getattr(kind, name).fget, include_extras=True)["return"])
     refuses_unknown = getattr(kind, "REFUSES_UNKNOWN", False)
-    omitted = (
-        {name: field.default for name, (field, _) in known.items()}
-        if getattr(kind, "OMITS_DEFAULTS", False)
-        else {}
-    )
+    omits = getattr(kind, "OMITS_DEFAULTS", False)
+    omitted = {name: field.default for name, (field, _) in known.items() if omits}
 
     def write(value: Any) -> dict[str, Any]:
         found = {name: getattr(value, name) for name in written}

@@ -235,7 +235,6 @@ def judge(evidence: Evidence, wanted: UlidRange = EVERYTHING) -> Verdict:
 def _explained(
     shard: ShardProgress, required: UlidRange, present: Sequence[UlidRange], evidence: Evidence
 ) -> Iterator[MissingRange]:
-    """Yield the pieces of a range that is not complete, each with the reason."""
     is_gap = _last_before(evidence.gap) <= _last_before(evidence.sealed_until)
     for piece in _cut(present, required):
         yield MissingRange(shard.shard, piece, Why.CAPTURE_GAP if is_gap else Why.UNSEALED)
@@ -266,7 +265,6 @@ def _unbroken(begin: Ulid, complete: Iterable[UlidRange]) -> Ulid:
 
 
 def _cut(ranges: Iterable[UlidRange], bounds: UlidRange) -> Iterator[UlidRange]:
-    """Yield what of some ranges is within others."""
     for each in ranges:
         if each.overlaps(bounds):
             yield UlidRange(max(each.after, bounds.after), min(each.upto, bounds.upto))

@@ -199,7 +199,6 @@ class ConsumerInfo:
     A consumer as its database describes it.
 
     :param begin: exclusive; where shards begin that come later.
-    :param resource_version: bumped at each change of its settings.
     """
 
     spec: ConsumerSpec
@@ -261,7 +260,6 @@ class Consumption:
     :param fencing_token: the consumer's grant; refused unless it is the newest, expired or not.
     :param seconds: for which the lease is prolonged, from now.
     :param attempt: for the log; None writes nothing there.
-    :param parked: an event that is parked as a dead letter.
     :param dead_letter: number of a dead letter that was consumed with this step.
     """
 
@@ -281,7 +279,6 @@ class DeadLetter:
     An event that a consumer parked. Until it is done or dropped, its window is not complete for the consumer,
     and a purge passes it only if it is older than the feed's ``max_hold``.
 
-    :param number: identifies it in commands and on the page.
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
     """
 

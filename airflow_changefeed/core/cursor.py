@@ -254,7 +254,6 @@ def distinct_name(name: str, unsafe: re.Pattern[str], most: int, mark: str = "~"
     Return a name where not all names can be: what it can keep, and a hash, so that it stays another one.
 
     :param unsafe: characters that cannot be there.
-    :param most: characters.
     """
     plain = unsafe.sub("_", name)
     if plain == name and len(name) <= most:

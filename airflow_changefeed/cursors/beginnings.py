@@ -95,7 +95,6 @@ def backfill_command(dag_id: str | None, since: datetime, until: datetime | None
     """
     Return the command of a backfill.
 
-    :param dag_id: None if it is not known.
     :param since: begin of the first window.
     :param until: end of the last window; None to let the reader choose.
     """

@@ -84,7 +84,6 @@ def leased(
     """
     Hold the leases of shards for a block.
 
-    :param by: who holds them, for example a run's name.
     :param renewed: whether the block may take longer than a lease.
     :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it.
     """

@@ -124,7 +124,23 @@ def adopted(
     outputs: Sequence[ManifestStore] = (),
 ) -> dict[Shard, Ulid]:
     """Return the positions in the Variable, edited or not, or raise as :func:`adopt` does."""
-    wanted = _wanted(source, variables, consumer, feed)
+    database = source.identity().id
+    key = variable_key(database, consumer, feed)
+    text = variables.get(key)
+    if text is None:
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
+        )
+    document = CursorDocument.from_json(text, key=key)
+    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
+            f"{document.feed!r} of database {document.database}, not of {consumer!r} and "
+            f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
+            f"{shell('cursor publish', consumer, '--feed', feed)}",
+            key=key,
+        )
+    wanted = document.shards
     _check_reachable(source, consumer, feed, wanted)
     _check_begins(source, consumer, feed, wanted, outputs)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
@@ -178,26 +194,6 @@ def rebuild(
 
     rows = retrying(attempt, timeout) if lost else rows
     return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
-
-
-def _wanted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> Mapping[Shard, Cursor]:
-    database = source.identity().id
-    key = variable_key(database, consumer, feed)
-    text = variables.get(key)
-    if text is None:
-        raise CursorFormatError(
-            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
-        )
-    document = CursorDocument.from_json(text, key=key)
-    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
-        raise CursorFormatError(
-            f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
-            f"{document.feed!r} of database {document.database}, not of {consumer!r} and "
-            f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
-            f"{shell('cursor publish', consumer, '--feed', feed)}",
-            key=key,
-        )
-    return document.shards
 
 
 def _check_begins(

@@ -23,7 +23,6 @@ class ConsumerCounts:
     :param windows_missing: ranges that hold a cursor back although later windows are complete.
     :param events_before: events before a beginning that nobody has chosen or accepted, of each shard as many
         as an overview counts.
-    :param dead_letters: that are open.
     :param leases_held: shards that a process holds for it now.
     """
 

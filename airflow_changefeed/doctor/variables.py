@@ -109,11 +109,9 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
     except CursorEditedError as problem:
         return _edited(source, variables, feed, consumer, problem)
     except (CursorFormatError, UnsupportedVersionError) as problem:
-        remedy = (
-            "Upgrade this package"
-            if isinstance(problem, UnsupportedVersionError)
-            else f"Overwrite it with the cursors in the database: {publish}"
-        )
+        remedy = f"Overwrite it with the cursors in the database: {publish}"
+        if isinstance(problem, UnsupportedVersionError):
+            remedy = "Upgrade this package"
         # Without the commands, which are in the remedy.
         what = problem.facts.get("reason", problem.message)
         return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)

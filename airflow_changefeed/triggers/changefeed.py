@@ -124,11 +124,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
     def pause(self, polls: int) -> float:
-        """
-        Return the seconds until the next poll.
-
-        :param polls: pauses made before.
-        """
+        """Return the seconds until the next poll; ``polls`` is the number of pauses before."""
         if not self.exponential_backoff:
             return self.poke_interval
         seconds = max(self.poke_interval, 1.0) * 2.0 ** min(polls, _MOST_DOUBLINGS)
@@ -183,13 +179,10 @@ class ChangefeedTrigger(BaseEventTrigger):
                         "has_ended": found.has_ended,
                     }
                 failures = 0
-            skips = self._skips(number)
+            # Shared polls in a pause before the one that ends it.
+            interval, pause = self.pause(0), self.pause(number)
+            skips = max(int(pause / interval) - 1, 0) if interval else 0
             number += 1
-
-    def _skips(self, polls: int) -> int:
-        """Return how many polls are skipped in a pause before the one that ends it."""
-        interval, pause = self.pause(0), self.pause(polls)
-        return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         # A connection that existed for the task's own poll, and is missing now, may be one that Airflow's API

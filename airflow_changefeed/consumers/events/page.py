@@ -37,7 +37,6 @@ class EventColumns:
 
     :param is_captured: whether they are a capture's events, with old and new rows.
     :param tables: of the capture; for a plain feed, its name.
-    :param fields: columns of a row.
     :param with_ddl: whether the consumer takes changes of columns.
     """
 

@@ -23,11 +23,7 @@ _ENTRIES = 100
 
 
 class Attempts:
-    """
-    Counts the attempts at each event and creates the log entries.
-
-    :param clock: seconds that never go back.
-    """
+    """Counts the attempts at each event and creates the log entries."""
 
     def __init__(self, source: FeedSource, feed: str, consumer: str, clock: Callable[[], float]) -> None:
         self._source = source
