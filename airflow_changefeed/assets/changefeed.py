@@ -95,10 +95,10 @@ def emit(context: Mapping[str, Any], outlets: Sequence[Any], completed: Complete
     if completed is None:
         return
     asset, events = changefeed_asset(completed.feed, completed.path), context["outlet_events"]
+    extra = encode(completed)
     if asset in outlets:
-        events[asset].extra.update(encode(completed))
+        events[asset].extra.update(extra)
     else:
-        extra = encode(completed)
         if not AIRFLOW_V_3_2_PLUS:
             # Airflow 3.0 makes a set of the values of an alias's event, and fails the task if it cannot.
             extra = {

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_changefeed.capture.values import as_json, check_json, joined, json_texts
+from airflow_changefeed.capture.values import as_json, joined, json_texts
 from airflow_changefeed.core.capture import (
     BASE_TYPE,
     OFFSET,
     TICKS,
-    CapturedTable,
     CaptureShape,
     Operation,
 )
@@ -60,9 +59,14 @@ class Captured:
 
     def columns(self, table: int, event: int) -> Columns:
         """Return the columns of a table's event; irrelevant for one without rows."""
-        own = self.shape.tables[self.tables[table]]
+        captured = self.shape.tables[self.tables[table]].columns
         operation = _OPERATIONS[event] if event < len(_OPERATIONS) else Operation.INSERT
-        return tuple(_columns_of(own, operation).items())
+        if operation in captured:
+            return tuple(captured[operation].items())
+        # A key change may be recorded as this operation, which then has all columns.
+        return tuple(
+            {name: field for columns in captured.values() for name, field in columns.items()}.items()
+        )
 
     def keys(self, table: int, event: int) -> Columns:
         """Return an event's key columns; empty if one of them is not captured for it."""
@@ -73,31 +77,14 @@ class Captured:
         return tuple((name, columns[name]) for name in own.key_columns)
 
 
-def _columns_of(table: CapturedTable, operation: Operation) -> Mapping[str, str]:
-    """Return the columns of an operation; all columns if a key change is recorded as this operation."""
-    if operation in table.columns:
-        return table.columns[operation]
-    return {name: field for columns in table.columns.values() for name, field in columns.items()}
-
-
 def members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> tuple[Member, ...]:
     """
     Return the keys of the JSON objects of rows.
 
-    :param row: type of ``old`` and ``new``.
-    :param columns: of the objects.
     :param own: fields that are columns themselves, not a column's second field.
     :raises SchemaChangedError: a column is missing from the rows.
     """
-    return tuple(_members(row, columns, own))
-
-
-@lru_cache(maxsize=64)
-def _places(row: pa.StructType) -> Mapping[str, int]:
-    return {row.field(number).name: number for number in range(row.num_fields)}
-
-
-def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Iterator[Member]:
+    found: list[Member] = []
     places = _places(row)
     # In the table's order, not sorted by name.
     for name, field in sorted(columns, key=lambda column: places.get(column[1], -1)):
@@ -116,28 +103,28 @@ def _members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> Itera
         kind = row.field(places[field]).type
         is_instant = pa.types.is_timestamp(kind) and kind.unit == "us" and kind.tz is not None
         is_time = is_instant or kind in (pa.timestamp("us"), pa.time64("us"))
-        yield Member(
-            name,
-            places[field],
-            second(TICKS, pa.uint8(), pa.int16()) if is_time else None,
-            second(OFFSET, pa.int16()) if is_instant else None,
-        )
+        ticks = second(TICKS, pa.uint8(), pa.int16()) if is_time else None
+        offsets = second(OFFSET, pa.int16()) if is_instant else None
+        found.append(Member(name, places[field], ticks, offsets))
         base_type = second(BASE_TYPE, pa.string()) if pa.types.is_string(kind) else None
         if base_type is not None:
-            yield Member(name + BASE_TYPE, base_type)
+            found.append(Member(name + BASE_TYPE, base_type))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _places(row: pa.StructType) -> Mapping[str, int]:
+    return {row.field(number).name: number for number in range(row.num_fields)}
 
 
 def check_rows(shape: CaptureShape, row: pa.StructType) -> None:
-    """
-    Check that all captured columns have a JSON form.
-
-    :raises ColumnTypeError: a column has none.
-    """
+    """Raise ColumnTypeError unless all captured columns have a JSON form."""
     own, captured = shape.own_fields, Captured(shape)
     for table in range(len(captured.tables)):
         for event in range(len(_OPERATIONS)):
             for member in members(row, captured.columns(table, event), own):
-                check_json(member.name, row.field(member.field).type)
+                # By the conversion itself, so that check and conversion cannot differ.
+                json_texts(member.name, pa.nulls(0, row.field(member.field).type))
 
 
 @dataclass(frozen=True)
@@ -255,7 +242,6 @@ def _scattered(texts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: in
 
 
 def _objects(keys: Sequence[Member], image: pa.StructArray, rows: np.ndarray) -> pa.Array:
-    """Write an object for each of some rows."""
     wanted = None
     if len(rows) < len(image):
         wanted = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.astype(np.int64))])

@@ -150,7 +150,6 @@ def _set(connection: Any, style: str, given: dict[str, str]) -> None:
 
 
 def _style(connection: Any) -> str:
-    """Return the parameter markers of the connection's module."""
     if isinstance(connection, sqlite3.Connection):
         raise InvalidArgumentError("SQLite has no session variables; pass them to transaction()")
     package = type(connection).__module__.partition(".")[0]
@@ -168,7 +167,6 @@ def _is_text(value: object) -> bool:
 
 
 def _checked(variables: Mapping[str, str] | None, traceparent: str | None) -> dict[str, str]:
-    """Return all variables, or raise an error that names every problem."""
     given = dict(variables or {})
     problems = []
     if len(given) > MAX_SESSION_KEYS:

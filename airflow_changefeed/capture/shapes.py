@@ -27,6 +27,7 @@ from airflow_changefeed.sources.mssql.names import split_name
 SHAPE_KEY = b"changefeed.shape"
 _TEXT = pa.string()
 _HASURA_OPS = ("INSERT", "UPDATE", "DELETE", "RESET", "READY", "DDL")
+_ENVELOPE = ("id", "name", "type", "old", "new", "tid", "sequence", "epoch", "ddl")
 _DEBEZIUM_OPS = ("c", "u", "d", "t", "ready", "ddl")
 #: Version of this form of ``source``, not of the package: re-exporting a window gives the same texts.
 _DEBEZIUM_VERSION = "1"
@@ -43,7 +44,6 @@ def shaped_schema(schema: pa.Schema, shape: Shape | str, *, feed: str = "") -> p
     Return the columns of exported events.
 
     :param schema: of a feed, from its source.
-    :param feed: for errors.
     :raises InvalidArgumentError: unknown shape, or a shape other than typed for a feed that is not a
         capture.
     :raises ColumnTypeError: a captured column has no JSON form.
@@ -65,7 +65,6 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
     Return events in a shape: the same number of rows, in the same order.
 
     :param batch: from the feed's source.
-    :param feed: for errors.
     :raises InvalidArgumentError: as :func:`shaped_schema`.
     :raises ColumnTypeError: a captured column has no JSON form, or the JSON exceeds Arrow's limit.
     :raises SchemaChangedError: the capture was changed during the read.
@@ -89,11 +88,7 @@ def shaped_batch(batch: pa.RecordBatch, shape: Shape | str, *, feed: str = "") -
 
 
 def known_shape(shape: Shape | str) -> Shape:
-    """
-    Read the name of a shape.
-
-    :raises InvalidArgumentError: unknown shape.
-    """
+    """Read the name of a shape, or raise InvalidArgumentError."""
     try:
         return Shape(shape)
     except ValueError:
@@ -107,7 +102,6 @@ def _read(metadata: bytes) -> CaptureShape:
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
-    """Return a schema's capture description."""
     metadata = schema.metadata or {}
     if METADATA_KEY not in metadata or SHAPE_KEY in metadata:
         raise InvalidArgumentError(
@@ -120,34 +114,21 @@ def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
 
 
 def _envelope_fields(schema: pa.Schema) -> list[pa.Field]:
-    sequence = [schema.field("sequence")] if "sequence" in schema.names else []
-    return [
-        pa.field("id", _TEXT, nullable=False),
-        schema.field("name"),
-        schema.field("type"),
-        pa.field("old", _TEXT),
-        pa.field("new", _TEXT),
-        schema.field("tid"),
-        *sequence,
-        schema.field("epoch"),
-        schema.field("ddl"),
-    ]
+    own = {"id": pa.field("id", _TEXT, nullable=False)}
+    own |= {name: pa.field(name, _TEXT) for name in ("old", "new")}
+    names = [name for name in _ENVELOPE if name in own or name in schema.names]
+    return [own[name] if name in own else schema.field(name) for name in names]
 
 
 def _images(events: Events, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    """Return the old and the new rows as JSON."""
     old, new = batch.column("old"), batch.column("new")
     return row_texts(events, old, present_rows(old)), row_texts(events, new, present_rows(new))
 
 
 def _envelope(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     old, new = _images(Events.of(shape, batch), batch)
-    same = {
-        name: batch.column(name)
-        for name in ("name", "type", "tid", "sequence", "epoch", "ddl")
-        if name in batch.schema.names
-    }
-    return {"id": batch.column(ULID_FIELD.name), "old": old, "new": new, **same}
+    same = {name: batch.column(name) for name in _ENVELOPE if name in batch.schema.names}
+    return {**same, "id": batch.column(ULID_FIELD.name), "old": old, "new": new}
 
 
 def _hasura(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -207,6 +188,7 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
         row_texts(events, batch.column("new"), has_new, is_key=True),
         row_texts(events, batch.column("old"), has_old & ~has_new, is_key=True),
     )
+    tids = batch.column("tid").cast(_TEXT)
     ops = _chosen((*_DEBEZIUM_OPS, "r"), _kinds(events, batch))
     value = joined(
         [
@@ -221,7 +203,8 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
             '",',
             *_times(batch.column(TIME_FIELD.name)),
             ',"transaction":',
-            _transactions(batch.column("tid")),
+            # What is known of a transaction; its end and an event's index in it are not.
+            joined(['{"id":"', tids, '","total_order":null,"data_collection_order":null}']),
             _ddl(batch),
             "}",
         ],
@@ -232,9 +215,10 @@ def _debezium(shape: CaptureShape, batch: pa.RecordBatch) -> dict[str, pa.Array]
 
 def _source(shape: CaptureShape, events: Events, batch: pa.RecordBatch) -> pa.Array:
     about = {"version": _DEBEZIUM_VERSION, "connector": "changefeed", "name": shape.name}
-    places = []
-    for schema, name in map(_table, shape.tables):
-        places.append(as_json({"db": None, "schema": schema, "table": name})[1:-1])
+    places = [
+        as_json({"db": None, "schema": schema, "table": name})[1:-1]
+        for schema, name in map(_table, shape.tables)
+    ]
     sequence: list[pa.Array | str] = ["null"]
     if "sequence" in batch.schema.names:
         sequence = ['"', batch.column("sequence").cast(_TEXT), '"']
@@ -273,11 +257,6 @@ def _times(column: pa.Array) -> list[pa.Array | str]:
     ]
 
 
-def _transactions(tids: pa.Array) -> pa.Array:
-    """Return the known facts of transactions; their ends and an event's index in them are unknown."""
-    return joined(['{"id":"', tids.cast(_TEXT), '","total_order":null,"data_collection_order":null}'])
-
-
 def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
     """Return the number of each event's type; snapshot rows have a type of their own."""
     is_snapshot = batch.column("is_snapshot")
@@ -287,7 +266,6 @@ def _kinds(events: Events, batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _chosen(texts: Sequence[str], numbers: np.ndarray) -> pa.Array:
-    """Return a text for each number."""
     places = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.astype(np.int64))])
     return byte_strings(texts, _TEXT).take(places)
 

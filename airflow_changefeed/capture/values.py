@@ -12,7 +12,6 @@ import binascii
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,23 +78,12 @@ def joined(pieces: Sequence[pa.Array | str], *, null: str | None = None) -> pa.A
     )
 
 
-def check_json(name: str, kind: pa.DataType) -> None:
-    """
-    Check that a column's type has a JSON form.
-
-    :raises ColumnTypeError: it has none.
-    """
-    # Tries the conversion itself, so that check and conversion cannot differ.
-    json_texts(name, pa.nulls(0, kind))
-
-
 def json_texts(
     name: str, column: pa.Array, *, ticks: pa.Array | None = None, offsets: pa.Array | None = None
 ) -> JsonTexts:
     """
     Return a column's values as JSON.
 
-    :param name: for errors.
     :param ticks: seventh digits of the seconds; None without any.
     :param offsets: minutes that the values' own time zones are ahead of UTC; None without any.
     :raises ColumnTypeError: the type has no JSON form.
@@ -151,13 +139,14 @@ def _floats(column: pa.Array) -> pa.Array:
     """Write the shortest digits that round-trip; NaN and infinities, which JSON lacks, by name."""
     texts = column.cast(pa.string())
     is_finite = pc.is_finite(column)
-    if not _all(is_finite):
+    if not pc.all(is_finite, min_count=0).as_py():
         names = byte_strings([as_json(word) for word in _NOT_FINITE], pa.string())
         place = pc.index_in(texts, value_set=byte_strings(["nan", "inf", "-inf"], pa.string()))
         texts = pc.if_else(is_finite, texts, names.take(place))
     # Readers parse a zero without a decimal point as an integer, which loses the sign.
     is_minus_zero = pc.equal(texts, text_scalar("-0"))
-    return pc.if_else(is_minus_zero, text_scalar("-0.0"), texts) if _any(is_minus_zero) else texts
+    has_any = pc.any(is_minus_zero, min_count=0).as_py()
+    return pc.if_else(is_minus_zero, text_scalar("-0.0"), texts) if has_any else texts
 
 
 def _decimals(column: pa.Array) -> pa.Array:
@@ -252,11 +241,3 @@ def _zones(offsets: pa.Array) -> pa.Array:
 def _one(value: int) -> pa.Scalar:
     numbers = pa.py_buffer(np.array([value], dtype=np.int64))
     return pa.Array.from_buffers(pa.int64(), 1, [None, numbers])[0]
-
-
-def _any(flags: pa.Array) -> bool:
-    return bool(pc.any(flags, min_count=0).as_py())
-
-
-def _all(flags: pa.Array) -> Any:
-    return pc.all(flags, min_count=0).as_py()

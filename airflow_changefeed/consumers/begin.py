@@ -52,11 +52,7 @@ def create_consumer(
 
 
 def resolve(source: FeedSource, feed: str, start: Position) -> tuple[Ulid, dict[Shard, Ulid]]:
-    """
-    Return where later shards begin, and where each existing shard begins; both exclusive.
-
-    :raises ChangefeedError: as :func:`create_consumer` says.
-    """
+    """Return where later shards begin, and where each existing shard begins; both exclusive."""
     if start is Beginning.EARLIEST:
         return Ulid.MIN, {status.shard: status.purged_upto for status in source.shards(feed)}
     if start is Beginning.LATEST:

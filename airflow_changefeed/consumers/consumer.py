@@ -224,7 +224,6 @@ class Consumer(Receiver):
         """
         Consume what :meth:`next` marked and commit, atomically.
 
-        :param attempt: for the invocation log.
         :raises LeaseLostError: another consumer holds a shard now; nothing was written.
         :raises WorkTransactionError: the work ended the transaction itself; nothing was consumed.
         :raises StaleVersionError: the cursor was moved meanwhile; nothing was written.
@@ -241,11 +240,7 @@ class Consumer(Receiver):
         self._dead_letters_taken = []
 
     def roll_back(self, error: BaseException | None = None) -> None:
-        """
-        Roll back; the events are delivered again.
-
-        :param error: the cause, if there was one.
-        """
+        """Roll back; the events are delivered again."""
         shards = self._work.shards
         try:
             self._work.roll_back(error)
@@ -280,7 +275,6 @@ class Consumer(Receiver):
         Commits at the end, together with the events that :meth:`next` or :meth:`consume` was called for;
         rolls back if the block raises.
 
-        :param attempt: for the invocation log.
         :raises ChangefeedError: as for :meth:`commit`.
         """
         self._need_registered()
@@ -310,9 +304,7 @@ class Consumer(Receiver):
         """
         Park the last event or batch returned as dead letters, one per event, and continue.
 
-        :param reason: why, as free text.
         :param attempts: how many attempts failed.
-        :param attempt: the last one, for the invocation log.
         :raises LeaseLostError: another consumer holds the shard now; nothing was written.
         """
         got = list(self._checked("park", None))
@@ -333,11 +325,7 @@ class Consumer(Receiver):
         self.commit(attempt=attempt)
 
     def log(self, shard: Shard, attempt: Attempt, token: int) -> None:
-        """
-        Write a failed attempt to the invocation log.
-
-        :param token: fencing token of the lease under which it was made.
-        """
+        """Write a failed attempt to the invocation log, with the fencing token of its lease."""
         self._work.log(shard, attempt, token)
 
     def token(self, shard: Shard) -> int:

@@ -8,6 +8,7 @@ Names, options and row order are those of Comdb2's default Lua consumers, with `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -112,20 +113,14 @@ def _wait(
 ) -> list[FeedEvent]:
     """Wait in slices; empty after the poll timeout or when asked to stop."""
     clock = consumer.pace.clock
-    begun = clock()
+    begun, most = clock(), math.inf if options.poll_timeout is None else options.poll_timeout / 1000
     while True:
-        left = _SLICE
-        if options.poll_timeout is not None:
-            left = min(_SLICE, max(0.0, options.poll_timeout / 1000 - (clock() - begun)))
-        events = consumer.get_batch(batch, left)
-        is_over = options.poll_timeout is not None and clock() - begun >= options.poll_timeout / 1000
-        if events or is_over or should_stop():
+        events = consumer.get_batch(batch, min(_SLICE, max(0.0, most - (clock() - begun))))
+        if events or clock() - begun >= most or should_stop():
             return events
 
 
 class _Rows:
-    """Makes rows of the same columns."""
-
     def __init__(self, consumer: Consumer, options: DefaultOptions) -> None:
         columns = consumer.columns
         asked = {"epoch": options.with_epoch, "sequence": options.with_sequence, "tid": options.with_tid}

@@ -32,11 +32,7 @@ _PATIENCE = 6
 
 
 def new_holder(by: str = "") -> str:
-    """
-    Return a name unique among processes and consumers; servers keep 256 characters of it.
-
-    :param by: who consumes; it stands before the name.
-    """
+    """Return a unique name of a process, behind who consumes; servers keep 256 characters of it."""
     name = f"{socket.gethostname()[:60]}:{os.getpid()}:{Ulid.from_uuid(uuid.uuid4())}"
     return f"{storable(by, LONGEST_RUN)}@{name}" if by else name
 
@@ -104,11 +100,7 @@ class Holding:
         return row is not None and row.fencing_token == token
 
     def missing(self, known: Iterable[Shard]) -> list[Shard]:
-        """
-        Return the further shards it wants to hold.
-
-        :param known: the existing shards.
-        """
+        """Return the further shards it wants to hold."""
         if self.wanted.at_most is not None and len(self.rows) >= self.wanted.at_most:
             return []
         wanted = known if self.wanted.shards is None else self.wanted.shards
@@ -161,11 +153,7 @@ class Holding:
         return True
 
     def to_share(self, renewal: Grant, busy: Collection[Shard]) -> list[Shard]:
-        """
-        Return the half of the shards to release to consumers that hold none.
-
-        :param busy: shards to keep because one of their events is being handled.
-        """
+        """Return the half of the shards to release to consumers that hold none."""
         half = len(self.rows) // 2
         if not renewal.waiting or not half or self._gave_at is not None or self._clock() < self._keep_until:
             return []

@@ -41,7 +41,6 @@ class Intake:
     """
     The events of all shards a consumer holds.
 
-    :param dead_letters: parked events to retry, one dead letter each.
     :param readers: of the held shards.
     :param below: exclusive upper bound; set before the first event is requested.
     """
@@ -66,13 +65,7 @@ class Intake:
         self._may_stop_early = not source.capabilities.parallel_writers
 
     def register(self, timeout: float | None, should_stop: Callable[[], bool]) -> None:
-        """
-        Wait until a shard is held; returns at once if the feed has no shards yet.
-
-        :param timeout: seconds; None waits forever.
-        :param should_stop: checked each second; if true, the wait ends without a shard.
-        :raises LeaseHeldError: other consumers held all shards until the timeout.
-        """
+        """Wait until a shard is held; returns at once if the feed has no shards yet."""
         begun, is_told = self._pace.clock(), False
         while True:
             self._update_shards()
@@ -128,7 +121,6 @@ class Intake:
         return bool(self.holding.rows)
 
     def _begin(self, shard: Shard) -> ShardReader:
-        """Read a held shard from its cursor on."""
         reader = self.readers[shard] = ShardReader(
             self._source,
             self._wanted.consumer,
@@ -142,11 +134,7 @@ class Intake:
         return reader
 
     def rest(self, shard: Shard, seconds: float, stopped_by: ChangefeedError | None = None) -> None:
-        """
-        Leave a shard alone whose next event cannot be read, then read it again from its cursor.
-
-        :param stopped_by: what :meth:`check_stopped` raises.
-        """
+        """Leave a shard alone whose next event cannot be read, then read it again from its cursor."""
         reader = self._begin(shard)
         reader.rests_until, reader.stopped_by = self._pace.clock() + seconds, stopped_by
 
@@ -248,7 +236,6 @@ class Intake:
 
         Shards take turns, a page each.
 
-        :param may_drain: False if a drain would wait for our own transaction.
         :param events: consumed at a time; a multiple of that is read ahead, divided among the shards.
         """
         return self._read_ahead() or (self._poll(may_drain, events) and self._read_ahead()) or None

@@ -39,7 +39,6 @@ def open_columns(
     """
     Check the options against the feed and describe its events.
 
-    :param asked: as ``EventColumns.of`` takes them.
     :raises FeedNotFoundError: the feed does not exist.
     :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have.
     """

@@ -13,10 +13,6 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE
 
 
-def _new_wait() -> Callable[[float], object]:
-    return threading.Event().wait
-
-
 @dataclass(frozen=True)
 class Pace:
     """
@@ -31,7 +27,7 @@ class Pace:
     """
 
     page_size: int = 1000
-    wait: Callable[[float], object] = field(default_factory=_new_wait)
+    wait: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:

@@ -39,6 +39,7 @@ Result = TypeVar("Result")
 Accept = Callable[[FeedSource, FeedStatus], Result]
 
 
+@dataclass(eq=False)
 class Poller:
     """
     Poll feeds for new events in a thread of its own, while anyone is waiting.
@@ -53,22 +54,16 @@ class Poller:
     :param pause: for tests, which do not wait.
     """
 
-    def __init__(
-        self,
-        opened: Callable[[], AbstractContextManager[FeedSource]],
-        interval: float = POLL_INTERVAL,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Pause = threading.Condition.wait,
-    ) -> None:
-        self._opened = opened
-        self._interval = interval
-        self._clock = clock
-        self._pause = pause
+    opened: Callable[[], AbstractContextManager[FeedSource]]
+    interval: float = POLL_INTERVAL
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    pause: Pause = field(default=threading.Condition.wait, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._watches: set[Watch] = set()
         self._waiting: dict[_Waiter, None] = {}
-        self._next_poll = clock()
+        self._next_poll = self.clock()
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -148,7 +143,7 @@ class Poller:
                 answers: dict[Ask, FeedStatus | Exception]
                 try:
                     if source is None:
-                        source = stack.enter_context(self._opened())
+                        source = stack.enter_context(self.opened())
                     answers = dict(zip(asks, source.poll_many(asks), strict=True))
                 except Exception as error:
                     answers = dict.fromkeys(asks, error)
@@ -160,7 +155,7 @@ class Poller:
                     if one.take(source, answers[one.watch.feed, one.watch.consumer]):
                         self._withdraw(one)
                 # Also a database that answers slowly is left alone between two polls.
-                self._next_poll = self._clock() + self._interval
+                self._next_poll = self.clock() + self.interval
 
     def _next(self) -> list[_Waiter] | None:
         """Wait for the next poll and return its waiters; None if nobody is watching."""
@@ -170,11 +165,11 @@ class Poller:
                 if seconds is not None and seconds <= 0:
                     for one in self._waiting:
                         one.watch.is_new = False
-                    self._next_poll = self._clock() + self._interval
+                    self._next_poll = self.clock() + self.interval
                     if due := [one for one in self._waiting if one.is_due()]:
                         return due
                 else:
-                    self._pause(self._changed, seconds)
+                    self.pause(self._changed, seconds)
             self._thread = None
             return None
 
@@ -184,7 +179,7 @@ class Poller:
             return None
         if any(one.watch.is_new for one in self._waiting):
             return 0
-        return self._next_poll - self._clock()
+        return self._next_poll - self.clock()
 
 
 @dataclass(eq=False)
@@ -251,8 +246,6 @@ class Watch:
 
 @dataclass(eq=False)
 class _Waiter:
-    """One wait of a watch."""
-
     watch: Watch
     accept: Accept[Any]
     skips: int = 0

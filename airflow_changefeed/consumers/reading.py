@@ -81,11 +81,7 @@ class ShardReader:
             raise error from None
 
     def check(self, purged_upto: Ulid) -> None:
-        """
-        Refuse to go on behind events that were purged before they were read.
-
-        :raises PurgedError: names the consumer and the remedy.
-        """
+        """Refuse to go on behind events that were purged before they were read."""
         if self.after < purged_upto:
             raise lost_error(self._consumer, self._feed, self.shard, self.after, purged_upto)
 

@@ -154,8 +154,6 @@ class Receiver:
         """
         Return the next batch of events of one shard, even if one of them cannot be read.
 
-        :param timeout: seconds to wait for the first event; None waits forever.
-        :return: empty after the timeout.
         :raises ChangefeedError: as :meth:`rest` was told to.
         """
         self._need_registered()
@@ -216,7 +214,12 @@ class Receiver:
             left = self._poll_interval if timeout is None else timeout - (self.pace.clock() - begun)
             if left <= 0 or not self._may_drain():
                 return None
-            self._rest(min(left, self._intake.holding.renew_every))
+            seconds = min(left, self._intake.holding.renew_every)
+            if self._watch is None:
+                self.pace.wait(min(seconds, self._poll_interval))
+            else:
+                # All consumers of a process share one poll.
+                self._watch.wait(self._intake.read_upto(), seconds)
 
     def _pass_skipped(self) -> None:
         """Move the cursors over events that the consumer does not take, where none that it takes follow."""
@@ -230,13 +233,6 @@ class Receiver:
             except (LeaseLostError, StaleVersionError):
                 # Another consumer holds the shard, or somebody moved the cursor; it is read from there.
                 self._intake.forget([shard])
-
-    def _rest(self, seconds: float) -> None:
-        """Wait until there may be new events, up to a timeout; all consumers of a process share one poll."""
-        if self._watch is None:
-            self.pace.wait(min(seconds, self._poll_interval))
-        else:
-            self._watch.wait(self._intake.read_upto(), seconds)
 
     def _collect(self, shard: Shard, batch: Batch) -> list[FeedEvent]:
         reader = self._intake.readers[shard]

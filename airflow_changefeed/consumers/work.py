@@ -76,21 +76,13 @@ class Work:
         return self._session
 
     def begin(self) -> None:
-        """
-        Begin a transaction.
-
-        :raises ConsumerUseError: a transaction is already open.
-        """
+        """Begin a transaction."""
         if self.is_open:
             raise ConsumerUseError("a transaction is already open; commit or roll it back first")
         self.is_open = True
 
     def connect(self) -> Any:
-        """
-        Return the connection, in the transaction.
-
-        :raises ConsumerUseError: no transaction is open.
-        """
+        """Return the connection, in the transaction."""
         self.need_open("the connection")
         if self._block is None:
             block = self.session.transaction()
@@ -104,11 +96,7 @@ class Work:
             raise ConsumerUseError(f"{what} needs a transaction; call begin(), or use `with transaction()`")
 
     def mark(self, events: Sequence[FeedEvent], token: int) -> None:
-        """
-        Consume events of one shard, or a dead letter, with the transaction.
-
-        :param token: fencing token of the lease under which they were read.
-        """
+        """Consume events of one shard, or a dead letter, with the transaction."""
         last = events[-1]
         before = self._marks[-1] if self._marks else None
         if last.dead_letter is not None:
@@ -128,12 +116,7 @@ class Work:
         return all(self._holding.has(mark.shard, mark.token) for mark in self._marks)
 
     def commit(self, attempt: Attempt | None = None) -> None:
-        """
-        Consume the marked events and commit.
-
-        :param attempt: for the invocation log.
-        :raises LeaseLostError: a shard is no longer held; nothing was written.
-        """
+        """Consume the marked events and commit."""
         rows: dict[Shard, CursorRow] = {}
         try:
             if self._marks:
@@ -152,29 +135,27 @@ class Work:
             self._holding.rows[row.shard] = row
 
     def _step(self, mark: _Mark, rows: dict[Shard, CursorRow], attempt: Attempt | None) -> Consumption:
+        wanted = self._holding.wanted
         row = rows.get(mark.shard) or self._holding.rows.get(mark.shard)
         if row is None or row.fencing_token != mark.token:
-            raise self._lost(mark.shard)
+            raise LeaseLostError(
+                f"consumer {wanted.consumer!r} of feed {wanted.feed!r} lost shard {mark.shard}: it did not "
+                "request the next event or consume within its emit timeout, and another consumer waited. "
+                "Nothing was written. Call get() to continue with the shards it holds now, or raise "
+                "emit_timeout",
+                consumer=wanted.consumer,
+                feed=wanted.feed,
+                shard=mark.shard,
+            )
         return Consumption(
             shard=mark.shard,
             upto=max(mark.upto, row.ulid),
             expected_version=row.resource_version,
             fencing_token=row.fencing_token,
-            seconds=self._holding.wanted.seconds,
+            seconds=wanted.seconds,
             attempt=attempt,
             parked=mark.parked,
             dead_letter=mark.dead_letter,
-        )
-
-    def _lost(self, shard: Shard) -> LeaseLostError:
-        wanted = self._holding.wanted
-        return LeaseLostError(
-            f"consumer {wanted.consumer!r} of feed {wanted.feed!r} lost shard {shard}: it did not request "
-            "the next event or consume within its emit timeout, and another consumer waited. Nothing was "
-            "written. Call get() to continue with the shards it holds now, or raise emit_timeout",
-            consumer=wanted.consumer,
-            feed=wanted.feed,
-            shard=shard,
         )
 
     def roll_back(self, error: BaseException | None = None) -> None:

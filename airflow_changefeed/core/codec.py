@@ -264,11 +264,8 @@ def _record(kind: Any) -> Form:
     for name in getattr(kind, "ALSO_WRITTEN", ()):
         written[name] = _form(get_type_hints(getattr(kind, name).fget, include_extras=True)["return"])
     refuses_unknown = getattr(kind, "REFUSES_UNKNOWN", False)
-    omitted = (
-        {name: field.default for name, (field, _) in known.items()}
-        if getattr(kind, "OMITS_DEFAULTS", False)
-        else {}
-    )
+    omits = getattr(kind, "OMITS_DEFAULTS", False)
+    omitted = {name: field.default for name, (field, _) in known.items() if omits}
 
     def write(value: Any) -> dict[str, Any]:
         found = {name: getattr(value, name) for name in written}
@@ -350,7 +347,6 @@ def load(
     """
     Read a document of this version or an older one.
 
-    :param where: names the document in errors.
     :param error: raised when the text is not such a document, or its digest does not match its content.
     :param check_digest: False reads a document that a person may have edited.
     :return: the content with ``schema_version`` and ``is_intact``, without kind and digest.

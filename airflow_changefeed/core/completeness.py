@@ -139,14 +139,12 @@ class Verdict:
     :param before: ranges before the beginning that are not complete; by shard.
     :param complete_until: until when all shards are complete without a gap, each from its begin on; None if
         one of them has nothing complete.
-    :param by_files: whether the output was looked at; else the cursors alone have said what is complete.
     """
 
     missing: tuple[MissingRange, ...]
     running: tuple[MissingRange, ...]
     before: tuple[MissingRange, ...]
     complete_until: datetime | None
-    by_files: bool
     _evidence: Evidence = field(repr=False)
 
     def states(self, windows: Sequence[Window], now: datetime) -> list[WindowState]:
@@ -154,7 +152,6 @@ class Verdict:
         Return the state of each window; none is ``EMPTY``, as ranges do not show that.
 
         :param windows: ascending and without overlap, within the range that was asked about.
-        :param now: the database's clock.
         """
         lacking = [bool(shards) for shards in self.lacking(windows)]
         bare = [bool(shards) for shards in touched(windows, [(one.shard, one.range) for one in self.before])]
@@ -231,7 +228,6 @@ def judge(evidence: Evidence, wanted: UlidRange = EVERYTHING) -> Verdict:
         tuple(running),
         tuple(before),
         None if first in (None, Ulid.MIN) else _end(first),
-        any(shard.files is not None for shard in evidence.shards),
         evidence,
     )
 
@@ -239,7 +235,6 @@ def judge(evidence: Evidence, wanted: UlidRange = EVERYTHING) -> Verdict:
 def _explained(
     shard: ShardProgress, required: UlidRange, present: Sequence[UlidRange], evidence: Evidence
 ) -> Iterator[MissingRange]:
-    """Yield the pieces of a range that is not complete, each with the reason."""
     is_gap = _last_before(evidence.gap) <= _last_before(evidence.sealed_until)
     for piece in _cut(present, required):
         yield MissingRange(shard.shard, piece, Why.CAPTURE_GAP if is_gap else Why.UNSEALED)
@@ -270,7 +265,6 @@ def _unbroken(begin: Ulid, complete: Iterable[UlidRange]) -> Ulid:
 
 
 def _cut(ranges: Iterable[UlidRange], bounds: UlidRange) -> Iterator[UlidRange]:
-    """Yield what of some ranges is within others."""
     for each in ranges:
         if each.overlaps(bounds):
             yield UlidRange(max(each.after, bounds.after), min(each.upto, bounds.upto))
@@ -286,7 +280,6 @@ def of_overview(
     read everything is complete until now; else until the first event that it has not read, or that is a dead
     letter.
 
-    :param now: the database's clock.
     :param rows: its cursors, where some may be in shards that never had an event.
     :raises ChangefeedError: the feed could not be read; its problem.
     """

@@ -124,7 +124,6 @@ def place_before(time: datetime, feed: str, now: datetime) -> Ulid:
     """
     Return the ULID before the first event of a time.
 
-    :param now: by the database's clock.
     :raises FutureTimeError: the time is in the future.
     """
     if time > now:
@@ -200,7 +199,6 @@ class ConsumerInfo:
     A consumer as its database describes it.
 
     :param begin: exclusive; where shards begin that come later.
-    :param resource_version: bumped at each change of its settings.
     """
 
     spec: ConsumerSpec
@@ -262,7 +260,6 @@ class Consumption:
     :param fencing_token: the consumer's grant; refused unless it is the newest, expired or not.
     :param seconds: for which the lease is prolonged, from now.
     :param attempt: for the log; None writes nothing there.
-    :param parked: an event that is parked as a dead letter.
     :param dead_letter: number of a dead letter that was consumed with this step.
     """
 
@@ -282,9 +279,7 @@ class DeadLetter:
     An event that a consumer parked. Until it is done or dropped, its window is not complete for the consumer,
     and a purge passes it only if it is older than the feed's ``max_hold``.
 
-    :param number: identifies it in commands and on the page.
     :param resolved_at, resolved_by, note: when, by whom and why it was done or dropped; None before.
-    :param resource_version: grows with each change.
     """
 
     ALSO_WRITTEN: ClassVar[tuple[str, ...]] = ("time",)
@@ -334,10 +329,8 @@ class OutputCheck:
     """
     What the newest look at an output's files found, for those who do not read the files.
 
-    :param consumer: whose export it is.
     :param path: root of the output, without secrets.
     :param checked_at: when the look began, by the database's clock.
-    :param checked_by: the run, person or program that looked.
     :param missing: ranges that should be complete and are not.
     :param first: begin of the first of them; None if none is missing.
     """

@@ -94,12 +94,9 @@ class Frontier:
         :param done: each ``(after, upto]``. One that touches the run from ``start`` to ``upto``, from above
             or below, extends it; the others wait in ``ahead`` and ``before`` until they do.
         """
-        return self._of([*self.complete_ranges, *done])
-
-    def _of(self, pieces: Iterable[UlidRange]) -> Frontier:
-        """Return the frontier of complete ranges whose run has ``start``."""
+        pieces = [piece for piece in (*self.complete_ranges, *done) if not piece.is_empty]
         # An empty (start, start] joins the pieces that touch it, and stays where none does.
-        merged = merge([UlidRange(self.start, self.start), *(one for one in pieces if not one.is_empty)])
+        merged = merge([UlidRange(self.start, self.start), *pieces])
         at = next(place for place, one in enumerate(merged) if one.after <= self.start <= one.upto)
         return Frontier(merged[at].after, merged[at].upto, tuple(merged[at + 1 :]), tuple(merged[:at]))
 
@@ -167,13 +164,11 @@ class CursorRow:
     """
     The database's row for a consumer, feed and shard; it arbitrates (ADR 0004).
 
-    :param frontier: start, cursor, and what is complete ahead of it and before the start.
     :param fencing_token: of the newest grant; 0 before the first one.
     :param lease_holder: who holds the lease; None if it is not held.
     :param lease_expires: by the database's clock; None if it is not held.
     :param ack: inclusive; what the consumer no longer needs. A purge passes the lowest one only for
         events that are older than the feed's ``max_hold``.
-    :param began: how the beginning came about.
     """
 
     consumer: str
@@ -218,11 +213,7 @@ class CursorRow:
         return uncovered(UlidRange(purged_upto, start), self.frontier.before)
 
     def is_lost(self, purged_upto: Ulid) -> bool:
-        """
-        Whether events that come after the cursor were purged, so that the consumer can no longer read them.
-
-        :param purged_upto: of the shard.
-        """
+        """Whether events after the cursor were purged, so that the consumer can no longer read them."""
         return self.ulid < purged_upto
 
     @property
@@ -254,9 +245,6 @@ class CursorChange:
 
     :param number: grows with each change of a database.
     :param before: where the cursor stood; None when the row was made.
-    :param after: where it stands since.
-    :param resource_version: of the row, after the change.
-    :param at: by the database's clock, UTC.
     :param by: the run, person or program that made it.
     :param why: what was done, and the person's own words; None where a program moved on as it does.
     """
@@ -311,7 +299,6 @@ class CursorDocument:
         """
         Read a Variable's value, edited by hand or not.
 
-        :param key: the Variable's name, for errors.
         :raises CursorFormatError: the Variable is not a cursor.
         :raises UnsupportedVersionError: a newer version wrote it.
         """
@@ -357,9 +344,6 @@ def distinct_name(name: str, unsafe: re.Pattern[str], most: int, mark: str = "~"
     Return a name where not all names can be: what it can keep, and a hash, so that it stays another one.
 
     :param unsafe: characters that cannot be there.
-    :param most: characters.
-    :param mark: before the hash.
-    :param digits: of the hash.
     """
     plain = unsafe.sub("_", name)
     if plain == name and len(name) <= most:
@@ -374,12 +358,19 @@ def seal_command(feed: str, until: datetime) -> str:
     return shell("seal", "--feed", feed, "--until", format_time(until))
 
 
-def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) -> str:
-    """
-    Return what has become of a consumer that is lost.
+def revoke_command(row: CursorRow) -> str:
+    """Return the command that revokes the lease of a cursor."""
+    words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
+    return shell("consumer revoke", row.consumer, "--feed", row.feed, *words)
 
-    :param max_hold: of the feed, if it is known.
-    """
+
+def set_command(consumer: str, feed: str, shard: Shard, to: str) -> str:
+    """Return the command that sets a cursor."""
+    return shell("cursor set", consumer, "--feed", feed, "--shard", shard_text(shard), "--to", to)
+
+
+def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) -> str:
+    """Return what has become of a consumer that is lost."""
     after = (
         "the start of the feed" if cursor == Ulid.MIN else f"its cursor {cursor} ({format_time(cursor.time)})"
     )
@@ -397,10 +388,9 @@ def lost_remedy(consumer: str, feed: str, shard: Shard, whole: datetime | None =
     """
     to = "earliest" if whole is None else format_time(whole)
     left = "event that is left" if whole is None else "window that is whole"
-    command = shell("cursor set", consumer, "--feed", feed, "--shard", shard_text(shard), "--to", to)
     return (
         "If you need the purged events, read them from an export. Then move the cursor to the first "
-        f"{left}: {command}"
+        f"{left}: {set_command(consumer, feed, shard, to)}"
     )
 
 

@@ -136,7 +136,6 @@ class Fault:
 
     :param where: the affected object, feed, shard, consumer, Variable, unit or file.
     :param what: one sentence with the facts.
-    :param remedy: how to fix it.
     :param unit: of an export, if it affects one. For a missing window, the unit that would fill the gap.
     :param path: of the file on the store's file system; None for a whole unit.
     """

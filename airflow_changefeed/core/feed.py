@@ -107,11 +107,7 @@ class FeedInfo:
         return self.time_tolerance, self.max_hold
 
     def held_since(self, now: datetime) -> Ulid:
-        """
-        Return up to where, inclusive, a purge keeps events for nobody, as they are older than ``max_hold``.
-
-        :param now: by the database's clock.
-        """
+        """Return up to where, inclusive, events are older than ``max_hold``: no purge keeps them."""
         if self.max_hold == FOREVER or now - self.max_hold <= EPOCH:
             return Ulid.MIN
         return Ulid.floor(now - self.max_hold).previous()
@@ -223,11 +219,7 @@ def max_hold_text(max_hold: timedelta) -> str:
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """
-    Return a number with its noun: ``1 event``, ``2 events``.
-
-    :param many: the plural, if it is not the singular with an s.
-    """
+    """Return a number with its noun: ``1 event``, ``2 events``; ``many`` is a plural without an s."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
@@ -329,8 +321,6 @@ def check_known_shards(
     """
     Check that shards have had an event.
 
-    :param shards: None for all, of which none is unknown.
-    :param known: those that ever had one.
     :param purpose: what they are named for, a verb: ``export``.
     :raises ShardNotFoundError: names those that have not, and those that there are.
     """

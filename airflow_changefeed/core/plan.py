@@ -93,20 +93,17 @@ class ExportOptions:
     catalog_table: str = ""
 
     def __post_init__(self) -> None:
-        problems = read_values(self, _OPTIONS) + self._wrong_name()
-        InvalidArgumentError.collect("export options", problems)
-
-    def _wrong_name(self) -> list[str]:
-        is_named = len([part for part in self.catalog_table.split(".") if part.strip()]) > 1
-        if self.table_format in CATALOG_FORMATS and not is_named:
-            return [
+        problems = read_values(self, _OPTIONS)
+        has_catalog = self.table_format in CATALOG_FORMATS
+        if has_catalog and len([part for part in self.catalog_table.split(".") if part.strip()]) < 2:
+            problems.append(
                 f"catalog_table must name the table of {self.table_format}, as namespace.table, "
                 f"not {self.catalog_table!r}"
-            ]
-        if self.table_format not in CATALOG_FORMATS and self.catalog_table:
+            )
+        if not has_catalog and self.catalog_table:
             known = " or ".join(map(repr, CATALOG_FORMATS))
-            return [f"catalog_table is for table_format={known}; the others have no catalog"]
-        return []
+            problems.append(f"catalog_table is for table_format={known}; the others have no catalog")
+        InvalidArgumentError.collect("export options", problems)
 
 
 @dataclass(frozen=True)

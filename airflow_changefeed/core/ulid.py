@@ -211,7 +211,3 @@ class HighWater:
         # Giving more than 2**79 in one millisecond would carry into the time; follow it, so that order holds.
         self.ms = max(self.ms, self.last >> _RANDOM_BITS)
         return first
-
-    def raise_to(self, ms: int) -> None:
-        """Promise that no ULID below ``ms`` will be given: the heart of a seal. Never goes back."""
-        self.ms = max(self.ms, ms)

@@ -67,11 +67,7 @@ def flag(value: Any) -> bool:
 
 
 def flag_or(what: str) -> Callable[[Any], bool | str]:
-    """
-    Return a reader of a flag, or of a text that is kept as it is.
-
-    :param what: names the text.
-    """
+    """Return a reader of a flag, or of a text that is kept as it is; ``what`` names the text."""
 
     def read(value: Any) -> bool | str:
         try:

@@ -22,8 +22,6 @@ class EventsBefore:
     Events before a beginning that nobody has chosen: a consumer's first run has left them out.
 
     :param count: in all shards, at most ``COUNTED`` of each.
-    :param is_more: whether there may be more.
-    :param first: the first of them.
     :param since: begin of the window that has it, or a little earlier.
     :param until: where the consumer begins, in the last shard that has such events.
     """
@@ -48,11 +46,7 @@ class EventsBefore:
         )
 
     def remedy(self, dag_id: str | None) -> str:
-        """
-        Return the ways on.
-
-        :param dag_id: of the DAG that exports for the consumer; None if it is not known.
-        """
+        """Return the ways on, with the DAG that exports for the consumer if it is known."""
         accept = shell("cursor accept-beginning", self.consumer, "--feed", self.feed, "--note", "...")
         return (
             f"Export them: {backfill_command(dag_id, self.since, self.until)}. If nobody needs them, accept "
@@ -101,7 +95,6 @@ def backfill_command(dag_id: str | None, since: datetime, until: datetime | None
     """
     Return the command of a backfill.
 
-    :param dag_id: None if it is not known.
     :param since: begin of the first window.
     :param until: end of the last window; None to let the reader choose.
     """

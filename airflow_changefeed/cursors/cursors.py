@@ -25,12 +25,12 @@ from airflow_changefeed.core.cursor import (
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.feed import DatabaseIdentity, Shard, shard_text
+from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.retry import retry, scattered
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors.leases import HeldLeases, leased
-from airflow_changefeed.cursors.remedies import edited_remedy, recovery_commands
+from airflow_changefeed.cursors.remedies import beyond_remedy, recovery_commands
 from airflow_changefeed.exceptions import (
     CursorEditedError,
     CursorFormatError,
@@ -120,11 +120,7 @@ def advance(
 def compare(
     source: FeedSource, variables: VariableStore, consumer: str, feed: str
 ) -> tuple[list[CursorRow], bool]:
-    """
-    Return the rows, and whether the Variable agrees with them; changes neither.
-
-    :raises CursorEditedError, CursorFormatError, UnsupportedVersionError: as :func:`resolve`.
-    """
+    """Return the rows, and whether the Variable agrees; changes neither, and raises as :func:`resolve`."""
     identity = source.identity()
     key = variable_key(identity.id, consumer, feed)
     # The Variable first, so that it can be older than the rows but never ahead of them.
@@ -135,7 +131,11 @@ def compare(
     document = _read(text, key, consumer, feed, rows)
     known = {row.shard: row for row in rows}
     problems = [] if document.is_intact else ["its digest does not match, so it was edited"]
-    problems += _foreign(document, identity, consumer, feed)
+    if (document.database, document.consumer, document.feed) != (identity.id, consumer, feed):
+        problems.append(
+            f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
+            f"{document.database}, but this is database {identity.id}"
+        )
     if None not in (forks := {document.recovery_fork, identity.recovery_fork}) and len(forks) > 1:
         problems.append(
             "the database has been restored to an earlier state, or failed over with data loss: its recovery "
@@ -145,9 +145,15 @@ def compare(
         row = known.get(shard)
         why = _difference(cursor, row)
         if why or (problems and row is not None and row.ulid != cursor.ulid):
-            problems.append(_both(shard, cursor, row, why))
+            there = _place(row) if row else "nothing"
+            both = f"shard {shard_text(shard)}: the Variable has {_place(cursor)}, the database has {there}"
+            problems.append(f"{both}: {why}" if why else both)
     if problems:
-        remedy = edited_remedy(source, consumer, feed, document.shards)
+        adopt, publish = recovery_commands(consumer, feed)
+        remedy = beyond_remedy(source, consumer, feed, document.shards) or (
+            f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move "
+            f"the cursors there: {adopt}"
+        )
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
             f"feed {feed!r}: {some(problems, '; ')}. Nothing was moved. {remedy}"
@@ -162,16 +168,6 @@ def compare(
         shard: cursor.resource_version for shard, cursor in document.shards.items()
     }
     return rows, is_current
-
-
-def _foreign(document: CursorDocument, identity: DatabaseIdentity, consumer: str, feed: str) -> list[str]:
-    """Return a problem if the Variable belongs to another database, consumer or feed."""
-    if (document.database, document.consumer, document.feed) == (identity.id, consumer, feed):
-        return []
-    return [
-        f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
-        f"{document.database}, but this is database {identity.id}"
-    ]
 
 
 def _read(text: str, key: str, consumer: str, feed: str, rows: Sequence[CursorRow]) -> CursorDocument:
@@ -213,13 +209,6 @@ def _difference(cursor: Cursor, row: CursorRow | None) -> str:
     return ""
 
 
-def _both(shard: Shard, cursor: Cursor, row: CursorRow | None, why: str) -> str:
-    there = _place(row) if row else "nothing"
-    here = _place(cursor)
-    both = f"shard {shard_text(shard)}: the Variable has {here}, the database has {there}"
-    return f"{both}: {why}" if why else both
-
-
 def _place(cursor: Cursor | CursorRow) -> str:
     ulid = cursor.ulid
     return f"{ulid} ({format_time(ulid.time)}, resource version {cursor.resource_version})"
@@ -240,7 +229,6 @@ def move(
     """
     Change the rows whose frontier ``change`` changes, all or none.
 
-    :param why: a person's reason; None for a regular move.
     :param is_rewind: whether the cursor may move back, and the ack with it.
     :return: all rows, after the change.
     """

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.cursor import revoke_command
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.exceptions import ChangefeedError, LeaseHeldError, storable
@@ -84,7 +84,6 @@ def leased(
     """
     Hold the leases of shards for a block.
 
-    :param by: who holds them, for example a run's name.
     :param renewed: whether the block may take longer than a lease.
     :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it.
     """
@@ -103,16 +102,13 @@ def leased(
 def _held(
     source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], problem: LeaseHeldError
 ) -> LeaseHeldError:
-    """Return an error with the holder and the command that revokes its lease."""
     now = source.now()
     for row in source.cursors(feed, consumer):
         if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
-            words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
             return LeaseHeldError(
                 f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
                 f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Wait until "
-                "then, or stop it and revoke its lease: "
-                f"{shell('consumer revoke', consumer, '--feed', feed, *words)}",
+                f"then, or stop it and revoke its lease: {revoke_command(row)}",
                 row=row,
                 holder=row.lease_holder,
                 expires=row.lease_expires,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_changefeed.core.consumer import Beginning, Position, parse_position, place_before
-from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorChange, CursorRow, Frontier
+from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorRow, Frontier
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
 from airflow_changefeed.core.times import format_time
@@ -31,7 +31,6 @@ class PlannedMove:
     """
     A planned move of one cursor.
 
-    :param row: as read.
     :param target: new position of the cursor, inclusive.
     :param again: completed events that the consumer would get again.
     :param skipped: incomplete events that the consumer would never get, those that were purged not counted.
@@ -161,11 +160,7 @@ def _no_begin(consumer: str, feed: str, shard: Shard, place: Ulid) -> InvalidArg
 def plan_reset(
     source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard] | None = None
 ) -> list[PlannedMove]:
-    """
-    Plan moves of cursors back to where the consumer began; changes nothing.
-
-    :raises ChangefeedError: as :func:`plan_moves`.
-    """
+    """Plan moves of cursors back to where the consumer began; changes nothing."""
     states = _shard_states(source, consumer, feed, shards)
     return _plan(source, consumer, feed, states, lambda row, _: row.frontier.start)
 
@@ -177,7 +172,6 @@ def plan_adoption(
     Plan the adoption of a Variable; changes nothing.
 
     :param wanted: positions in the Variable; shards without a row in the database are ignored.
-    :return: a move for each cursor that is not there already.
     """
     rows = source.cursors(feed, consumer)
     states = {status.shard: status for status in source.shards(feed)}
@@ -205,19 +199,15 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
             f"newest {KEPT_CHANGES} of each shard: {shell('cursor history', consumer, '--feed', feed)}",
             number=number,
         )
-    before = _before(change)
-    chosen = [one for one in states if one[0].shard == change.shard]
-    return _plan(source, consumer, feed, chosen, lambda *_: before)
-
-
-def _before(change: CursorChange) -> Ulid:
-    if change.before is None:
+    before = change.before
+    if before is None:
         raise InvalidArgumentError(
             f"change {change.number} created the cursor of shard {shard_text(change.shard)} and cannot be "
             "undone. To go back to where the consumer began, reset without a change",
             number=change.number,
         )
-    return change.before
+    chosen = [one for one in states if one[0].shard == change.shard]
+    return _plan(source, consumer, feed, chosen, lambda *_: before)
 
 
 def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
@@ -250,6 +240,7 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
 
 
 _ShardState = tuple[CursorRow, ShardStatus | None]
+_Wanted = tuple[CursorRow, ShardStatus | None, Ulid]
 
 
 def _shard_states(
@@ -318,9 +309,7 @@ def _passed(row: CursorRow, target: Ulid) -> list[UlidRange]:
     return [*passed, UlidRange(at, target)] if at < target else passed
 
 
-def _check_beyond(
-    consumer: str, feed: str, wanted: Sequence[tuple[CursorRow, ShardStatus | None, Ulid]]
-) -> None:
+def _check_beyond(consumer: str, feed: str, wanted: Sequence[_Wanted]) -> None:
     beyond = [
         (row.shard, position, _highest(status))
         for row, status, position in wanted
@@ -340,9 +329,7 @@ def _check_beyond(
         )
 
 
-def _check_purged(
-    consumer: str, feed: str, wanted: Sequence[tuple[CursorRow, ShardStatus | None, Ulid]]
-) -> None:
+def _check_purged(consumer: str, feed: str, wanted: Sequence[_Wanted]) -> None:
     purged = [
         (row.shard, position, _purged(status))
         for row, status, position in wanted

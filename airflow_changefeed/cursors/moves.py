@@ -85,7 +85,10 @@ def move_to(
     :raises SourceUnavailableError: the database did not answer and nothing moved, or Airflow did not and
         the moved cursors are not published; the message says which.
     """
-    expected = _expected(consumer, feed, moves, versions)
+    problems = [] if moves else ["there is no cursor to move"]
+    InvalidArgumentError.collect(f"moving consumer {consumer!r} of feed {feed!r}", problems)
+    planned = {move.shard: move.row.resource_version for move in moves}
+    expected = _versions(consumer, feed, planned, versions)
     targets = {move.shard: move.target for move in moves}
     is_export = not is_of_events(source, consumer, feed)
 
@@ -126,8 +129,6 @@ def accept_beginning(
 
     Nobody is told of those events any more, and purges no longer keep them for this export.
 
-    :param by: name of the person.
-    :param why: the person's reason.
     :param versions: resource versions that the person saw, of the cursors whose beginning was implied; None
         for any.
     :return: all rows of the consumer and feed, after the change.
@@ -221,16 +222,6 @@ def _change(
 def is_of_events(source: FeedSource, consumer: str, feed: str) -> bool:
     """Whether it is a consumer, with settings and no Variable, and not an export."""
     return any(info.spec.consumer == consumer for info in source.consumers(feed))
-
-
-def _expected(
-    consumer: str, feed: str, moves: Sequence[PlannedMove], versions: Mapping[Shard, int] | None
-) -> dict[Shard, int]:
-    planned = {move.shard: move.row.resource_version for move in moves}
-    InvalidArgumentError.collect(
-        f"moving consumer {consumer!r} of feed {feed!r}", [] if moves else ["there is no cursor to move"]
-    )
-    return _versions(consumer, feed, planned, versions)
 
 
 def _versions(

@@ -69,11 +69,7 @@ def poll_result(
     shards: Sequence[Shard] | None = None,
     window_end: datetime | None = None,
 ) -> PollResult:
-    """
-    Say of a poll's status what :func:`poll` says.
-
-    :raises ShardNotFoundError: as :func:`poll`.
-    """
+    """Say of a poll's status what :func:`poll` says, and raise as it does."""
     new_events = found.new_events
     has_ended = window_end is not None and found.at >= window_end
     if shards is not None:

@@ -9,9 +9,16 @@ manifests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
 
-from airflow_changefeed.core.cursor import Began, Cursor, CursorDocument, CursorRow, Frontier, variable_key
+from airflow_changefeed.core.cursor import (
+    Began,
+    Cursor,
+    CursorDocument,
+    CursorRow,
+    Frontier,
+    set_command,
+    variable_key,
+)
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.times import format_time
@@ -41,16 +48,6 @@ from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_versions import stale_cursor
-
-if TYPE_CHECKING:
-    from airflow_changefeed.core.manifest import Manifest
-
-
-class ManifestLister(Protocol):
-    """An export's manifests, as :class:`~airflow_changefeed.output.store.ExportStore` lists them."""
-
-    def list(self) -> Sequence[Manifest]:
-        """Return the manifests of all complete units."""
 
 
 def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
@@ -95,18 +92,15 @@ def adopt(
     :raises PurgedError: events after a ULID are purged and would be missed.
     :raises InvalidArgumentError: a ULID is inside a window of an export; nothing changed.
     """
-    wanted = _wanted(source, variables, consumer, feed)
-    _check_reachable(source, consumer, feed, wanted)
-    _check_begins(source, consumer, feed, wanted, outputs)
+    wanted = adopted(source, variables, consumer, feed, outputs)
     known = {row.shard for row in source.cursors(feed, consumer)}
-    starts = {shard: cursor.ulid for shard, cursor in wanted.items() if shard not in known}
+    starts = {shard: ulid for shard, ulid in wanted.items() if shard not in known}
     if starts:
         source.begin_consumer(consumer, feed, starts, by=by, why="adopt", began=Began.CHOSEN)
 
     def change(row: CursorRow) -> Frontier:
-        if row.ulid == wanted[row.shard].ulid:
-            return row.frontier
-        return row.frontier.moved_to(wanted[row.shard].ulid)
+        target = wanted[row.shard]
+        return row.frontier if row.ulid == target else row.frontier.moved_to(target)
 
     def attempt() -> list[CursorRow]:
         with leased(source, consumer, feed, list(wanted), by) as leases:
@@ -129,12 +123,24 @@ def adopted(
     feed: str,
     outputs: Sequence[ManifestStore] = (),
 ) -> dict[Shard, Ulid]:
-    """
-    Return the positions in the Variable, edited or not, if the cursors can move there.
-
-    :raises CursorFormatError, CursorBeyondFeedError, PurgedError, InvalidArgumentError: as :func:`adopt`.
-    """
-    wanted = _wanted(source, variables, consumer, feed)
+    """Return the positions in the Variable, edited or not, or raise as :func:`adopt` does."""
+    database = source.identity().id
+    key = variable_key(database, consumer, feed)
+    text = variables.get(key)
+    if text is None:
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
+        )
+    document = CursorDocument.from_json(text, key=key)
+    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
+        raise CursorFormatError(
+            f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
+            f"{document.feed!r} of database {document.database}, not of {consumer!r} and "
+            f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
+            f"{shell('cursor publish', consumer, '--feed', feed)}",
+            key=key,
+        )
+    wanted = document.shards
     _check_reachable(source, consumer, feed, wanted)
     _check_begins(source, consumer, feed, wanted, outputs)
     return {shard: cursor.ulid for shard, cursor in wanted.items()}
@@ -145,7 +151,7 @@ def rebuild(
     variables: VariableStore,
     consumer: str,
     feed: str,
-    store: ManifestLister,
+    store: ManifestStore,
     *,
     by: str,
     timeout: float = MOVE_TIMEOUT,
@@ -190,27 +196,6 @@ def rebuild(
     return publish_rows(source, variables, consumer, feed, rows, is_decided=True)
 
 
-def _wanted(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> Mapping[Shard, Cursor]:
-    """Return the cursors in the Variable."""
-    database = source.identity().id
-    key = variable_key(database, consumer, feed)
-    text = variables.get(key)
-    if text is None:
-        raise CursorFormatError(
-            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
-        )
-    document = CursorDocument.from_json(text, key=key)
-    if (document.database, document.consumer, document.feed) != (database, consumer, feed):
-        raise CursorFormatError(
-            f"Airflow Variable {key!r} has cursors of consumer {document.consumer!r} and feed "
-            f"{document.feed!r} of database {document.database}, not of {consumer!r} and "
-            f"{feed!r} of database {database}; overwrite it with the cursors in the database: "
-            f"{shell('cursor publish', consumer, '--feed', feed)}",
-            key=key,
-        )
-    return document.shards
-
-
 def _check_begins(
     source: FeedSource,
     consumer: str,
@@ -224,12 +209,11 @@ def _check_begins(
     for shard, place in ((shard, one.ulid) for shard, one in wanted.items()):
         grid = output_grid(outputs, shard, place) or by_moves
         if grid and place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
-            words = (consumer, "--feed", feed, "--shard", shard_text(shard), "--to")
             time = format_time(grid.floor(place).next().time) if grid.is_sure else "..."
             raise InvalidArgumentError(
                 f"feed {feed!r} shard {shard_text(shard)}: cursor {place} in the Variable is inside a window "
                 f"of consumer {consumer!r}, which exports windows. Nothing was changed. Give the begin of a "
-                f"window: {shell('cursor set', *words, time)}; or publish: "
+                f"window: {set_command(consumer, feed, shard, time)}; or publish: "
                 f"{shell('cursor publish', consumer, '--feed', feed)}",
                 feed=feed,
                 shard=shard,

@@ -18,19 +18,6 @@ def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
     return shell("cursor adopt", consumer, "--feed", feed), shell("cursor publish", consumer, "--feed", feed)
 
 
-def edited_remedy(source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]) -> str:
-    """
-    Return what resolves an edited Variable.
-
-    :param cursors: of the Variable.
-    """
-    adopt, publish = recovery_commands(consumer, feed)
-    return beyond_remedy(source, consumer, feed, cursors) or (
-        f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move the "
-        f"cursors there: {adopt}"
-    )
-
-
 def beyond_remedy(
     source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]
 ) -> str | None:

@@ -98,29 +98,22 @@ def output_grid(outputs: Iterable[ManifestStore], shard: Shard, place: Ulid) -> 
     :return: None where none does: it has no unit, and no window there, nor one that ends there; or it does
         not answer.
     """
+    around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())
     for output in outputs:
         with suppress(OutputError, TransientError):
-            if grid := _grid_of(output, shard, place):
-                return grid
+            if output.unit is not None:
+                return WindowGrid(0, output.unit // _MILLISECOND, is_sure=True)
+            windows = [unit.window for unit in output.overlapping(shard, around) if unit.window is not None]
+            if windows:
+                origin, length = to_milliseconds(windows[-1].start), windows[-1].length // _MILLISECOND
+                return WindowGrid(origin, length, is_sure=True)
     return None
-
-
-def _grid_of(store: ManifestStore, shard: Shard, place: Ulid) -> WindowGrid | None:
-    """Return where windows begin by an output's unit, or by the window that is there."""
-    if store.unit is not None:
-        return WindowGrid(0, store.unit // _MILLISECOND, is_sure=True)
-    around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())
-    windows = [unit.window for unit in store.overlapping(shard, around) if unit.window is not None]
-    if not windows:
-        return None
-    return WindowGrid(to_milliseconds(windows[-1].start), windows[-1].length // _MILLISECOND, is_sure=True)
 
 
 def export_grids(source: CursorStore, feed: str, consumers: Sequence[str]) -> dict[str, WindowGrid]:
     """
     Find where the windows of exports begin.
 
-    :param consumers: exports, no consumers of events.
     :return: those that export windows.
     """
     grids = {one: grid_of(source.history(feed, one, limit=_READ)) for one in consumers}

@@ -42,8 +42,6 @@ class _OwnParameters:
 
 
 class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator):
-    """Calls a function for each event."""
-
     custom_operator_name = "@task.changefeed"
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
@@ -61,11 +59,8 @@ class _ChangefeedDecoratedOperator(DecoratedOperator, ChangefeedConsumeOperator)
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        own = (
-            python_callable
-            if isinstance(python_callable, _OwnParameters)
-            else _OwnParameters(python_callable)
-        )
+        is_own = isinstance(python_callable, _OwnParameters)
+        own = python_callable if is_own else _OwnParameters(python_callable)
         super().__init__(
             python_callable=own,
             op_args=op_args,

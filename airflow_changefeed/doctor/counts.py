@@ -23,7 +23,6 @@ class ConsumerCounts:
     :param windows_missing: ranges that hold a cursor back although later windows are complete.
     :param events_before: events before a beginning that nobody has chosen or accepted, of each shard as many
         as an overview counts.
-    :param dead_letters: that are open.
     :param leases_held: shards that a process holds for it now.
     """
 
@@ -54,14 +53,7 @@ class FeedCounts:
 def consumer_counts(
     state: FeedState, overview: FeedOverview, verdict: Verdict, left_out: EventsBefore | None
 ) -> ConsumerCounts:
-    """
-    Count what is known of a consumer.
-
-    :param state: of this one consumer.
-    :param overview: of all of them.
-    :param verdict: on this one, by its cursors.
-    :param left_out: events before its beginning.
-    """
+    """Count what is known of a consumer, from its own state and verdict, and the overview of all."""
     names = {*state.consumers, *(row.consumer for row in state.rows)}
     begin = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
     cursors = begin | {row.shard: row.ulid for row in state.rows}
@@ -77,11 +69,7 @@ def consumer_counts(
 
 
 def feed_counts(overview: FeedOverview, now: datetime) -> FeedCounts:
-    """
-    Count what is known of a feed.
-
-    :param now: the database's.
-    """
+    """Count what is known of a feed."""
     since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
     return FeedCounts(
         outbox_rows=sum(shard.waiting for shard in overview.shards),

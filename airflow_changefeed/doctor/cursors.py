@@ -15,6 +15,7 @@ from airflow_changefeed.core.cursor import (
     lost_remedy,
     lost_text,
     seal_command,
+    set_command,
 )
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
@@ -40,12 +41,10 @@ class FeedState:
     """
     The state of a feed.
 
-    :param now: time of the database.
     :param shards: all shards that ever had an event.
     :param rows: cursors of all checked consumers and exports.
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.
-    :param max_hold: of the feed.
     :param grids: of the exports that export windows, by name, as their moves show.
     :param outputs: of exports, by name, as far as they are looked at.
     :param left_out: events before the beginnings of exports.
@@ -87,7 +86,8 @@ def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
                 purged = state.purged.get(row.shard, Ulid.MIN)
                 # The end of a hole is the begin of a window, that of a purge need not be one.
                 to = "earliest" if purged > hole.range.upto else str(hole.range.upto)
-                move_on = f"let the cursor pass it: {_set(row, to)}"
+                command = set_command(row.consumer, row.feed, row.shard, to)
+                move_on = f"let the cursor pass it: {command}"
                 found.append((hole, missing_window(hole, subject(row), purged, accept=move_on)))
     return found
 
@@ -102,7 +102,6 @@ def missing_window(
     """
     Return the fault for a window that is not exported.
 
-    :param purged_upto: of the shard.
     :param accept: what to do if its events were purged, and nobody needs them.
     """
     if missing.range.after < purged_upto:
@@ -182,18 +181,15 @@ def _in_window(row: CursorRow, grid: WindowGrid, status: ShardStatus | None) -> 
     if status is not None and begin < status.purged_upto:
         begin = grid.ceiling(row.ulid)
     to = format_time(begin.next().time) if grid.is_sure and row.ulid != Ulid.MIN else "earliest"
+    command = set_command(row.consumer, row.feed, row.shard, to)
     return Fault(
         FaultKind.CURSOR_IN_WINDOW,
         subject(row),
         f"it exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is inside one: it "
         "moves on only if that window is exported again, and never if events of it were purged",
-        f"Move it to the begin of a window: {_set(row, to)}. Then run the windows from there on again, as a "
+        f"Move it to the begin of a window: {command}. Then run the windows from there on again, as a "
         "backfill: those behind it are not remembered as complete",
     )
-
-
-def _set(row: CursorRow, to: str) -> str:
-    return shell("cursor set", row.consumer, "--feed", row.feed, "--shard", shard_text(row.shard), "--to", to)
 
 
 def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
@@ -217,11 +213,8 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
                     f"shard {shard_text(status.shard)} from {format_time(max(ack, status.purged_upto).time)}"
                 )
         if held:
-            until = (
-                ""
-                if state.max_hold == FOREVER
-                else f", for max_hold ({max_hold_text(state.max_hold)}) at most"
-            )
+            most = max_hold_text(state.max_hold)
+            until = "" if state.max_hold == FOREVER else f", for max_hold ({most}) at most"
             yield Fault(
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",

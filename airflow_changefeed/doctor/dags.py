@@ -23,7 +23,6 @@ class DagState:
     """
     What Airflow knows of a DAG.
 
-    :param is_there: whether Airflow has it.
     :param is_paused: None if Airflow does not say.
     :param last_run: its newest run, with the state; empty if it has none, or Airflow does not say.
     """
@@ -52,8 +51,6 @@ def dag_faults(
     """
     Return why a consumer's DAG, or process, does not move its cursors.
 
-    :param rows: of the consumer.
-    :param now: time of the database.
     :param max_age: a consumer that has moved since is at work.
     :param left_out: begin of the first window that is not exported; None if it exports no windows.
     """

@@ -28,7 +28,7 @@ from airflow_changefeed.doctor.files import exporters, output_check
 from airflow_changefeed.doctor.frontiers import whole_overview
 from airflow_changefeed.doctor.leases import lease_faults
 from airflow_changefeed.doctor.output import output_faults, seal_faults
-from airflow_changefeed.doctor.snapshots import snapshot_faults
+from airflow_changefeed.doctor.snapshots import begun_snapshots
 from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,
@@ -40,7 +40,6 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_cursors import CursorStore
 from airflow_changefeed.verify.report import link_fault
 
 Answer = TypeVar("Answer")
@@ -91,7 +90,8 @@ def examine(
     if consumer is not None and chosen and not seen:
         faults += _try(faults, f"consumer {consumer}", partial(_unknown, source, chosen, consumer)) or []
     if consumer is None:
-        faults += _try(faults, "snapshots", partial(snapshot_faults, source, feed)) or []
+        begun = _try(faults, "snapshots", partial(begun_snapshots, source, feed)) or []
+        faults += [fault for _, fault in begun]
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, f"{VARIABLES} of other feeds", others) or []
@@ -147,9 +147,8 @@ def _read_state(
     statuses: list[ShardStatus] = _try(faults, f"shards of feed {feed}", lambda: source.shards(feed)) or []
     rows = _try(faults, f"cursors of feed {feed}", lambda: source.cursors(feed, consumer)) or []
     events = _try(faults, f"consumers of feed {feed}", lambda: of_events(source, feed, consumer)) or {}
-    dead_letters = (
-        _try(faults, f"dead letters of feed {feed}", lambda: source.dead_letters(feed, consumer)) or []
-    )
+    find_letters = partial(source.dead_letters, feed, consumer)
+    dead_letters = _try(faults, f"dead letters of feed {feed}", find_letters) or []
     exports = sorted({row.consumer for row in rows} - set(events))
     grids = _try(faults, f"windows of feed {feed}", lambda: export_grids(source, feed, exports)) or {}
     state = FeedState(feed, source.now(), statuses, rows, events, dead_letters, info.max_hold, grids)
@@ -198,42 +197,28 @@ def state_faults(
     faults = [*cursor_faults(state, limits), *dead_letter_faults(state)]
     faults += _try(faults, f"attempts of feed {feed}", partial(failing_faults, source, state)) or []
     faults += lease_faults(state, limits)
-    faults += beginning_faults(source, state)
+    for left_out in state.left_out:
+        own = [row for row in rows if row.consumer == left_out.consumer]
+        faults.append(left_out.fault(last_dag(source, feed, left_out.consumer, own)))
     marks = _try(faults, f"stale marks of feed {feed}", lambda: source.stale_marks(feed)) or []
     holes = hole_faults(state)
     faults += [fault for _, fault in holes]
+    exports = [row for row in rows if row.consumer not in events]
     if variables is not None:
         # Only exports publish their cursors to Variables.
-        exports = [row for row in rows if row.consumer not in events]
         check = partial(variable_faults, source, variables, feed, exports, consumer, tuple(events))
         faults += _try(faults, f"{VARIABLES} of feed {feed}", check) or []
     if open_store is not None:
-        exporters = [row for row in rows if row.consumer not in events]
-        check = partial(_output, source, open_store, state, exporters, marks, [hole for hole, _ in holes])
+        check = partial(_output, source, open_store, state, exports, marks, [hole for hole, _ in holes])
         found = _try(faults, f"the export of feed {feed}", check) or []
         faults += found
         if all(fault.kind is not FaultKind.EXPORT_MISSING for fault in found):
-            check = partial(_seal, source, open_store, feed)
+            check = partial(seal_faults, source, open_store, feed)
             faults += _try(faults, f"the seal of the export of feed {feed}", check) or []
     elif marks:
         what = f"whether windows with inserted history ({counted(len(marks), 'mark')}) were exported again"
         faults.append(not_checked(f"feed {feed}", what, "Pass the export's path with --path"))
     return faults
-
-
-def beginning_faults(source: CursorStore, state: FeedState) -> list[Fault]:
-    """Name events before the beginnings of exports that nobody has chosen."""
-    return [
-        left_out.fault(
-            last_dag(
-                source,
-                state.feed,
-                left_out.consumer,
-                [row for row in state.rows if row.consumer == left_out.consumer],
-            )
-        )
-        for left_out in state.left_out
-    ]
 
 
 def of_events(source: FeedSource, feed: str, consumer: str | None) -> dict[str, ConsumerInfo]:
@@ -263,10 +248,6 @@ def _output(
         return output_faults(store, source.identity().id, feed, rows, marks, holes, state.purged, record)
     except SymbolicLinkError as problem:
         return [link_fault(problem.facts["path"])]
-
-
-def _seal(source: FeedSource, open_store: Callable[[str], ExportStore], feed: str) -> list[Fault]:
-    return seal_faults(source, open_store(feed))
 
 
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:

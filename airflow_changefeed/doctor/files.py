@@ -35,7 +35,6 @@ def check_files(source: FeedSource, store: ExportStore, consumer: str, path: str
     Look which windows of a consumer the output lacks, by the names of its manifests, and record it.
 
     :param path: of the output, without secrets.
-    :param by: the run, person or program that looks.
     :raises FeedNotFoundError: the database has no such feed.
     """
     (found,) = source.overview([store.feed], shards=0)
@@ -69,12 +68,7 @@ def checked_fault(check: OutputCheck) -> Fault:
 
 
 def lacking(units: Units, rows: Sequence[CursorRow], feed: Evidence) -> list[MissingRange]:
-    """
-    Return what an output lacks of a consumer since its beginning: between units, and behind the cursors.
-
-    :param rows: cursors of the consumer.
-    :param feed: what is known of the feed.
-    """
+    """Return what an output lacks of a consumer since its beginning: between units, and behind cursors."""
     missing: list[MissingRange] = []
     for row in rows:
         progress = replace(of_row(row), files=tuple(unit.range for unit in units.get(row.shard, ())))
@@ -96,7 +90,6 @@ def missing_files(
     Find what should be in an output and is not.
 
     :param rows: cursors of the feed's exports; those count whose consumer has written to the output.
-    :param feed: what is known of the feed.
     :param record: takes each of these consumers with what the output lacks of it.
     :return: a fault if the output begins later than its consumer, and the ranges that are missing besides.
     """
@@ -129,11 +122,7 @@ def missing_files(
 
 
 def begins_later(store: ExportStore, row: CursorRow) -> Fault | None:
-    """
-    Return a fault if an output begins later than its consumer in a shard; lists the first date alone.
-
-    :param row: cursor of the consumer that exports to it.
-    """
+    """Return a fault if an output begins later than its consumer in a shard; lists the first date alone."""
     start, oldest = row.frontier.start, store.oldest(row.shard)
     end = min((unit.range.after for unit in oldest), default=row.ulid)
     if end <= start or row.ulid <= start:

@@ -67,8 +67,6 @@ class ConsumerFreshness:
         when somebody looked at the files.
     :param files: the newest look at the files of its output; None if nobody has looked, or it has no output.
         The frontier itself comes from cursors alone.
-    :param has_output: whether it is an export.
-    :param counts: for metrics.
     """
 
     feed: str
@@ -203,7 +201,6 @@ def check_freshness(
     :param variables: Airflow's; None skips them.
     :param max_age: positive.
     :param feed: a name or pattern, or several; None for all feeds that have consumers.
-    :param consumer: None for all.
     :raises InvalidArgumentError: a pattern matches no feed.
     :raises ConsumerNotFoundError: no feed has a consumer, or the one asked for.
     :raises SourceUnavailableError: the database did not answer.
@@ -267,7 +264,6 @@ def _freshness(
     max_age: timedelta,
     inspect: Inspect,
 ) -> Iterator[ConsumerFreshness]:
-    """Yield the freshness of each consumer of a state."""
     for consumer in _consumers(state):
         own = _only(state, consumer)
         verdict, until = judge_consumer(source, overview, consumer, own.rows, own.now)

@@ -41,23 +41,13 @@ def whole_overview(source: FeedReader, feed: str) -> FeedOverview:
 def judge_consumer(
     source: FeedReader, found: FeedOverview, consumer: str, rows: Sequence[CursorRow], now: datetime
 ) -> tuple[Verdict, datetime]:
-    """
-    Return what its cursors say of a consumer, and until when the feed is complete for it.
-
-    :param found: all of the feed.
-    :param rows: all cursors of the consumer.
-    :param now: time of the database.
-    """
+    """Return what its cursors say of a consumer, and until when the feed is complete for it."""
     verdict = judge(of_overview(found, consumer, now, rows))
     return verdict, verdict.complete_until or _first_event(source, found, consumer, now)
 
 
 def beginning_fault(source: FeedSource, found: FeedOverview, consumer: str) -> Fault | None:
-    """
-    Return the fault of events before an export's beginning, with the command of a backfill.
-
-    :param found: all of the feed.
-    """
+    """Return the fault of events before an export's beginning, with the command of a backfill."""
     if events_before(found, consumer) is None:
         return None
     feed = found.info.name

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from airflow_changefeed.core.cursor import CursorRow
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
+from airflow_changefeed.core.cursor import CursorRow, revoke_command
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.feed import shard_text
 from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
@@ -27,12 +27,7 @@ def lease_faults(state: FeedState, limits: Limits) -> list[Fault]:
 
 
 def held_leases(state: FeedState, leases: Sequence[LeaseInfo], limits: Limits) -> list[Fault]:
-    """
-    Return who holds the leases of a consumer that is late, except those that :func:`lease_faults` reports.
-
-    :param state: of this one consumer.
-    :param leases: of the feed.
-    """
+    """Return who holds leases of a consumer that is late, except those that :func:`lease_faults` reports."""
     since = {(lease.consumer, lease.shard): lease.since for lease in leases}
     held: dict[str, list[CursorRow]] = {}
     for row in state.rows:
@@ -51,7 +46,7 @@ def held_leases(state: FeedState, leases: Sequence[LeaseInfo], limits: Limits) -
                 + (f" since {format_time(begun)}" if begun is not None else "")
                 + f", and last moved the cursor at {format_time(max(row.moved_at for row in rows))}",
                 "Look whether that process is at work. If it hangs, stop it; then wait, or revoke its lease: "
-                f"{_revoke(first)}",
+                f"{revoke_command(first)}",
             )
         )
     return faults
@@ -82,11 +77,6 @@ def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
             subject(row),
             f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}, but has not moved "
             f"the cursor since {format_time(row.moved_at)}",
-            f"Stop that process; then wait, or revoke its lease: {_revoke(row)}",
+            f"Stop that process; then wait, or revoke its lease: {revoke_command(row)}",
         )
     return None
-
-
-def _revoke(row: CursorRow) -> str:
-    words = ("--shard", shard_text(row.shard), "--fencing-token", str(row.fencing_token))
-    return shell("consumer revoke", row.consumer, "--feed", row.feed, *words)

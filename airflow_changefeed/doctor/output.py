@@ -49,9 +49,7 @@ def output_faults(
     Find missing and stale windows of an output, and missing or truncated files.
 
     :param database: identity of the feed's database; the export of another one is not checked.
-    :param feed: what is known of the feed.
     :param rows: cursors of the feed's exports; those count whose consumer has written to the output.
-    :param marks: stale marks of inserted history.
     :param holes: those that are already reported.
     :param purged: up to where each shard is purged.
     :param record: takes each consumer that has written to the output, with what the output lacks of it.
@@ -80,14 +78,14 @@ def output_faults(
     ]
 
 
-def seal_faults(source: FeedReader, store: ExportStore) -> list[Fault]:
+def seal_faults(source: FeedReader, open_store: Callable[[str], ExportStore], feed: str) -> list[Fault]:
     """Find an output that reaches beyond what its feed is sealed until: the database was restored."""
+    store = open_store(feed)
     try:
-        check_not_restored(source, store, source.feed(store.feed).sealed_until)
+        check_not_restored(source, store, source.feed(feed).sealed_until)
     except SealLostError as problem:
-        return [
-            Fault(FaultKind.SEAL_LOST, output_name(store), problem.facts["what"], problem.facts["remedy"])
-        ]
+        what, remedy = problem.facts["what"], problem.facts["remedy"]
+        return [Fault(FaultKind.SEAL_LOST, output_name(store), what, remedy)]
     return []
 
 
@@ -95,21 +93,13 @@ def _purged(purged: Mapping[Shard, Ulid], shard: Shard | None) -> Ulid:
     return Ulid.MIN if shard is None else purged.get(shard, Ulid.MIN)
 
 
-def _where(store: ExportStore) -> str:
-    return f"export of feed {store.feed} in {store.path}"
-
-
 def _uploads(store: ExportStore, where: str) -> Iterator[Fault]:
     """Find abandoned uploads of killed jobs; uploads of running jobs are younger."""
     try:
         uploads = list(store.uploads())
     except OutputNotWritableError as problem:
-        yield Fault(
-            FaultKind.UPLOAD_LEFT,
-            where,
-            f"could not check for abandoned uploads: {problem.message}",
-            LIST_UPLOADS,
-        )
+        what = f"could not check for abandoned uploads: {problem.message}"
+        yield Fault(FaultKind.UPLOAD_LEFT, where, what, LIST_UPLOADS)
         return
     for _, attempt, upload in uploads:
         if now() - upload.begun > _UPLOAD_AGE:

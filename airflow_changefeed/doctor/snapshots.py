@@ -12,11 +12,6 @@ from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_snapshots import SnapshotClaim
 
 
-def snapshot_faults(source: FeedSource, feed: str | None) -> list[Fault]:
-    """Return the snapshots of one feed or all: those that hold back purges, and those that do so no more."""
-    return [fault for _, fault in begun_snapshots(source, feed)]
-
-
 def begun_snapshots(source: FeedSource, feed: str | None) -> list[tuple[SnapshotClaim, Fault]]:
     """Return the snapshots of one feed or all that have begun and not ended, each with its fault."""
     now = source.now()

@@ -44,8 +44,6 @@ def variable_faults(
     """
     Check the Variables of a feed's exports, including exports without rows.
 
-    :param rows: of the exports in the database.
-    :param consumer: None for all.
     :param without: consumers that publish nothing.
     """
     consumers = dict.fromkeys(row.consumer for row in rows)
@@ -111,11 +109,9 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
     except CursorEditedError as problem:
         return _edited(source, variables, feed, consumer, problem)
     except (CursorFormatError, UnsupportedVersionError) as problem:
-        remedy = (
-            "Upgrade this package"
-            if isinstance(problem, UnsupportedVersionError)
-            else f"Overwrite it with the cursors in the database: {publish}"
-        )
+        remedy = f"Overwrite it with the cursors in the database: {publish}"
+        if isinstance(problem, UnsupportedVersionError):
+            remedy = "Upgrade this package"
         # Without the commands, which are in the remedy.
         what = problem.facts.get("reason", problem.message)
         return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)

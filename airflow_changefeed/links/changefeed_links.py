@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
@@ -16,20 +15,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
-
-
-class ExportsWindow(Protocol):
-    """
-    A task with a window on the page.
-
-    :ivar changefeed_conn_id: connection of the feed.
-    :ivar calendar_task_id: the task whose calendar it is, with the ids of its groups; None for itself.
-    :ivar window_begin: start of the window that this run is about; None if it has none, or is not known yet.
-    """
-
-    changefeed_conn_id: str
-    calendar_task_id: str | None
-    window_begin: datetime | None
 
 
 class CalendarLink(BaseOperatorLink):
@@ -56,8 +41,8 @@ class WindowLink(BaseOperatorLink):
 WINDOW_LINKS: Collection[BaseOperatorLink] = (CalendarLink(), WindowLink()) if AIRFLOW_V_3_1_PLUS else ()
 
 
-def _link(operator: BaseOperator, ti_key: Any, *, show_window: bool) -> str:
-    task = cast("ExportsWindow", operator)
+def _link(task: Any, ti_key: TaskInstanceKey, *, show_window: bool) -> str:
+    # calendar_task_id: whose calendar it is; None for its own. window_begin: of the run; None if not known.
     if task.window_begin is None or ti_key.map_index >= 0:
         return ""
     return window_url(

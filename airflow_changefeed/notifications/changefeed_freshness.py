@@ -61,12 +61,9 @@ class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Send the text."""
-        self.notifier({**context, "freshness": self._text()})
-
-    def _text(self) -> str:
         try:
             hook = ChangefeedHook(self.changefeed_conn_id)
             text = hook.freshness(self.max_age, feed=self.feed, consumer=self.consumer).text
         except ChangefeedError as error:
             text = f"{type(error).__name__}: {error}"
-        return without_secrets(text)
+        self.notifier({**context, "freshness": without_secrets(text)})

@@ -145,12 +145,10 @@ class ReportsLineage(_Base):
         return self._facets(self.planned_lineage)
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:
-        """Return what the run has read and written."""
+        """Return what the run has read and written, or was to read and write."""
         return self._facets(lambda: self._lineage or self.planned_lineage())
 
-    def get_openlineage_facets_on_failure(self, task_instance: object) -> Any:
-        """Return what the task was to read and write."""
-        return self._facets(lambda: self._lineage or self.planned_lineage())
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _facets(self, find: Callable[[], Lineage | None]) -> Any:
         try:
@@ -163,11 +161,19 @@ class ReportsLineage(_Base):
 
 def operator_lineage(lineage: Lineage) -> Any:
     """Return lineage as the OpenLineage provider wants it: an ``OperatorLineage``."""
-    from airflow.providers.common.compat.openlineage.facet import InputDataset, OutputDataset
+    from airflow.providers.common.compat.openlineage.facet import (
+        InputDataset,
+        OutputDataset,
+        OutputStatisticsOutputDatasetFacet,
+    )
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from airflow_changefeed.observability.openlineage_facet import KEY, ChangefeedWindowRunFacet
 
+    known = {"rowCount": lineage.rows, "size": lineage.size, "fileCount": lineage.files}
+    # Older clients do not count files.
+    given = {name: value for name, value in known.items() if value is not None}
+    statistics = {"outputStatistics": OutputStatisticsOutputDatasetFacet(**given)} if given else {}
     return OperatorLineage(
         inputs=[
             InputDataset(namespace=each.namespace, name=each.name, facets=_dataset_facets(each))
@@ -178,7 +184,7 @@ def operator_lineage(lineage: Lineage) -> Any:
                 namespace=each.namespace,
                 name=each.name,
                 facets=_dataset_facets(each, lineage.copied_from),
-                outputFacets=_statistics(lineage),
+                outputFacets=statistics,
             )
             for each in lineage.outputs
         ],
@@ -214,12 +220,3 @@ def _dataset_facets(dataset: Dataset, copied_from: Dataset | None = None) -> dic
         other = Identifier(namespace=dataset.namespace, name=dataset.catalog_table, type="TABLE")
         facets["symlinks"] = SymlinksDatasetFacet(identifiers=[other])
     return facets
-
-
-def _statistics(lineage: Lineage) -> dict[str, Any]:
-    from airflow.providers.common.compat.openlineage.facet import OutputStatisticsOutputDatasetFacet
-
-    known = {"rowCount": lineage.rows, "size": lineage.size, "fileCount": lineage.files}
-    # Older clients do not count files.
-    given = {name: value for name, value in known.items() if value is not None}
-    return {"outputStatistics": OutputStatisticsOutputDatasetFacet(**given)} if given else {}

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.core.window import Window
     from airflow_changefeed.triggers.changefeed import ChangefeedTrigger
 
 
@@ -112,7 +111,8 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
         try:
             with airflow_errors(self.changefeed_conn_id):
                 self._check()
-                window, shards = self._window(context), parse_shards(self.shards)
+                window = run_window(context, self.window_start, self.window_end)
+                shards = parse_shards(self.shards)
                 source = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout).source()
                 found = poll(source, self.feed, self.consumer, shards, window.end if window else None)
             answer = self._answer(found.to_dict(), found.has_ended)
@@ -171,32 +171,20 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
                 raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
             raise
 
-    def _window(self, context: Context) -> Window | None:
-        return run_window(context, self.window_start, self.window_end)
-
     def _answer(self, new_events: dict[str, Any], has_ended: bool) -> PokeReturnValue:
         if has_ended and not new_events and self.skip_without_new_events:
             raise AirflowSkipException(f"the window has ended without new events in feed {self.feed!r}")
-        if new_events:
-            self.log.info(
-                "Feed %s has new events for consumer %s in shards %s",
-                self.feed,
-                self.consumer,
-                ", ".join(new_events),
-            )
-        else:
-            self.log.info(
-                "Feed %s has no new events for consumer %s%s",
-                self.feed,
-                self.consumer,
-                ", and the window has ended" if has_ended else " yet",
-            )
+        found, more = "new events", f" in shards {', '.join(new_events)}"
+        if not new_events:
+            found, more = "no new events", ", and the window has ended" if has_ended else " yet"
+        self.log.info("Feed %s has %s for consumer %s%s", self.feed, found, self.consumer, more)
         return PokeReturnValue(is_done=bool(new_events) or has_ended, xcom_value=new_events)
 
     def _trigger(self, context: Context) -> ChangefeedTrigger:
         from airflow_changefeed.triggers.changefeed import MOST_FAILURES, ChangefeedTrigger
 
-        window, shards = self._window(context), parse_shards(self.shards)
+        window = run_window(context, self.window_start, self.window_end)
+        shards = parse_shards(self.shards)
         return ChangefeedTrigger(
             feed=self.feed,
             consumer=self.consumer,

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MOST_FAILURES = 10
 #: Maximum doublings of a pause; no sensor's timeout is longer.
 _MOST_DOUBLINGS = 30
+_ARGUMENTS = (
+    *("feed", "consumer", "shards", "changefeed_conn_id", "window_end", "lock_timeout"),
+    *("poke_interval", "exponential_backoff", "max_wait", "most_failures"),
+)
 _IMPORTS = (
     "airflow_changefeed.consumers.poller",
     "airflow_changefeed.cursors.new_events",
@@ -69,13 +73,9 @@ class ChangefeedTrigger(BaseEventTrigger):
     events, or the error that made polling pointless. A transient error is ignored, up to
     ``most_failures`` times in a row.
 
-    :param feed: name of the feed, the table's.
-    :param consumer: whose cursors count.
-    :param changefeed_conn_id: Airflow connection of the feed's database.
     :param shards: shards to poll, as text; None for all.
     :param window_end: exclusive end of the window to wait for, ISO 8601 with a zone; None waits for new
         events only.
-    :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param poke_interval: seconds between polls.
     :param exponential_backoff: double the seconds with each poll; it skips shared polls meanwhile.
     :param max_wait: maximum of these seconds; None for no limit.
@@ -99,7 +99,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call] # Airflow's class has no types
         self.feed = feed
         self.consumer = consumer
-        self.shards = shards
+        self.shards = list(shards) if shards is not None else None
         self.changefeed_conn_id = changefeed_conn_id
         self.window_end = window_end
         self.lock_timeout = lock_timeout
@@ -112,18 +112,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         """Return the path of the class and its arguments, JSON values without secrets."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "feed": self.feed,
-                "consumer": self.consumer,
-                "shards": list(self.shards) if self.shards is not None else None,
-                "changefeed_conn_id": self.changefeed_conn_id,
-                "window_end": self.window_end,
-                "lock_timeout": self.lock_timeout,
-                "poke_interval": self.poke_interval,
-                "exponential_backoff": self.exponential_backoff,
-                "max_wait": self.max_wait,
-                "most_failures": self.most_failures,
-            },
+            {name: getattr(self, name) for name in _ARGUMENTS},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -135,11 +124,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call] # Airflow's class has no types
 
     def pause(self, polls: int) -> float:
-        """
-        Return the seconds until the next poll.
-
-        :param polls: pauses made before.
-        """
+        """Return the seconds until the next poll; ``polls`` is the number of pauses before."""
         if not self.exponential_backoff:
             return self.poke_interval
         seconds = max(self.poke_interval, 1.0) * 2.0 ** min(polls, _MOST_DOUBLINGS)
@@ -177,7 +162,15 @@ class ChangefeedTrigger(BaseEventTrigger):
                 failures += 1
                 if self._is_final(error, failures):
                     return {"status": "failed", "error": error_text(error)}
-                self._log_failure(error, failures)
+                self.log.warning(
+                    "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
+                    self.feed,
+                    failures,
+                    self.most_failures or "none",
+                    type(error).__name__,
+                    error,
+                    exc_info=None if isinstance(error, ChangefeedError) else error,
+                )
             else:
                 if found.is_ready:
                     return {
@@ -186,30 +179,16 @@ class ChangefeedTrigger(BaseEventTrigger):
                         "has_ended": found.has_ended,
                     }
                 failures = 0
-            skips = self._skips(number)
+            # Shared polls in a pause before the one that ends it.
+            interval, pause = self.pause(0), self.pause(number)
+            skips = max(int(pause / interval) - 1, 0) if interval else 0
             number += 1
-
-    def _skips(self, polls: int) -> int:
-        """Return how many polls are skipped in a pause before the one that ends it."""
-        interval, pause = self.pause(0), self.pause(polls)
-        return max(int(pause / interval) - 1, 0) if interval else 0
 
     def _is_final(self, error: Exception, failures: int) -> bool:
         # A connection that existed for the task's own poll, and is missing now, may be one that Airflow's API
         # did not return at that moment: in the triggerer, both look the same.
         is_lasting = isinstance(error, TerminalError) and not isinstance(error, ConnectionNotUsableError)
         return is_lasting or (self.most_failures is not None and failures >= self.most_failures)
-
-    def _log_failure(self, error: Exception, failures: int) -> None:
-        self.log.warning(
-            "Poll of feed %s failed, %s in a row (the limit is %s): %s: %s",
-            self.feed,
-            failures,
-            self.most_failures or "none",
-            type(error).__name__,
-            error,
-            exc_info=None if isinstance(error, ChangefeedError) else error,
-        )
 
 
 def read_event(event: object) -> tuple[dict[str, Any], bool]:

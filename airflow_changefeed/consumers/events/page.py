@@ -37,7 +37,6 @@ class EventColumns:
 
     :param is_captured: whether they are a capture's events, with old and new rows.
     :param tables: of the capture; for a plain feed, its name.
-    :param fields: columns of a row.
     :param with_ddl: whether the consumer takes changes of columns.
     """
 
@@ -64,7 +63,6 @@ class EventColumns:
         """
         Check the options against the feed's events.
 
-        :param schema: from ``FeedReader.schema``.
         :param by_transaction: whether batches go by the originating transaction.
         :raises InvalidArgumentError: names every option that these events do not support, and why.
         """

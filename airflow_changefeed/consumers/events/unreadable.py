@@ -58,7 +58,6 @@ def unreadable_event(
     """
     Return what is known of an event that cannot be read: its key, its table and its transaction, if readable.
 
-    :param error: that reading it raised.
     :raises ColumnTypeError: no event of the feed can be read.
     """
     from airflow_changefeed.consumers.events.page import unknown_page
@@ -91,7 +90,6 @@ def unreadable_event(
 
 
 def _key_fields(shape: CaptureShape, table: str) -> dict[str, str]:
-    """Return the fields that hold the key of a captured table, by column."""
     captured = shape.tables[table]
     fields = {column: field for columns in captured.columns.values() for column, field in columns.items()}
     return {column: fields[column] for column in captured.key_columns if column in fields}

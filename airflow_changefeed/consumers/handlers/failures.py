@@ -23,11 +23,7 @@ _ENTRIES = 100
 
 
 class Attempts:
-    """
-    Counts the attempts at each event and creates the log entries.
-
-    :param clock: seconds that never go back.
-    """
+    """Counts the attempts at each event and creates the log entries."""
 
     def __init__(self, source: FeedSource, feed: str, consumer: str, clock: Callable[[], float]) -> None:
         self._source = source
@@ -44,11 +40,7 @@ class Attempts:
         return floor_to_millisecond(self._begun_at + timedelta(seconds=self._clock() - self._begun))
 
     def next(self, events: Sequence[FeedEvent], token: int) -> Attempt:
-        """
-        Return the log entry of the next attempt at events, as it is if the attempt succeeds.
-
-        :param token: fencing token of the lease under which it is made.
-        """
+        """Return the log entry of the next attempt at events, as it is if the attempt succeeds."""
         first = events[0]
         number = self._counts(first.shard, token).get(first.id, 0) + 1
         return Attempt(first.id, events[-1].id, len(events), number, self.now())

@@ -105,8 +105,9 @@ def run_consumer(
         attempt = HandlerAttempt(
             consumer, function, attempts, batch, done, backoff, on_poison, handler_timeout
         )
-        loop = _Loop(source, consumer, attempts, attempt, done, backoff, should_stop, at_head)
-        loop.end_at(until)
+        left = math.inf if until is None else (until - source.now()).total_seconds()
+        deadline = consumer.pace.clock() + left
+        loop = _Loop(source, consumer, attempts, attempt, done, backoff, should_stop, at_head, deadline)
         loop.register()
         return loop.run(max_events)
     finally:
@@ -115,8 +116,6 @@ def run_consumer(
 
 @dataclass
 class _Loop:
-    """The loop of a run."""
-
     _source: FeedSource
     _consumer: Consumer
     _attempts: Attempts
@@ -125,16 +124,11 @@ class _Loop:
     _backoff: Backoff
     _should_stop: Callable[[], bool]
     _at_head: bool
-    _deadline: float = math.inf
+    _deadline: float
 
     def __post_init__(self) -> None:
         self._clock = self._consumer.pace.clock
         self._purge_at = self._clock()
-
-    def end_at(self, until: datetime | None) -> None:
-        """Stop at a time by the database's clock."""
-        if until is not None:
-            self._deadline = self._clock() + (until - self._source.now()).total_seconds()
 
     def _is_over(self) -> bool:
         return self._should_stop() or self._clock() >= self._deadline

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.doctor.snapshots import snapshot_faults
+from airflow_changefeed.doctor.snapshots import begun_snapshots
 from tests.clocks import after_now
 from tests.unit.airflow.commands import Commands
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
@@ -95,15 +95,15 @@ def test_one_is_given_up_after_a_question(
 
 def test_doctor_names_what_holds_back_purges(stock: Stock) -> None:
     """As a note while it may run, as a warning once it has expired."""
-    assert snapshot_faults(stock.source, None) == []
+    assert begun_snapshots(stock.source, None) == []
     begun(stock)
-    (fault,) = snapshot_faults(stock.source, CAPTURE)
+    ((_, fault),) = begun_snapshots(stock.source, CAPTURE)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-open", "note")
     assert "that Anna began at" in fault.what
-    assert snapshot_faults(stock.source, "shop.other") == []
+    assert begun_snapshots(stock.source, "shop.other") == []
     stock.source.end_snapshot(CAPTURE, TABLE, token="01A")
     begun(stock, seconds=0.0)
-    (fault,) = snapshot_faults(stock.source, None)
+    ((_, fault),) = begun_snapshots(stock.source, None)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-expired", "warning")
     assert "give-up" in fault.remedy
 
@@ -115,7 +115,7 @@ def test_doctor_names_a_snapshot_that_purges_have_passed(stock: Stock) -> None:
     stock.source.set_up_feed(CAPTURE, max_hold=timedelta(milliseconds=1))
     stock.source.seal(CAPTURE, after_now(stock.source))
     stock.source.purge(CAPTURE, stock.source.now())
-    (fault,) = snapshot_faults(stock.source, None)
+    ((_, fault),) = begun_snapshots(stock.source, None)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-lost", "warning")
     assert "events since its begin were purged" in fault.what
     assert fault.remedy.startswith("Give it up: airflow-changefeed snapshot give-up")

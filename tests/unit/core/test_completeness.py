@@ -83,7 +83,7 @@ def test_cursors_alone_say_what_was_exported() -> None:
     verdict = ask(ShardProgress(7, before(2), pieces((2, 5), (6, 8))))
     assert states(verdict, now=10) == "bbcccmccmmoo"
     assert named(verdict.missing) == [(7, 5, 6, "hole"), (7, 8, 12, "not_yet")]
-    assert (verdict.complete_until, verdict.by_files) == (at(5), False)
+    assert verdict.complete_until == at(5)
 
 
 def test_what_the_output_has_counts_and_not_the_cursor() -> None:
@@ -91,7 +91,7 @@ def test_what_the_output_has_counts_and_not_the_cursor() -> None:
     verdict = ask(ShardProgress(7, before(2), pieces((2, 8)), files=pieces((2, 4), (5, 10))))
     assert states(verdict) == "bbccmcccccmm"
     assert named(verdict.missing) == [(7, 4, 5, "files_gone"), (7, 10, 12, "not_yet")]
-    assert (verdict.complete_until, verdict.by_files) == (at(4), True)
+    assert verdict.complete_until == at(4)
 
 
 def test_one_range_may_be_missing_for_two_reasons() -> None:
