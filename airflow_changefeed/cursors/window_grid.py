@@ -98,11 +98,11 @@ def output_grid(outputs: Iterable[ManifestStore], shard: Shard, place: Ulid) -> 
     :return: None where none does: it has no unit, and no window there, nor one that ends there; or it does
         not answer.
     """
-    around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())
     for output in outputs:
         with suppress(OutputError, TransientError):
             if output.unit is not None:
                 return WindowGrid(0, output.unit // _MILLISECOND, is_sure=True)
+            around = UlidRange(place if place == Ulid.MIN else place.previous(), place.next())
             windows = [unit.window for unit in output.overlapping(shard, around) if unit.window is not None]
             if windows:
                 origin, length = to_milliseconds(windows[-1].start), windows[-1].length // _MILLISECOND

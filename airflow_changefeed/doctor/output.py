@@ -82,7 +82,7 @@ def seal_faults(source: FeedReader, open_store: Callable[[str], ExportStore], fe
     """Find an output that reaches beyond what its feed is sealed until: the database was restored."""
     store = open_store(feed)
     try:
-        check_not_restored(source, store, source.feed(feed).sealed_until)
+        check_not_restored(source, store, source.feed(store.feed).sealed_until)
     except SealLostError as problem:
         what, remedy = problem.facts["what"], problem.facts["remedy"]
         return [Fault(FaultKind.SEAL_LOST, output_name(store), what, remedy)]

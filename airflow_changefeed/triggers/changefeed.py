@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 MOST_FAILURES = 10
 #: Maximum doublings of a pause; no sensor's timeout is longer.
 _MOST_DOUBLINGS = 30
-_ARGUMENTS = (
-    *("feed", "consumer", "shards", "changefeed_conn_id", "window_end", "lock_timeout"),
-    *("poke_interval", "exponential_backoff", "max_wait", "most_failures"),
-)
 _IMPORTS = (
     "airflow_changefeed.consumers.poller",
     "airflow_changefeed.cursors.new_events",
@@ -99,7 +95,7 @@ class ChangefeedTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call] # Airflow's class has no types
         self.feed = feed
         self.consumer = consumer
-        self.shards = list(shards) if shards is not None else None
+        self.shards = shards
         self.changefeed_conn_id = changefeed_conn_id
         self.window_end = window_end
         self.lock_timeout = lock_timeout
@@ -112,7 +108,18 @@ class ChangefeedTrigger(BaseEventTrigger):
         """Return the path of the class and its arguments, JSON values without secrets."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {name: getattr(self, name) for name in _ARGUMENTS},
+            {
+                "feed": self.feed,
+                "consumer": self.consumer,
+                "shards": list(self.shards) if self.shards is not None else None,
+                "changefeed_conn_id": self.changefeed_conn_id,
+                "window_end": self.window_end,
+                "lock_timeout": self.lock_timeout,
+                "poke_interval": self.poke_interval,
+                "exponential_backoff": self.exponential_backoff,
+                "max_wait": self.max_wait,
+                "most_failures": self.most_failures,
+            },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
