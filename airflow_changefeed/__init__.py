@@ -15,12 +15,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from airflow_changefeed.assets.changefeed import changefeed_asset, changefeed_windows
     from airflow_changefeed.consumers.aio import AsyncConsumer
-    from airflow_changefeed.consumers.begin import create_consumer
     from airflow_changefeed.consumers.consumer import Consumer
-    from airflow_changefeed.consumers.events.batch import Batch
-    from airflow_changefeed.consumers.events.event import FeedEvent
-    from airflow_changefeed.consumers.handlers.attempt import Backoff
-    from airflow_changefeed.consumers.handlers.run import run_consumer
+    from airflow_changefeed.consumers.event import Batch, FeedEvent
+    from airflow_changefeed.consumers.run import Backoff, run_consumer
+    from airflow_changefeed.consumers.settings import create_consumer
     from airflow_changefeed.core.capture import CaptureSpec, KeyChange, OnDdl, TableCapture
     from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
     from airflow_changefeed.core.feed import FeedKind, FeedStorage
@@ -28,56 +26,55 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.ulid import Ulid, UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.export.completed import CompletedExport
+    from airflow_changefeed.export.verify import verify_export
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
-    from airflow_changefeed.hooks.changefeed_context import window_params
-    from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
-    from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
-    from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
-    from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-    from airflow_changefeed.operators.changefeed_freshness import (
+    from airflow_changefeed.notifications.freshness import ChangefeedFreshnessNotifier
+    from airflow_changefeed.operators.changefeed import (
+        ChangefeedCleanOperator,
         ChangefeedFreshnessBranchOperator,
         ChangefeedFreshnessOperator,
+        ChangefeedVerifyOperator,
     )
-    from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
-    from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
-    from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
+    from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
+    from airflow_changefeed.operators.fold import ChangefeedFoldOperator, ChangefeedMergeOperator
+    from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator, ChangefeedSnapshotOperator
     from airflow_changefeed.output.dataset import export_dataset
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
     from airflow_changefeed.sources.base_control import held_reason
     from airflow_changefeed.spark.datasource import ChangefeedDataSource
-    from airflow_changefeed.spark.folds.fold import fold
+    from airflow_changefeed.spark.fold import fold
     from airflow_changefeed.spark.read import read_export
-    from airflow_changefeed.transfers.changefeed_group import ExportJob, changefeed_export_group
+    from airflow_changefeed.tasks.context import window_params
     from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
-    from airflow_changefeed.verify.verify import verify_export
+    from airflow_changefeed.transfers.group import ExportJob, changefeed_export_group
 
 _MODULES = {
     "AsyncConsumer": "consumers.aio",
-    "Batch": "consumers.events.batch",
-    "Backoff": "consumers.handlers.attempt",
+    "Batch": "consumers.event",
+    "Backoff": "consumers.run",
     "CaptureSpec": "core.capture",
     "ChangefeedCleanOperator": "operators.changefeed",
-    "ChangefeedConsumeOperator": "operators.changefeed_consume",
+    "ChangefeedConsumeOperator": "operators.consume",
     "ChangefeedDataSource": "spark.datasource",
-    "ChangefeedFoldOperator": "operators.changefeed_fold",
-    "ChangefeedFreshnessBranchOperator": "operators.changefeed_freshness",
-    "ChangefeedFreshnessNotifier": "notifications.changefeed_freshness",
-    "ChangefeedFreshnessOperator": "operators.changefeed_freshness",
+    "ChangefeedFoldOperator": "operators.fold",
+    "ChangefeedFreshnessBranchOperator": "operators.changefeed",
+    "ChangefeedFreshnessNotifier": "notifications.freshness",
+    "ChangefeedFreshnessOperator": "operators.changefeed",
     "ChangefeedHook": "hooks.changefeed",
-    "ChangefeedMergeOperator": "operators.changefeed_merge",
-    "ChangefeedReconcileOperator": "operators.changefeed_reconcile",
+    "ChangefeedMergeOperator": "operators.fold",
+    "ChangefeedReconcileOperator": "operators.snapshot",
     "ChangefeedSensor": "sensors.changefeed",
-    "ChangefeedSnapshotOperator": "operators.changefeed_snapshot",
+    "ChangefeedSnapshotOperator": "operators.snapshot",
     "ChangefeedToParquetOperator": "transfers.changefeed_to_parquet",
     "ChangefeedVerifyOperator": "operators.changefeed",
     "CompletedExport": "export.completed",
     "Consumer": "consumers.consumer",
     "ConsumerSpec": "core.consumer",
     "DeadLetterState": "core.consumer",
-    "ExportJob": "transfers.changefeed_group",
+    "ExportJob": "transfers.group",
     "ExportOptions": "core.plan",
-    "FeedEvent": "consumers.events.event",
+    "FeedEvent": "consumers.event",
     "FeedKind": "core.feed",
     "FeedStorage": "core.feed",
     "KeyChange": "core.capture",
@@ -88,17 +85,17 @@ _MODULES = {
     "UlidRange": "core.ulid",
     "Window": "core.window",
     "changefeed_asset": "assets.changefeed",
-    "changefeed_export_group": "transfers.changefeed_group",
+    "changefeed_export_group": "transfers.group",
     "changefeed_windows": "assets.changefeed",
-    "create_consumer": "consumers.begin",
+    "create_consumer": "consumers.settings",
     "export_dataset": "output.dataset",
-    "fold": "spark.folds.fold",
+    "fold": "spark.fold",
     "held_reason": "sources.base_control",
     "open_source": "sources",
     "read_export": "spark.read",
-    "run_consumer": "consumers.handlers.run",
-    "verify_export": "verify.verify",
-    "window_params": "hooks.changefeed_context",
+    "run_consumer": "consumers.run",
+    "verify_export": "export.verify",
+    "window_params": "tasks.context",
 }
 
 __all__ = [

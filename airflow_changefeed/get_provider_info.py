@@ -51,12 +51,9 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _NAME,
                 "python-modules": [
                     "airflow_changefeed.operators.changefeed",
-                    "airflow_changefeed.operators.changefeed_consume",
-                    "airflow_changefeed.operators.changefeed_fold",
-                    "airflow_changefeed.operators.changefeed_freshness",
-                    "airflow_changefeed.operators.changefeed_merge",
-                    "airflow_changefeed.operators.changefeed_reconcile",
-                    "airflow_changefeed.operators.changefeed_snapshot",
+                    "airflow_changefeed.operators.consume",
+                    "airflow_changefeed.operators.fold",
+                    "airflow_changefeed.operators.snapshot",
                 ],
             }
         ],
@@ -91,12 +88,10 @@ def get_provider_info() -> dict[str, Any]:
         },
         "cli": ["airflow_changefeed.cli.changefeed.get_cli_commands"],
         "extra-links": [
-            "airflow_changefeed.links.changefeed_links.CalendarLink",
-            "airflow_changefeed.links.changefeed_links.WindowLink",
+            "airflow_changefeed.links.changefeed.CalendarLink",
+            "airflow_changefeed.links.changefeed.WindowLink",
         ],
-        "notifications": [
-            "airflow_changefeed.notifications.changefeed_freshness.ChangefeedFreshnessNotifier"
-        ],
+        "notifications": ["airflow_changefeed.notifications.freshness.ChangefeedFreshnessNotifier"],
         "triggers": [
             {"integration-name": _NAME, "python-modules": ["airflow_changefeed.triggers.changefeed"]}
         ],
@@ -109,7 +104,7 @@ def get_provider_info() -> dict[str, Any]:
             }
             for module, page in (
                 ("changefeed_to_parquet", "schedule-an-export"),
-                ("changefeed_group", "run-by-any-operator"),
+                ("group", "run-by-any-operator"),
             )
         ],
     }

@@ -26,7 +26,7 @@ from typing import Any
 
 from airflow_changefeed.core.capture import MAX_SESSION_KEYS, TRACE_KEY
 from airflow_changefeed.exceptions import InvalidArgumentError, LockTimeoutError
-from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, number_events
+from airflow_changefeed.sources.sqlite.capture.drain import event_numbers, number_events
 
 #: https://www.w3.org/TR/trace-context/#traceparent-header, version 00.
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")

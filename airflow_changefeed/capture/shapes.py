@@ -98,7 +98,7 @@ def known_shape(shape: Shape | str) -> Shape:
 
 @lru_cache(maxsize=16)
 def _read(metadata: bytes) -> CaptureShape:
-    return decode_text(CaptureShape, metadata, where="the schema's capture")
+    return decode_text(CaptureShape, metadata, named="the schema's capture")
 
 
 def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:

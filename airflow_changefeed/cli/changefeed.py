@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The commands of ``airflow-changefeed``: names and options only.
+The commands of ``airflow-changefeed``, names and options only, and its entry on every Airflow.
 
 Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+
+From 3.2 on, Airflow has them as ``airflow changefeed``, too.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.cli.options.capture import CAPTURE
-from airflow_changefeed.cli.options.consumers import (
-    CONSUME,
-    CONSUMER,
-    DEAD_LETTERS,
-    LEASES,
+from airflow_changefeed.cli.capture_options import (
+    CAPTURE,
+    JOB_CONNECTION,
+    OUTPUT,
+    RECONCILE,
+    SNAPSHOT,
+    VERIFY,
 )
-from airflow_changefeed.cli.options.cursors import CURSOR
-from airflow_changefeed.cli.options.output import JOB_CONNECTION, OUTPUT, VERIFY
-from airflow_changefeed.cli.options.shared import (
+from airflow_changefeed.cli.consumer_options import CONSUME, CONSUMER, CURSOR, DEAD_LETTERS, LEASES
+from airflow_changefeed.cli.options import (
     COMMANDS,
     CONN_ID,
     FEED_HELP,
@@ -31,23 +39,21 @@ from airflow_changefeed.cli.options.shared import (
     Group,
     Option,
     action,
-    option,
-    path,
-    storage,
-)
-from airflow_changefeed.cli.options.snapshots import RECONCILE, SNAPSHOT
-from airflow_changefeed.cli.options.values import (
     after,
     count,
     duration,
     duration_or_none,
     max_hold,
+    option,
+    path,
     shard,
+    storage,
     time,
 )
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
+
 
 _CACHE_HELP = (
     "Cache size of each new sequence (default: 1000). Use 1 on servers that keep a cache for each session"
@@ -61,7 +67,7 @@ def _limit(flag: str, default: str, what: str) -> Option:
 
 _SQL = action(
     "sql",
-    "install.sql",
+    "status.sql",
     "Print the script that installs or upgrades changefeed in a SQL Server database",
     "Run it with sqlcmd, SSMS, Flyway or DbUp; it is safe to run again. Needs no connection and no "
     "Airflow metadata database.",
@@ -73,7 +79,7 @@ _SQL = action(
 
 _INSTALL = action(
     "install",
-    "install.install",
+    "status.install",
     "Install changefeed in a database, or upgrade it and all its feeds",
     "Runs the script that the sql command prints. Requires membership in db_owner. The embedded source "
     "needs no installation.",
@@ -85,7 +91,7 @@ _INSTALL = action(
 
 _RENEW_IDENTITY = action(
     "renew-identity",
-    "install.renew_identity",
+    "status.renew_identity",
     "Give a copy of a database its own identity",
     "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
     "confirmation. Requires membership in db_owner. Never run it on the original: its Variables and "
@@ -97,7 +103,7 @@ _RENEW_IDENTITY = action(
 
 _SETUP_FEED = action(
     "setup-feed",
-    "install.setup_feed",
+    "status.setup_feed",
     "Create a feed on a table, or upgrade an existing one",
     "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
     "for confirmation before it changes the settings of an existing feed. Also changes those of a "
@@ -154,7 +160,7 @@ _SEAL = action(
 
 _READ = action(
     "read",
-    "read.read",
+    "output.read",
     "Show the events of a shard, with ULID, time and key",
     "Shows ordered events and changes nothing, unless --drain is given.",
     CONN_ID,
@@ -176,7 +182,7 @@ _READ = action(
 
 _PURGE = action(
     "purge",
-    "purge.purge",
+    "output.purge",
     "Remove old events from a feed; the event table is not changed",
     "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
     "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
@@ -191,7 +197,7 @@ _PURGE = action(
 
 _DOCTOR = action(
     "doctor",
-    "doctor.doctor",
+    "status.doctor",
     "Check feeds, their consumers and exports, and show how to fix each problem",
     "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
     "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
@@ -258,3 +264,50 @@ def _as_airflows(entry: Command | Group) -> CLICommand:
         [Arg(each.flags, **each.settings) for each in entry.options],  # type: ignore[no-untyped-call]
         entry.description,
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    Run a command as Airflow's own command line does.
+
+    :param arguments: None for those of the process.
+    """
+    # Before Airflow, whose import takes longer than help should.
+    parsed = parser().parse_args(arguments)
+    # First: if Airflow's settings are imported before its configuration, the two import each other.
+    from airflow import configuration
+
+    if configuration.conf.get("core", "security", fallback="") == "kerberos":
+        os.environ["KRB5CCNAME"] = configuration.conf.get("kerberos", "ccache")
+        os.environ["KRB5_KTNAME"] = configuration.conf.get("kerberos", "keytab")
+    # Results go to standard output, and so do Airflow's logs.
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        # That of Airflow 3.0 cannot be given another stream.
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            other = logging.StreamHandler(sys.stderr)
+            other.setFormatter(handler.formatter)
+            root.removeHandler(handler)
+            root.addHandler(other)
+    configuration.write_default_airflow_configuration_if_needed()
+    module, _, name = parsed.function.rpartition(".")
+    getattr(import_module(f"{COMMANDS}.{module}"), name)(parsed)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+
+    def add(parent: argparse.ArgumentParser, group: Group) -> None:
+        choices = parent.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+        for entry in group.commands:
+            if isinstance(entry, Group):
+                add(choices.add_parser(entry.name, help=entry.help, description=entry.help), entry)
+                continue
+            child = choices.add_parser(entry.name, help=entry.help, description=entry.description)
+            for each in entry.options:
+                child.add_argument(*each.flags, **each.settings)
+            child.set_defaults(function=entry.function)
+
+    whole = argparse.ArgumentParser(prog="airflow-changefeed", description=CHANGEFEED.help)
+    add(whole, CHANGEFEED)
+    return whole

@@ -20,7 +20,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from rich.markup import escape
 
 from airflow_changefeed.core.fault import with_conn_id
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import ChangefeedError, visible
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 
@@ -172,7 +172,7 @@ def show(
 
 def show_faults(faults: Iterable[Fault], output: str) -> None:
     """Write faults; people see those columns that are never empty."""
-    names = ("severity", "code", "where", "what", "remedy")
+    names = ("severity", "code", "place", "what", "remedy")
     rows = [{**fault.to_dict(), "remedy": with_conn_id(fault.remedy, _conn_id.get())} for fault in faults]
     show(rows, output, lambda row: {name: row[name] for name in names})
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.events.batch import ONE, Batch
-from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.event import ONE, Batch, FeedEvent
 from airflow_changefeed.exceptions import ConsumerUseError
 from airflow_changefeed.sources.base import FeedSource
 

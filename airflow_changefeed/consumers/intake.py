@@ -10,19 +10,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.dead_letters import purged_error
-from airflow_changefeed.consumers.events.event import FeedEvent, events_of, pages
-from airflow_changefeed.consumers.events.unreadable import UNREADABLE, UnreadableEvent, unreadable_event
+from airflow_changefeed.consumers.event import (
+    UNREADABLE,
+    FeedEvent,
+    UnreadableEvent,
+    events_of,
+    pages,
+    unreadable_event,
+)
 from airflow_changefeed.consumers.holding import Holding, Wanted, holders
-from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.reading import LARGEST_PAGE, ShardReader
+from airflow_changefeed.consumers.settings import Pace, purged_error
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ChangefeedError, PurgedError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.events.page import EventColumns
+    from airflow_changefeed.consumers.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)

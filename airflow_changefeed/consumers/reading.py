@@ -9,15 +9,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.consumers.events.event import FeedEvent, events_of, pages
-from airflow_changefeed.consumers.events.unreadable import UNREADABLE, UnreadableEvent, unreadable_event
+from airflow_changefeed.consumers.event import (
+    UNREADABLE,
+    FeedEvent,
+    UnreadableEvent,
+    events_of,
+    pages,
+    unreadable_event,
+)
 from airflow_changefeed.core.cursor import lost_error
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ChangefeedError, PurgedError
 
 if TYPE_CHECKING:
-    from airflow_changefeed.consumers.events.page import EventColumns
+    from airflow_changefeed.consumers.page import EventColumns
     from airflow_changefeed.sources.base import FeedSource
 
 

@@ -6,15 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.consumers.events.unreadable import UnreadableEvent
-from airflow_changefeed.consumers.holding import Wanted
+from airflow_changefeed.consumers.event import Batch, FeedEvent, UnreadableEvent
+from airflow_changefeed.consumers.holding import Wanted, Work
 from airflow_changefeed.consumers.intake import Intake
-from airflow_changefeed.consumers.options import checked_options, open_columns
-from airflow_changefeed.consumers.pace import Pace
 from airflow_changefeed.consumers.poller import Poller, Watch
-from airflow_changefeed.consumers.work import Work
+from airflow_changefeed.consumers.settings import Pace, checked_options, open_columns
 from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
@@ -24,7 +20,7 @@ from airflow_changefeed.sources.base import FeedSource
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from airflow_changefeed.consumers.handlers.failures import Attempts
+    from airflow_changefeed.consumers.event import Attempts
 
 Answer = TypeVar("Answer")
 

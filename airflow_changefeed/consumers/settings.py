@@ -1,21 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the options of consumers are read, and those of the default one, which its clients give as JSON."""
+"""What a consumer is told before it starts: its options, their checks, its pace, and where it begins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.core.consumer import (
+    Beginning,
+    ConsumerInfo,
+    ConsumerSpec,
+    DeadLetter,
+    Position,
+    parse_position,
+    place_before,
+)
+from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import (
     Reader,
     flag,
     json_object,
     number,
     optional,
+    read_each,
     read_value,
     read_values,
     whole,
 )
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.exceptions import (
+    ConsumerNotFoundError,
+    CursorBeyondFeedError,
+    InvalidArgumentError,
+    PurgedError,
+)
+from airflow_changefeed.sources.base import MAX_PAGE_SIZE, FeedSource
+
+if TYPE_CHECKING:
+    from airflow_changefeed.consumers.page import EventColumns
+    from airflow_changefeed.sources.base import FeedReader
+
 
 #: Seconds of a day at most.
 _SECONDS = number(above=0, highest=86_400, unit="seconds")
@@ -88,3 +117,157 @@ class DefaultOptions:
             problems += error.facts["problems"]
         InvalidArgumentError.collect(_SUBJECT, problems)
         return found
+
+
+@dataclass(frozen=True)
+class Pace:
+    """
+    How a consumer waits and how much it reads at a time.
+
+    :param page_size: events of a shard read at a time, 1 to 100_000; larger batches raise it, up to
+        10,000.
+    :param wait: called with the maximum seconds to wait; may return sooner, for example when there are
+        new events or the process should end.
+    :param clock: monotonic seconds. It only determines how often the database is queried; the database's
+        own clock decides which leases have expired.
+    """
+
+    page_size: int = 1000
+    wait: Callable[[float], object] = field(default_factory=lambda: threading.Event().wait)
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        problems = read_values(self, {"page_size": whole(1, MAX_PAGE_SIZE, "events")})
+        InvalidArgumentError.collect("pace", problems)
+
+
+def create_consumer(
+    source: FeedSource,
+    spec: ConsumerSpec,
+    start: Position | str = Beginning.EARLIEST,
+    *,
+    by: str,
+) -> ConsumerInfo:
+    """
+    Create a consumer. Idempotent: repeating it with the same settings leaves its position unchanged.
+
+    :param start: ``earliest``: at the first event not purged. ``latest``: after everything committed now,
+        which is ordered first. A time: at the first event of that time or later. A ULID: after it. Shards
+        created later are read from their first event, or from the same time or ULID.
+    :param by: who creates it.
+    :raises ConsumerSetupError: it exists with other settings, or as an export's cursor.
+    :raises PurgedError: events after the start are purged.
+    :raises FutureTimeError: the start is in the future by the database's clock.
+    :raises CursorBeyondFeedError: the ULID is beyond the high-water time of every shard.
+    :raises InvalidArgumentError: the start cannot be parsed, or settings are invalid.
+    """
+    position = parse_position(start)
+    try:
+        known = source.consumer(spec.consumer, spec.feed)
+    except ConsumerNotFoundError:
+        begin, starts = resolve(source, spec.feed, position)
+    else:
+        begin, starts = known.begin, {}
+    return source.create_consumer(spec, begin=begin, starts=starts, by=by)
+
+
+def resolve(source: FeedSource, feed: str, start: Position) -> tuple[Ulid, dict[Shard, Ulid]]:
+    """Return where later shards begin, and where each existing shard begins; both exclusive."""
+    if start is Beginning.EARLIEST:
+        return Ulid.MIN, {status.shard: status.purged_upto for status in source.shards(feed)}
+    if start is Beginning.LATEST:
+        # Rows waiting in the outbox were committed before now, so they are not new.
+        source.drain(feed)
+        return Ulid.MIN, {status.shard: status.head or status.purged_upto for status in source.shards(feed)}
+    before = place_before(start.time if isinstance(start, Ulid) else start, feed, source.now())
+    after = start if isinstance(start, Ulid) else before
+    statuses = source.shards(feed)
+    _check_purged(feed, statuses, after)
+    if isinstance(start, Ulid):
+        _check_beyond(feed, statuses, after)
+    # A shard refuses a cursor beyond its high-water time; all its later events are after its head anyway.
+    return after, {status.shard: min(after, status.highest_cursor) for status in statuses}
+
+
+def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
+    purged = {status.shard: status.purged_upto for status in statuses if status.purged_upto > after}
+    if purged:
+        raise PurgedError(
+            f"feed {feed!r}: a consumer cannot begin after {after}; events are purged up to "
+            f"{', '.join(f'{upto} in shard {shard_text(shard)}' for shard, upto in purged.items())}. Begin "
+            "at earliest, and read the earlier events from the export",
+            feed=feed,
+            after=after,
+        )
+
+
+def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
+    if statuses and all(after > status.highest_cursor for status in statuses):
+        raise CursorBeyondFeedError(
+            f"feed {feed!r}: a consumer cannot begin after {after}, which is beyond the high-water time of "
+            "every shard; the ULID is from another feed, or the database was restored. Begin at latest",
+            feed=feed,
+            cursor=after,
+        )
+
+
+def check_events(source: FeedReader, dead_letters: Sequence[DeadLetter]) -> None:
+    """
+    Refuse to retry dead letters whose events were purged: the retry would stop their consumer.
+
+    :raises PurgedError: names the first.
+    """
+    for feed in dict.fromkeys(one.feed for one in dead_letters):
+        purged = {status.shard: status.purged_upto for status in source.shards(feed)}
+        for one in dead_letters:
+            if one.feed == feed and one.ulid <= purged.get(one.shard, Ulid.MIN):
+                raise purged_error(one)
+
+
+def purged_error(dead_letter: DeadLetter) -> PurgedError:
+    """Return the error of a dead letter that cannot be retried, with the remedy."""
+    return PurgedError(
+        f"dead letter {dead_letter.number} of consumer {dead_letter.consumer!r} of feed {dead_letter.feed!r} "
+        f"cannot be retried, because its event {dead_letter.ulid} was purged. Drop it: "
+        f"{shell('dead-letters drop', str(dead_letter.number), '--note', '...')}",
+        consumer=dead_letter.consumer,
+        feed=dead_letter.feed,
+        shard=dead_letter.shard,
+        number=dead_letter.number,
+    )
+
+
+def checked_options(name: str, feed: str, **given: Any) -> dict[str, Any]:
+    """
+    Read a consumer's own options.
+
+    :param given: by the names of ``OPTIONS``.
+    :raises InvalidArgumentError: names every invalid option.
+    """
+    values, problems = read_each(given, OPTIONS)
+    try:
+        check_consumer(name)
+    except InvalidArgumentError as problem:
+        problems.insert(0, problem.message)
+    InvalidArgumentError.collect(f"consumer {name!r} of feed {feed!r}", problems)
+    return values
+
+
+def open_columns(
+    source: FeedSource, feed: str, shards: Sequence[Shard] | None, **asked: bool
+) -> EventColumns:
+    """
+    Check the options against the feed and describe its events.
+
+    :raises FeedNotFoundError: the feed does not exist.
+    :raises InvalidArgumentError: shards of the wrong type, or metadata that the feed does not have.
+    """
+    from airflow_changefeed.consumers.page import EventColumns
+
+    check_shards(source.feed(feed), shards)
+    if source.describe().get("bulk_reader") == "adbc":
+        raise InvalidArgumentError(
+            "a consumer keeps the file open, and the bulk reader 'adbc' could then damage it; open the "
+            "source with bulk_reader='sqlite3'"
+        )
+    return EventColumns.of(feed, source.schema(feed), **asked)

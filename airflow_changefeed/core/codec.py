@@ -33,9 +33,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_changefeed.core.feed import parse_shard, shard_text
-from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import shown
+from airflow_changefeed.core.values import format_time, parse_time, shown
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     InvalidArgumentError,
@@ -71,31 +70,31 @@ def encode(value: Any, kind: Any = None) -> Any:
 
 
 def decode(
-    kind: type[_T], value: Any, *, where: str, error: type[TerminalError] = InvalidArgumentError
+    kind: type[_T], value: Any, *, named: str, error: type[TerminalError] = InvalidArgumentError
 ) -> _T:
     """
     Read what :func:`encode` wrote.
 
-    :param where: names the whole in errors: ``manifest``, or a path.
+    :param named: names the whole in errors: ``manifest``, or a path.
     :param error: raised when the value does not fit: ``manifest: files[0].rows: 'x' is not a whole number``.
     """
     hint: Any = kind
     try:
         found: _T = _at("", _form(hint), value)
     except _MisfitError as misfit:
-        raise error(f"{where}: {misfit}", where=where) from None
+        raise error(f"{named}: {misfit}", named=named) from None
     return found
 
 
 def decode_text(
-    kind: type[_T], text: str | bytes, *, where: str, error: type[TerminalError] = InvalidArgumentError
+    kind: type[_T], text: str | bytes, *, named: str, error: type[TerminalError] = InvalidArgumentError
 ) -> _T:
     """Read the JSON text of what :func:`encode` wrote, as :func:`decode` does, or say that it is not JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise error(f"{where}: invalid JSON ({problem})", where=where) from None
-    return decode(kind, value, where=where, error=error)
+        raise error(f"{named}: invalid JSON ({problem})", named=named) from None
+    return decode(kind, value, named=named, error=error)
 
 
 class _MisfitError(Exception):
@@ -316,16 +315,16 @@ class Document:
         return dump(self.KIND, self.SCHEMA_VERSION, encode(self), indent=2)
 
     @classmethod
-    def from_json(cls: type[_Document], text: str, *, where: str) -> _Document:
+    def from_json(cls: type[_Document], text: str, *, named: str) -> _Document:
         """
         Read the document.
 
-        :param where: names it in errors, for example its path.
+        :param named: names it in errors, for example its path.
         :raises TerminalError: not such a document, or damaged; as ``ERROR``.
         :raises UnsupportedVersionError: a newer version wrote it.
         """
-        content = load(text, cls.KIND, cls.SCHEMA_VERSION, where=where, error=cls.ERROR)
-        return decode(cls, content, where=where, error=cls.ERROR)
+        content = load(text, cls.KIND, cls.SCHEMA_VERSION, named=named, error=cls.ERROR)
+        return decode(cls, content, named=named, error=cls.ERROR)
 
 
 def dump(kind: str, version: int, content: Mapping[str, Any], *, indent: int | None = None) -> str:
@@ -342,7 +341,7 @@ def dump(kind: str, version: int, content: Mapping[str, Any], *, indent: int | N
 
 
 def load(
-    text: str, kind: str, version: int, *, where: str, error: type[TerminalError], check_digest: bool = True
+    text: str, kind: str, version: int, *, named: str, error: type[TerminalError], check_digest: bool = True
 ) -> dict[str, Any]:
     """
     Read a document of this version or an older one.
@@ -355,24 +354,24 @@ def load(
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise error(f"{where} is not a {kind}: invalid JSON ({problem})", where=where) from None
+        raise error(f"{named} is not a {kind}: invalid JSON ({problem})", named=named) from None
     if not isinstance(document, dict) or document.get("kind") != kind:
-        raise error(f"{where} is not a {kind}: its JSON is something else", where=where)
+        raise error(f"{named} is not a {kind}: its JSON is something else", named=named)
     found = document.get("schema_version")
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise error(f"{where} is not a {kind}: its schema_version is {found!r}", where=where)
+        raise error(f"{named} is not a {kind}: its schema_version is {found!r}", named=named)
     if found > version:
         raise UnsupportedVersionError(
-            f"{where} is a {kind} of schema version {found}, but this installation reads up to {version}; "
+            f"{named} is a {kind} of schema version {found}, but this installation reads up to {version}; "
             "upgrade airflow-changefeed here",
-            where=where,
+            named=named,
             found=found,
             supported=version,
         )
     digest = document.pop("digest", None)
     is_intact = _is_intact(digest, document)
     if check_digest and not is_intact:
-        raise error(f"{where} is damaged: its digest does not match its content", where=where)
+        raise error(f"{named} is damaged: its digest does not match its content", named=named)
     del document["kind"]
     return {**document, "is_intact": is_intact}
 

@@ -19,9 +19,16 @@ from airflow_changefeed.core.capture import CaptureGap
 from airflow_changefeed.core.codec import decode, decode_text, encode
 from airflow_changefeed.core.cursor import CursorRow, check_consumer
 from airflow_changefeed.core.feed import FeedInfo, Shard, ShardStatus
-from airflow_changefeed.core.times import floor_to_millisecond, format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import one_of, optional, read_values, whole
+from airflow_changefeed.core.values import (
+    floor_to_millisecond,
+    format_time,
+    one_of,
+    optional,
+    parse_time,
+    read_values,
+    whole,
+)
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     FutureTimeError,
@@ -189,8 +196,8 @@ class ConsumerSpec:
         :raises InvalidArgumentError: a value is wrong, or a name is unknown.
         """
         where = f"settings of consumer {consumer!r}"
-        settings = decode_text(dict[str, Any], text, where=where)
-        return decode(cls, {**settings, "consumer": consumer, "feed": feed}, where=where)
+        settings = decode_text(dict[str, Any], text, named=where)
+        return decode(cls, {**settings, "consumer": consumer, "feed": feed}, named=where)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import ClassVar
 from airflow_changefeed.core.codec import decode, dump, encode, load
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import FOREVER, DatabaseIdentity, Shard, max_hold_text, shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange, merge, uncovered
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import is_border
 from airflow_changefeed.exceptions import CursorFormatError, InvalidArgumentError, PurgedError
 
@@ -302,22 +302,22 @@ class CursorDocument:
         :raises CursorFormatError: the Variable is not a cursor.
         :raises UnsupportedVersionError: a newer version wrote it.
         """
-        where = f"Airflow Variable {key!r}"
+        named = f"Airflow Variable {key!r}"
         if not text.strip():
             raise CursorFormatError(
-                f"{where} is empty. If it stays so after it was overwritten with the cursors in the database "
+                f"{named} is empty. If it stays so after it was overwritten with the cursors in the database "
                 "(publish), a secrets backend of Airflow answers with an empty text for what it does not "
                 f"have: keep it away from names that begin with {KEY_PREFIX!r}",
-                where=where,
+                named=named,
             )
         try:
             content = load(
-                text, KIND, SCHEMA_VERSION, where=where, error=CursorFormatError, check_digest=False
+                text, KIND, SCHEMA_VERSION, named=named, error=CursorFormatError, check_digest=False
             )
-            return decode(cls, content, where=where, error=CursorFormatError)
+            return decode(cls, content, named=named, error=CursorFormatError)
         except CursorFormatError as problem:
             raise CursorFormatError(
-                f"{problem.message}. Overwrite it with the cursors in the database (publish)", where=where
+                f"{problem.message}. Overwrite it with the cursors in the database (publish)", named=named
             ) from None
 
 

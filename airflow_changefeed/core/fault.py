@@ -134,14 +134,14 @@ class Fault:
     """
     One fault, or one check that failed.
 
-    :param where: the affected object, feed, shard, consumer, Variable, unit or file.
+    :param place: the affected object, feed, shard, consumer, Variable, unit or file.
     :param what: one sentence with the facts.
     :param unit: of an export, if it affects one. For a missing window, the unit that would fill the gap.
     :param path: of the file on the store's file system; None for a whole unit.
     """
 
     kind: FaultKind
-    where: str
+    place: str
     what: str
     remedy: str
     unit: ExportUnit | None = None
@@ -153,7 +153,7 @@ class Fault:
         return self.kind.severity
 
     def __str__(self) -> str:
-        return visible(f"{self.severity.value} {self.kind.code}: {self.where}: {self.what}. {self.remedy}")
+        return visible(f"{self.severity.value} {self.kind.code}: {self.place}: {self.what}. {self.remedy}")
 
     def to_dict(self) -> dict[str, str | None]:
         """Return the fault as JSON values."""
@@ -161,7 +161,7 @@ class Fault:
         return {
             "severity": self.severity.value,
             "code": self.kind.code,
-            "where": self.where,
+            "place": self.place,
             "what": self.what,
             "remedy": self.remedy,
             "shard": shard_text(unit.shard) if unit else None,
@@ -224,7 +224,7 @@ class Examination:
         hidden: dict[tuple[str, str], list[str]] = {}
         for fault in faults:
             if fault.kind is FaultKind.NOT_CHECKED:
-                hidden.setdefault((fault.what, fault.remedy), []).append(fault.where)
+                hidden.setdefault((fault.what, fault.remedy), []).append(fault.place)
         merged = [fault for fault in faults if fault.kind is not FaultKind.NOT_CHECKED]
         merged += [not_checked("; ".join(checks), *cause) for cause, checks in hidden.items()]
         order = list(Severity)
@@ -246,9 +246,9 @@ class Examination:
         return f"{counts}{''.join(f'; {name}: {value}' for name, value in self.facts.items())}"
 
 
-def not_checked(where: str, what: str, remedy: str) -> Fault:
+def not_checked(place: str, what: str, remedy: str) -> Fault:
     """Return the fault for a check that failed; a sentence of a server's or driver's may end with a stop."""
-    return Fault(FaultKind.NOT_CHECKED, where, re.sub(r"(?<!\.)\.$", "", what), remedy)
+    return Fault(FaultKind.NOT_CHECKED, place, re.sub(r"(?<!\.)\.$", "", what), remedy)
 
 
 def shell(command: str, *words: str) -> str:

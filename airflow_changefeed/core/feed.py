@@ -12,9 +12,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.values import one_of, optional, read_values, whole
+from airflow_changefeed.core.values import EPOCH, one_of, optional, read_values, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, ShardNotFoundError
 
 #: An independent partition of a feed: a whole number, or a UUID where the feed says so.

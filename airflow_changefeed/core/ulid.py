@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import ulid
 
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.values import from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import InvalidUlidError
 
 _RANDOM_BITS = 80

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import (
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import (
     format_compact,
     format_time,
     from_milliseconds,
     parse_compact,
     to_milliseconds,
 )
-from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError
 
 #: Units that a window may be cut into: eleven years of hours.

@@ -5,13 +5,19 @@ Moves of a consumer's cursors: the database rows decide, an Airflow Variable pub
 Airflow has no compare-and-set for Variables, so every decision is a compare-and-set on the rows, and the
 Variable is written afterwards. After a crash a Variable can only be missing or older than the rows; the next
 reader repairs both. Any other difference is an edit by a person, and nothing moves until a person decides.
+
+Windows of one consumer may be exported in parallel, so a windowed export needs its leases only to move the
+cursors. A batch begins at the cursor: two concurrent batches would export the same events under two names, so
+a batch holds its leases from before it reads the cursor until it has moved it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,25 +28,174 @@ from airflow_changefeed.core.cursor import (
     CursorDocument,
     CursorRow,
     Frontier,
+    revoke_command,
+    seal_command,
     variable_key,
 )
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.retry import retry, scattered
-from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.ulid import UlidRange
-from airflow_changefeed.cursors.leases import HeldLeases, leased
-from airflow_changefeed.cursors.remedies import beyond_remedy, recovery_commands
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH, format_time, from_milliseconds
 from airflow_changefeed.exceptions import (
+    ChangefeedError,
     CursorEditedError,
     CursorFormatError,
     LeaseHeldError,
     LeaseLostError,
     StaleVersionError,
     UnsupportedVersionError,
+    storable,
 )
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove, Grant, LeaseStore
+
+
+def recovery_commands(consumer: str, feed: str) -> tuple[str, str]:
+    """Return the two commands that resolve an edited Variable: adopt it, or publish the rows."""
+    return shell("cursor adopt", consumer, "--feed", feed), shell("cursor publish", consumer, "--feed", feed)
+
+
+def beyond_remedy(
+    source: FeedSource, consumer: str, feed: str, cursors: Mapping[Shard, Cursor]
+) -> str | None:
+    """
+    Return what to do about a Variable of a later state of the database; None if it is not.
+
+    It is beyond what its feed has reached, or, if that was sealed since, of a later version than the rows.
+    """
+    _, publish = recovery_commands(consumer, feed)
+    ours = {row.shard: row.resource_version for row in source.cursors(feed, consumer)}
+    ahead = ""
+    if any(one.resource_version > ours[shard] for shard, one in cursors.items() if shard in ours):
+        ahead = "The Variable is newer than the database's cursors, as after a restore of the database to an "
+        ahead += "earlier state, so do not adopt it: events written since the restore would be skipped. "
+    statuses = source.shards(feed)
+    # A shard that never had an event is sealed like the others.
+    sealed = max((status.sealed_until or EPOCH for status in statuses), default=EPOCH)
+    highest = {status.shard: status.highest_cursor for status in statuses}
+    others = Ulid.floor(sealed).previous()
+    beyond = [one.ulid for shard, one in cursors.items() if one.ulid > highest.get(shard, others)]
+    again = f"Then run the windows since the restored state again, as a backfill; {RESTORED_PAGE}"
+    if not beyond:
+        if not ahead:
+            return None
+        # Its window was sealed for when it was exported.
+        reached = from_milliseconds(max(one.ulid.ms for one in cursors.values()) + 1)
+        overwrite = "Overwrite it"
+        if sealed < reached <= source.now():
+            overwrite = f"First seal the feed: {seal_command(feed, reached)}. Then overwrite it"
+        return f"{ahead}{overwrite} with the cursors of the database: {publish}. {again}"
+    last = max(beyond)
+    until = from_milliseconds(last.ms + 1)
+    if until > source.now():
+        # Never sealed, so this is an edit by hand.
+        return (
+            f"The Variable is in the future ({format_time(last.time)}). Overwrite it with the cursors of the "
+            f"database: {publish}"
+        )
+    return (
+        f"The Variable ({format_time(last.time)}) is beyond what the feed has reached, so do not adopt it. "
+        "If the database was restored to an earlier state, first seal the feed: "
+        f"{seal_command(feed, until)}. Then overwrite the Variable with the cursors of the database: "
+        f"{publish}. {again}"
+    )
+
+
+#: Length of a lease in seconds; a move is one transaction and needs far less.
+LEASE_SECONDS = 30.0
+_RENEWALS_PER_LEASE = 3
+
+
+class HeldLeases:
+    """
+    Leases that are renewed in the background until :meth:`release`.
+
+    A process that loses them, for example because it slept longer than its lease, cannot commit a move: the
+    database refuses its fencing token. Nothing has to be detected here.
+
+    :param tokens: the fencing token of each shard; a renewal keeps it.
+    """
+
+    def __init__(
+        self, source: LeaseStore, consumer: str, feed: str, shards: Sequence[Shard], by: str
+    ) -> None:
+        self._source = source
+        self._consumer = consumer
+        self._feed = feed
+        # Unique to this call: a holder can acquire its own lease again, but two processes must not share one.
+        self._holder = f"{storable(by, 100)}#{uuid.uuid4().hex}"
+        self._is_over = threading.Event()
+        self.tokens: Mapping[Shard, int] = self._acquire(shards).tokens
+        self._thread = threading.Thread(target=self._renew, name="changefeed-lease", daemon=True)
+
+    def _acquire(self, shards: Sequence[Shard], tokens: Mapping[Shard, int] | None = None) -> Grant:
+        return self._source.acquire_leases(
+            self._consumer,
+            self._feed,
+            shards,
+            holder=self._holder,
+            seconds=LEASE_SECONDS,
+            tokens=tokens,
+            all_or_none=True,
+        )
+
+    def start(self) -> None:
+        """Start to renew."""
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(LEASE_SECONDS / _RENEWALS_PER_LEASE):
+            # Temporarily busy: the next renewal or the move will show it.
+            with suppress(ChangefeedError):
+                self._acquire((), self.tokens)
+
+    def release(self) -> None:
+        """Release the leases."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._source.release_leases(self._consumer, self._feed, self.tokens, holder=self._holder)
+
+
+@contextmanager
+def leased(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], by: str, *, renewed: bool = False
+) -> Iterator[HeldLeases]:
+    """
+    Hold the leases of shards for a block.
+
+    :param renewed: whether the block may take longer than a lease.
+    :raises LeaseHeldError: somebody else holds one; has its name and the command that revokes it.
+    """
+    try:
+        leases = HeldLeases(source, consumer, feed, shards, by)
+    except LeaseHeldError as problem:
+        raise _held(source, consumer, feed, shards, problem) from None
+    try:
+        if renewed:
+            leases.start()
+        yield leases
+    finally:
+        leases.release()
+
+
+def _held(
+    source: FeedSource, consumer: str, feed: str, shards: Sequence[Shard], problem: LeaseHeldError
+) -> LeaseHeldError:
+    now = source.now()
+    for row in source.cursors(feed, consumer):
+        if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
+            return LeaseHeldError(
+                f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
+                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Wait until "
+                f"then, or stop it and revoke its lease: {revoke_command(row)}",
+                row=row,
+                holder=row.lease_holder,
+                expires=row.lease_expires,
+            )
+    return problem
+
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from airflow_changefeed.core.consumer import Beginning, Position, parse_position
 from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorRow, Frontier
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_shards, shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.cursors.cursors import rebuild_command, some
 from airflow_changefeed.cursors.window_grid import export_grids, output_grid
 from airflow_changefeed.exceptions import (

@@ -18,11 +18,11 @@ from airflow_changefeed.cursors.cursors import (
     VariableStore,
     began_after,
     compare,
+    leased,
     publish_rows,
     retrying,
     some,
 )
-from airflow_changefeed.cursors.leases import leased
 from airflow_changefeed.cursors.move_plan import (
     PlannedMove,
     go_back,
@@ -37,7 +37,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 
 __all__ = (
     "HELD_TIMEOUT",

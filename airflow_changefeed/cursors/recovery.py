@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The three ways to resolve a difference between Variable and database, or lost rows (ADR 0004).
+Differences between Variable and database, or lost rows: to see, and three ways to resolve them (ADR 0004).
 
 ``publish`` keeps the database's cursors, ``adopt`` takes the Variable's, ``rebuild`` restores them from the
 manifests.
@@ -9,6 +9,8 @@ manifests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 from airflow_changefeed.core.cursor import (
     Began,
@@ -21,21 +23,23 @@ from airflow_changefeed.core.cursor import (
 )
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.cursors.cursors import (
     MOVE_TIMEOUT,
     VariableStore,
+    beyond_remedy,
+    compare,
+    leased,
     move,
     publish_rows,
     rebuild_command,
     retrying,
 )
-from airflow_changefeed.cursors.leases import leased
-from airflow_changefeed.cursors.remedies import beyond_remedy
 from airflow_changefeed.cursors.window_grid import export_grids, output_grid
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
+    CursorEditedError,
     CursorError,
     CursorFormatError,
     InvalidArgumentError,
@@ -43,11 +47,12 @@ from airflow_changefeed.exceptions import (
     LeaseLostError,
     PurgedError,
     StaleVersionError,
+    UnsupportedVersionError,
 )
 from airflow_changefeed.output.claims import check_same
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_versions import stale_cursor
+from airflow_changefeed.sources.base_control import stale_cursor
 
 
 def publish(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> list[CursorRow]:
@@ -247,3 +252,55 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
                 shard=shard,
                 purged_upto=status.purged_upto,
             )
+
+
+class VariableKind(str, Enum):
+    """
+    State of a Variable compared with the rows.
+
+    ``EQUAL``: the same. ``MISSING``, ``OLDER``: the next run publishes it again. ``EDITED``: nothing moves
+    until a person adopts or publishes. ``UNREADABLE``: it is not a cursor; nothing moves until a person
+    publishes. ``NEWER``: a newer version of this package wrote it.
+    """
+
+    EQUAL = "equal"
+    MISSING = "missing"
+    OLDER = "older"
+    EDITED = "edited"
+    UNREADABLE = "unreadable"
+    NEWER = "newer"
+
+
+@dataclass(frozen=True)
+class VariableState:
+    """
+    A Variable and how it compares with the rows.
+
+    :param problem: what a person must decide, with both values and the commands; None if nothing.
+    """
+
+    key: str
+    kind: VariableKind
+    problem: str | None = None
+
+
+def variable_state(source: FeedSource, variables: VariableStore, consumer: str, feed: str) -> VariableState:
+    """
+    Compare an export's Variable with its rows; changes neither.
+
+    :raises SourceUnavailableError: Airflow or the database did not answer.
+    """
+    key = variable_key(source.identity().id, consumer, feed)
+    try:
+        _, is_current = compare(source, variables, consumer, feed)
+    except CursorEditedError as problem:
+        # The Variable of an old version has another key.
+        return VariableState(problem.facts["key"], VariableKind.EDITED, problem.message)
+    except CursorFormatError as problem:
+        return VariableState(key, VariableKind.UNREADABLE, problem.message)
+    except UnsupportedVersionError as problem:
+        return VariableState(key, VariableKind.NEWER, problem.message)
+    if is_current:
+        return VariableState(key, VariableKind.EQUAL)
+    is_missing = variables.get(key) is None
+    return VariableState(key, VariableKind.MISSING if is_missing else VariableKind.OLDER)

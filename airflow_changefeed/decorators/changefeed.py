@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:

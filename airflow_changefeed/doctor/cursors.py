@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of shards' high-water times and consumers' cursors, from what any source returns."""
+"""Checks of marks, cursors, leases and failed events of consumers, from what any source returns."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from airflow_changefeed.core.completeness import Evidence, MissingRange, Why, judge, of_row
-from airflow_changefeed.core.consumer import ConsumerInfo, DeadLetter
+from airflow_changefeed.core.completeness import Evidence, MissingRange, Verdict, Why, judge, of_row
+from airflow_changefeed.core.consumer import (
+    ConsumerInfo,
+    DeadLetter,
+    FeedOverview,
+    Invocation,
+    OnPoison,
+    Outcome,
+)
 from airflow_changefeed.core.cursor import (
     RESTORED_PAGE,
     CursorRow,
     lost_remedy,
     lost_text,
+    revoke_command,
     seal_command,
     set_command,
 )
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
-from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, max_hold_text, shard_text
-from airflow_changefeed.core.times import EPOCH, format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, park_command, shell
+from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, counted, max_hold_text, shard_text
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.beginnings import EventsBefore
-from airflow_changefeed.cursors.window_grid import WindowGrid, output_grid
+from airflow_changefeed.core.values import EPOCH, format_time, from_milliseconds, to_milliseconds
+from airflow_changefeed.cursors.cursors import some
+from airflow_changefeed.cursors.window_grid import EventsBefore, WindowGrid, output_grid
 from airflow_changefeed.output.manifests import ManifestStore
+from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_consumers import LeaseInfo
 
 _NEVER_BACK = (
     "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
@@ -94,7 +104,7 @@ def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
 
 def missing_window(
     missing: MissingRange,
-    where: str,
+    place: str,
     purged_upto: Ulid,
     *,
     accept: str = "leave it: readers find that it is missing",
@@ -107,7 +117,7 @@ def missing_window(
     if missing.range.after < purged_upto:
         return Fault(
             FaultKind.WINDOW_LOST,
-            where,
+            place,
             f"nothing is complete in {missing}, and events were purged up to "
             f"{format_time(purged_upto.time)}, so that no run can export all of it any more",
             "If the feed captures a table, a new snapshot of the table gives all later states of it. "
@@ -115,7 +125,7 @@ def missing_window(
         )
     return Fault(
         FaultKind.WINDOW_MISSING,
-        where,
+        place,
         f"nothing is complete in {missing}, although {_ALTHOUGH[missing.why]}",
         "Find the run of that window and clear its task, or backfill the window; a cursor that it holds then "
         "moves by itself",
@@ -231,3 +241,198 @@ def _shard(feed: str, shard: Shard) -> str:
 def subject(row: CursorRow) -> str:
     """Return the feed, shard and consumer of a cursor."""
     return f"{_shard(row.feed, row.shard)}, consumer {row.consumer}"
+
+
+@dataclass(frozen=True)
+class ConsumerCounts:
+    """
+    Numbers of a consumer of a feed.
+
+    :param shards_behind: shards that have events after its cursor, those in the outbox left out.
+    :param events_behind: events after its cursors, of each shard as many as an overview counts.
+    :param windows_missing: ranges that hold a cursor back although later windows are complete.
+    :param events_before: events before a beginning that nobody has chosen or accepted, of each shard as many
+        as an overview counts.
+    :param leases_held: shards that a process holds for it now.
+    """
+
+    shards_behind: int = 0
+    events_behind: int = 0
+    windows_missing: int = 0
+    events_before: int = 0
+    dead_letters: int = 0
+    leases_held: int = 0
+
+
+@dataclass(frozen=True)
+class FeedCounts:
+    """
+    Numbers of a feed.
+
+    :param outbox_rows: committed rows in the outbox, which have no place in the feed yet; of each shard as
+        many as an overview counts.
+    :param outbox_age: seconds since the oldest time hint of the shards' first rows; 0 if none waits.
+    :param gaps_open: of a capture; None for other feeds, and if the login may not read them.
+    """
+
+    outbox_rows: int
+    outbox_age: float
+    gaps_open: int | None
+
+
+def consumer_counts(
+    state: FeedState, overview: FeedOverview, verdict: Verdict, left_out: EventsBefore | None
+) -> ConsumerCounts:
+    """Count what is known of a consumer, from its own state and verdict, and the overview of all."""
+    names = {*state.consumers, *(row.consumer for row in state.rows)}
+    begin = {status.shard: info.begin for info in state.consumers.values() for status in state.shards}
+    cursors = begin | {row.shard: row.ulid for row in state.rows}
+    heads = {status.shard: status.head or Ulid.MIN for status in state.shards}
+    return ConsumerCounts(
+        shards_behind=sum(heads.get(shard, Ulid.MIN) > cursor for shard, cursor in cursors.items()),
+        events_behind=sum(position.behind for name in names for position in overview.positions(name)),
+        windows_missing=sum(one.why is Why.HOLE for one in verdict.missing),
+        events_before=0 if left_out is None else left_out.count,
+        dead_letters=len(state.dead_letters),
+        leases_held=sum(row.is_held(state.now) for row in state.rows),
+    )
+
+
+def feed_counts(overview: FeedOverview, now: datetime) -> FeedCounts:
+    """Count what is known of a feed."""
+    since = [shard.waiting_since for shard in overview.shards if shard.waiting_since is not None]
+    return FeedCounts(
+        outbox_rows=sum(shard.waiting for shard in overview.shards),
+        outbox_age=max(0.0, (now - min(since, default=now)).total_seconds()),
+        gaps_open=None if overview.gaps is None else len(overview.gaps),
+    )
+
+
+#: Characters to show of the reason of a dead letter.
+_REASON = 200
+#: Newest log entries of a consumer that are looked at.
+_ENTRIES = 100
+
+
+def dead_letter_faults(state: FeedState) -> Iterator[Fault]:
+    """Find open dead letters."""
+    for consumer in dict.fromkeys(dead_letter.consumer for dead_letter in state.dead_letters):
+        own = [dead_letter for dead_letter in state.dead_letters if dead_letter.consumer == consumer]
+        first = min(own, key=lambda dead_letter: dead_letter.ulid)
+        purged = {status.shard: status.purged_upto for status in state.shards}
+        gone = sum(one.ulid <= purged.get(one.shard, Ulid.MIN) for one in own)
+        lost = f". The events of {gone} of them were purged, so those can only be dropped" if gone else ""
+        is_or_are, their = ("is", "Its event is") if len(own) == 1 else ("are", "Their events are")
+        yield Fault(
+            FaultKind.DEAD_LETTER,
+            f"feed {state.feed}, consumer {consumer}",
+            f"{counted(len(own), 'dead letter')} {is_or_are} open, the first of "
+            f"{format_time(first.ulid.time)} in shard {shard_text(first.shard)} ({first.reason[:_REASON]}). "
+            f"{their} not consumed, and the purge waits for that as long as the feed's max_hold allows{lost}",
+            "List them, then retry or drop each: "
+            f"{shell('dead-letters list', '--consumer', consumer, '--feed', state.feed)}",
+        )
+
+
+def failing_faults(source: FeedSource, state: FeedState) -> list[Fault]:
+    """
+    Find consumers of events whose last attempt in a shard failed, at an event that they have not passed.
+
+    The error itself is not shown: it may contain data of the event.
+    """
+    cursors = {(row.consumer, row.shard): row.ulid for row in state.rows}
+    faults = []
+    for consumer, info in state.consumers.items():
+        newest: dict[Shard, Invocation] = {}
+        for entry in source.invocations(state.feed, consumer, limit=_ENTRIES):
+            newest.setdefault(entry.shard, entry)
+        faults += [
+            _failing(info, entry)
+            for shard, entry in newest.items()
+            if entry.attempt.outcome is Outcome.FAILED
+            and entry.attempt.first > cursors.get((consumer, shard), info.begin)
+        ]
+    return faults
+
+
+def _failing(info: ConsumerInfo, entry: Invocation) -> Fault:
+    spec, attempt = info.spec, entry.attempt
+    is_spent = spec.max_attempts is not None and attempt.number >= spec.max_attempts
+    stops = is_spent and spec.on_poison is OnPoison.STOP
+    end = ", and the consumer stops there (max_attempts, on_poison=stop)" if stops else ""
+    log = shell("consumer log", spec.consumer, "--feed", spec.feed, "--failed")
+    return Fault(
+        FaultKind.CONSUMER_FAILING,
+        f"feed {spec.feed}, shard {shard_text(entry.shard)}, consumer {spec.consumer}",
+        f"its handler failed {counted(attempt.number, 'time')} at event {attempt.first} "
+        f"({format_time(attempt.first.time)}), last at {format_time(entry.ended_at)}{end}",
+        f"Read why: {log}; then mend the handler or the data and run the consumer again. To set this one "
+        f"event aside: {park_command(spec.consumer, spec.feed)}",
+    )
+
+
+#: Our exports never take a lease for longer than this.
+LONG_LEASE = timedelta(hours=1)
+#: The same for consumers, which can choose their emit timeout.
+LONGEST_EMIT_TIMEOUT = timedelta(days=1)
+
+
+def lease_faults(state: FeedState, limits: Limits) -> list[Fault]:
+    """Find leases that have expired, and those whose holder seems to do nothing."""
+    return [fault for row in state.rows if (fault := _fault(state, row, limits)) is not None]
+
+
+def held_leases(state: FeedState, leases: Sequence[LeaseInfo], limits: Limits) -> list[Fault]:
+    """Return who holds leases of a consumer that is late, except those that :func:`lease_faults` reports."""
+    since = {(lease.consumer, lease.shard): lease.since for lease in leases}
+    held: dict[str, list[CursorRow]] = {}
+    for row in state.rows:
+        if row.lease_holder is not None and row.is_held(state.now) and _fault(state, row, limits) is None:
+            held.setdefault(row.lease_holder, []).append(row)
+    faults = []
+    for holder, rows in held.items():
+        first = rows[0]
+        begun = min((time for row in rows if (time := since.get((row.consumer, row.shard)))), default=None)
+        shards = some(shard_text(row.shard) for row in rows)
+        faults.append(
+            Fault(
+                FaultKind.LEASE_HELD,
+                f"feed {state.feed}, consumer {first.consumer}",
+                f"{holder} holds the lease of shard {shards}"
+                + (f" since {format_time(begun)}" if begun is not None else "")
+                + f", and last moved the cursor at {format_time(max(row.moved_at for row in rows))}",
+                "Look whether that process is at work. If it hangs, stop it; then wait, or revoke its lease: "
+                f"{revoke_command(first)}",
+            )
+        )
+    return faults
+
+
+def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
+    if row.lease_holder is None or row.lease_expires is None:
+        return None
+    now, longest = state.now, LONG_LEASE
+    is_still = now - row.moved_at > limits.idle_consumer
+    if row.consumer in state.consumers:
+        # A waiting consumer keeps its lease, and moves only when there are events.
+        heads = {status.shard: status.head for status in state.shards}
+        is_still = is_still and (heads.get(row.shard) or Ulid.MIN) > row.ulid
+        longest = LONGEST_EMIT_TIMEOUT
+    if row.lease_expires <= now:
+        return Fault(
+            FaultKind.LEASE_EXPIRED,
+            subject(row),
+            f"{row.lease_holder} did not release its lease, which expired at "
+            f"{format_time(row.lease_expires)}",
+            "The process was killed, or its handler hangs (--handler-timeout would end that). If it is still "
+            "there, end it, by SIGKILL if need be; else do nothing: the next one takes the lease",
+        )
+    if row.lease_expires - now > longest or is_still:
+        return Fault(
+            FaultKind.LEASE_STUCK,
+            subject(row),
+            f"{row.lease_holder} holds the lease until {format_time(row.lease_expires)}, but has not moved "
+            f"the cursor since {format_time(row.moved_at)}",
+            f"Stop that process; then wait, or revoke its lease: {revoke_command(row)}",
+        )
+    return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -19,17 +20,25 @@ from airflow_changefeed.core.consumer import ConsumerInfo
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity, not_checked, shell
 from airflow_changefeed.core.feed import FeedInfo, ShardStatus, StaleMark, counted
-from airflow_changefeed.cursors.beginnings import EventsBefore, events_before
-from airflow_changefeed.cursors.window_grid import export_grids
-from airflow_changefeed.doctor.cursors import FeedState, cursor_faults, hole_faults
-from airflow_changefeed.doctor.dags import last_dag
-from airflow_changefeed.doctor.failures import dead_letter_faults, failing_faults
-from airflow_changefeed.doctor.files import exporters, output_check
-from airflow_changefeed.doctor.frontiers import whole_overview
-from airflow_changefeed.doctor.leases import lease_faults
-from airflow_changefeed.doctor.output import output_faults, seal_faults
-from airflow_changefeed.doctor.snapshots import begun_snapshots
-from airflow_changefeed.doctor.variables import VariableLister, unknown_feeds, variable_faults
+from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
+from airflow_changefeed.cursors.window_grid import EventsBefore, events_before, export_grids
+from airflow_changefeed.doctor.airflow import (
+    VariableLister,
+    last_dag,
+    unknown_feeds,
+    variable_faults,
+    whole_overview,
+)
+from airflow_changefeed.doctor.cursors import (
+    FeedState,
+    cursor_faults,
+    dead_letter_faults,
+    failing_faults,
+    hole_faults,
+    lease_faults,
+)
+from airflow_changefeed.doctor.output import exporters, output_check, output_faults, seal_faults
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,
     ChangefeedError,
@@ -38,9 +47,39 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     SymbolicLinkError,
 )
+from airflow_changefeed.export.orphans import link_fault
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.verify.report import link_fault
+from airflow_changefeed.sources.base_capture import SnapshotClaim
+
+
+def begun_snapshots(source: FeedSource, feed: str | None) -> list[tuple[SnapshotClaim, Fault]]:
+    """Return the snapshots of one feed or all that have begun and not ended, each with its fault."""
+    now = source.now()
+    claims = [claim for claim in source.snapshots() if feed in (None, claim.feed)]
+    purged = {
+        name: max((status.purged_upto for status in source.shards(name)), default=Ulid.MIN)
+        for name in {claim.feed for claim in claims}
+    }
+    return [(claim, _fault(claim, now, purged[claim.feed])) for claim in claims]
+
+
+def _fault(claim: SnapshotClaim, now: datetime, purged_upto: Ulid) -> Fault:
+    where = f"feed {claim.feed}, table {claim.table}"
+    begun, remedy = f"the {claim}", f"{claim.go_on}, or give it up: {claim.give_up}"
+    if purged_upto >= Ulid.floor(claim.begin):
+        what = f"{begun} is lost: events since its begin were purged, up to {format_time(purged_upto.time)}"
+        remedy = f"Give it up: {claim.give_up}; then take it again"
+        return Fault(FaultKind.SNAPSHOT_LOST, where, what, remedy)
+    if claim.expires_at <= now:
+        what = (
+            f"{begun} made no progress and expired at {format_time(claim.expires_at)}: a purge of the events "
+            "since then makes it useless"
+        )
+        return Fault(FaultKind.SNAPSHOT_EXPIRED, where, what, remedy)
+    what = f"{begun} holds back purges until it ends, or expires at {format_time(claim.expires_at)}"
+    return Fault(FaultKind.SNAPSHOT_OPEN, where, what, f"Nothing to do while it runs. {remedy}")
+
 
 Answer = TypeVar("Answer")
 #: How the names of checks begin that ask Airflow, and not the feeds' database.
@@ -95,7 +134,7 @@ def examine(
     if variables is not None and feed is None and consumer is None:
         others = partial(unknown_feeds, source, variables, feeds)
         faults += _try(faults, f"{VARIABLES} of other feeds", others) or []
-    hidden = [fault.where for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
+    hidden = [fault.place for fault in faults if fault.kind is FaultKind.NOT_CHECKED]
     has_variables = variables is not None and not any(where.startswith(VARIABLES) for where in hidden)
     checked, left_out = _scope(chosen if feed is None else [feed], open_store, has_variables=has_variables)
     facts = _try(faults, "the database's identity", partial(_identity_facts, source))

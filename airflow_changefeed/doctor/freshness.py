@@ -11,24 +11,34 @@ from typing import Any
 
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, not_checked, shell, with_conn_id
-from airflow_changefeed.core.times import format_time
-from airflow_changefeed.cursors.beginnings import events_before
-from airflow_changefeed.cursors.window_grid import export_grids
-from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts, consumer_counts, feed_counts
-from airflow_changefeed.doctor.cursors import FeedState
-from airflow_changefeed.doctor.dags import FindDag, catching_up, dag_faults
+from airflow_changefeed.core.values import format_time
+from airflow_changefeed.cursors.window_grid import events_before, export_grids
+from airflow_changefeed.doctor.airflow import (
+    FindDag,
+    VariableLister,
+    beginning_fault,
+    catching_up,
+    dag_faults,
+    judge_consumer,
+    whole_overview,
+)
+from airflow_changefeed.doctor.cursors import (
+    ConsumerCounts,
+    FeedCounts,
+    FeedState,
+    consumer_counts,
+    feed_counts,
+    held_leases,
+)
 from airflow_changefeed.doctor.doctor import VARIABLES, of_events, state_faults
-from airflow_changefeed.doctor.files import checked_fault
-from airflow_changefeed.doctor.frontiers import beginning_fault, judge_consumer, whole_overview
-from airflow_changefeed.doctor.leases import held_leases
-from airflow_changefeed.doctor.variables import VariableLister
+from airflow_changefeed.doctor.output import checked_fault
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConsumerNotFoundError,
     FreshnessError,
     visible,
 )
-from airflow_changefeed.export.feeds import choose_feeds, parse_feeds
+from airflow_changefeed.export.request import choose_feeds, parse_feeds
 from airflow_changefeed.sources.base import FeedSource
 
 #: Returns the faults that a source finds in a feed.
@@ -103,7 +113,7 @@ class ConsumerFreshness:
 
 
 def _named(fault: Fault) -> dict[str, str | None]:
-    return {name: fault.to_dict()[name] for name in ("code", "where", "what", "remedy")}
+    return {name: fault.to_dict()[name] for name in ("code", "place", "what", "remedy")}
 
 
 @dataclass(frozen=True)
@@ -345,7 +355,7 @@ def _reasons(
         fault
         for fault in faults
         if fault.kind is not FaultKind.NOT_CHECKED
-        or (fault.where.startswith(VARIABLES) and fault.remedy not in told)
+        or (fault.place.startswith(VARIABLES) and fault.remedy not in told)
     ]
     errors = [fault for fault in known if fault.severity is Severity.ERROR]
     others = [*of_dag, *known, *unknown]

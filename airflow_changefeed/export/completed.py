@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.plan import Manifest, Plan
 from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.export.result import MOST_NAMED, ExportResult, named
@@ -97,7 +96,7 @@ class CompletedExport:
         :raises InvalidArgumentError: not made by an export, but for example by a person in the UI.
         """
         try:
-            return decode(cls, _nested(extra), where="the event's extra")
+            return decode(cls, _nested(extra), named="the event's extra")
         except InvalidArgumentError as problem:
             raise InvalidArgumentError(
                 f"{problem.message}: another task or a person made the event; ignore it, or export the "

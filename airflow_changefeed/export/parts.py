@@ -22,22 +22,19 @@ import pyarrow.parquet as pq
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.manifest import FileFacts, combine_checksums
-from airflow_changefeed.core.plan import ExportOptions, Plan, Shape
+from airflow_changefeed.core.plan import ExportOptions, FileFacts, Plan, Shape, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, own_error
-from airflow_changefeed.export.progress import ProgressWatch, TaskProgress
-from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.checksum import checksum
+from airflow_changefeed.export.result import ExportResult, ProgressWatch, TaskProgress
 from airflow_changefeed.output.attempts import begin, end
 from airflow_changefeed.output.commit import Commit, commit_empty
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
-from airflow_changefeed.output.schemas import file_schema, parse_schema, respelled, schema_text
+from airflow_changefeed.output.schemas import file_schema, leaves, parse_schema, respelled, schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
-from airflow_changefeed.output.structs import leaves
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
-from airflow_changefeed.verify.checksum import checksum
 
 #: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -163,7 +160,7 @@ def write_parts(
             schema=schema,
             feed=feed,
             shard=shard,
-            range_=decode(UlidRange, part, where="part"),
+            range_=decode(UlidRange, part, named="part"),
             part=part["part"],
             options=options,
             names=names,
@@ -395,9 +392,9 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
     schema: pa.Schema | None = None
     for value in facts:
         if "schema" in value:
-            schema = parse_schema(value["schema"], where="a task of the export")
+            schema = parse_schema(value["schema"], named="a task of the export")
         else:
-            files.append(decode(StagedFile, value, where="file of a task"))
+            files.append(decode(StagedFile, value, named="file of a task"))
     if schema is None:
         raise IncompleteReadError("a task of the export did not report its columns; retry")
     if not {file.unit for file in files} <= set(units):

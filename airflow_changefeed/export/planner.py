@@ -24,12 +24,11 @@ from airflow_changefeed.core.feed import (
     counted,
     shard_text,
 )
-from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import Plan, PlannedUnit, Shape
-from airflow_changefeed.core.times import format_time, from_milliseconds
+from airflow_changefeed.core.plan import Manifest, Plan, PlannedUnit, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import format_time, from_milliseconds
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.cursors.beginnings import backfill_command
+from airflow_changefeed.cursors.window_grid import backfill_command
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     MissingEventError,
@@ -38,8 +37,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.parts import LEAST_PART_ROWS, PART_ROWS
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.output.attempts import Start, committed_before
-from airflow_changefeed.output.ownership import check_not_restored
+from airflow_changefeed.output.attempts import Start, check_not_restored, committed_before
 from airflow_changefeed.output.schemas import kept_names
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedReader, FeedSource, FeedState, OpenFeed
@@ -204,7 +202,7 @@ def _warn_if_moved(state: FeedState, store: ExportStore, request: ExportRequest)
 
 def _gaps(schema: pa.Schema) -> dict[str, tuple[tuple[datetime, datetime], ...]]:
     """Return the gaps of a capture's tables that have any; read before the seal, as open ones refuse it."""
-    from airflow_changefeed.sources.captured import shape_of
+    from airflow_changefeed.sources.arrow import shape_of
 
     shape = shape_of(schema)
     tables = {} if shape is None else shape.tables

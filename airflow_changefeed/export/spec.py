@@ -20,9 +20,14 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
 from airflow_changefeed.export.planner import committed
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.output.attempts import Start, begun_units, committed_before, read_start
+from airflow_changefeed.output.attempts import (
+    Start,
+    begun_units,
+    check_database,
+    committed_before,
+    read_start,
+)
 from airflow_changefeed.output.layout import Layout, parse_job, parse_spec, receipt_attempt
-from airflow_changefeed.output.ownership import check_database
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.storage.files import open_files
@@ -111,7 +116,7 @@ def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     content = files.read(Layout(files.root, "").job(name))
     if content is None:
         raise SpecNotFoundError(f"{uri} does not exist: run the task again that makes the plan", spec=uri)
-    specs = SpecList.from_json(content.decode(errors="replace"), where=uri).specs
+    specs = SpecList.from_json(content.decode(errors="replace"), named=uri).specs
     for spec in specs:
         if parse_spec(spec)[0] != root:
             raise TerminalError(
@@ -161,7 +166,7 @@ def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
             continue
         where = store.layout.receipt(spec, attempt)
         result = ExportResult.from_json(
-            (store.files.read(where) or b"").decode(errors="replace"), where=where
+            (store.files.read(where) or b"").decode(errors="replace"), named=where
         )
         if (result.spec, result.attempt) != (spec, attempt):
             raise TerminalError(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.sources.base import RESERVED_PREFIX
-from airflow_changefeed.storage.clouds.azure import SCHEMES as AZURE_SCHEMES
+from airflow_changefeed.storage.azure import SCHEMES as AZURE_SCHEMES
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -114,7 +114,7 @@ def columns_of(schema: str) -> dict[str, str]:
     """Return columns and their types from a schema as documents in an output have it."""
     from airflow_changefeed.output.schemas import parse_schema
 
-    return {column.name: str(column.type) for column in parse_schema(schema, where="the output's schema")}
+    return {column.name: str(column.type) for column in parse_schema(schema, named="the output's schema")}
 
 
 class ReportsLineage(_Base):

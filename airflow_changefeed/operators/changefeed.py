@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look after exports: verify one against its manifests, and clean up what its table has replaced."""
+"""Look after exports: verify them, clean up, and fail or branch when a consumer's frontier is too old."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.connections.connection import clean_values, without_secrets
+from airflow_changefeed.connections.output import storage_options, table_of_export, table_to_verify
 from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import KEEP_FOR
 from airflow_changefeed.core.values import duration, optional, read_value, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, visible
+from airflow_changefeed.export.request import parse_feeds
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import (
+from airflow_changefeed.observability import metrics
+from airflow_changefeed.tasks.arguments import (
+    MAX_AGE,
+    NamesConnections,
     check_arguments,
+    check_consumer_name,
     check_name,
     check_window,
 )
-from airflow_changefeed.hooks.changefeed_context import reports_errors, run_name, run_window
-from airflow_changefeed.hooks.changefeed_fields import NamesConnections
-from airflow_changefeed.hooks.changefeed_lake import table_of_export, table_to_verify
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_secrets import without_secrets
+from airflow_changefeed.tasks.context import reports_errors, run_name, run_window
+from airflow_changefeed.version_compat import BaseBranchOperator
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,7 +35,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.verify.report import Report
+    from airflow_changefeed.doctor.freshness import Freshness
+    from airflow_changefeed.export.orphans import Report
+
 
 #: Maximum number of faults in the result and the error; the log names all.
 MOST_NAMED = 100
@@ -49,7 +55,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     once, since a retry would find the same; leftovers, which no manifest names, are logged.
 
     The result (XCom), also of a task that found damage, is ``{"feed", "path", "units", "files", "rows",
-    "bytes", "damage", "leftovers", "faults"}``; each fault is ``{"severity", "code", "where", "what",
+    "bytes", "damage", "leftovers", "faults"}``; each fault is ``{"severity", "code", "place", "what",
     "remedy", "shard", "unit", "path"}``, the first 100 of them.
 
     :param feed: name of the feed, the table's. (templated)
@@ -124,7 +130,7 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
 
     def _verify(self, context: Context) -> tuple[str, Report]:
         """Return what was verified, in words, and what was found."""
-        from airflow_changefeed.verify.verify import verify_export, verify_sample
+        from airflow_changefeed.export.verify import verify_export, verify_sample
 
         options = storage_options(self.path, self.path_conn_id)
         source = ChangefeedHook(self.changefeed_conn_id).source() if self.changefeed_conn_id else None
@@ -194,9 +200,9 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Clean up."""
+        from airflow_changefeed.formats.base import clean
         from airflow_changefeed.output.read import export_there
         from airflow_changefeed.output.store import ExportStore
-        from airflow_changefeed.tables.clean import clean
 
         self._check()
         options = storage_options(self.path, self.path_conn_id)
@@ -207,3 +213,118 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
             self.log.info("Removed %s", visible(path))
         self.log.info("Feed %s: files removed: %d", self.feed, len(removed))
         return {"feed": self.feed, "path": without_secrets(self.path), "removed": len(removed)}
+
+
+#: Key of the branching operator's XCom with the consumers; its result is the branch.
+CONSUMERS_KEY = "consumers"
+
+
+def _check_feeds(feed: object) -> None:
+    if feed is not None and not parse_feeds("feed", feed):
+        raise InvalidArgumentError("feed is empty: name some, or None for all")
+
+
+class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
+    """
+    Fail when a consumer's frontier is older than ``max_age``, with the reasons that ``doctor`` finds.
+
+    A consumer that is late fails the task at once, and the error names each with age and reason; a database
+    that does not answer is transient. A feed that cannot be read does not hide the others.
+
+    The result (XCom), also of a task that fails, is a list with ``{"feed", "consumer", "complete_until",
+    "age_seconds", "is_fresh", "reasons", "warnings", "files_checked_at", "error"}`` for each consumer, and
+    for each feed that could not be read; a reason or warning is ``{"code", "place", "what", "remedy"}``.
+
+    :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``: for an
+        export longer than its schedule's interval and the time that a run takes.
+    :param feed: name or pattern of feeds, or a list of them; None for all that have consumers. (templated)
+    :param consumer: name of the consumer; None for all. (templated)
+    :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)
+    """
+
+    template_fields: Sequence[str] = ("feed", "consumer", "changefeed_conn_id")
+
+    def __init__(
+        self,
+        *,
+        max_age: timedelta | float | str,
+        feed: str | Sequence[str] | None = None,
+        consumer: str | None = None,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_age = max_age
+        self.feed = feed
+        self.consumer = consumer
+        self.changefeed_conn_id = changefeed_conn_id
+        self._check()
+
+    def _check(self) -> None:
+        consumer = [] if self.consumer is None else [(check_consumer_name, self.consumer)]
+        check_arguments(
+            self,
+            (_check_feeds, self.feed),
+            *consumer,
+            (check_name, "changefeed_conn_id", self.changefeed_conn_id),
+            values={"max_age": MAX_AGE},
+        )
+
+    def _freshness(self, context: Context, key: str) -> Freshness:
+        """Check, log each consumer, and push the rows, also if the task fails."""
+        self._check()
+        hook = ChangefeedHook(self.changefeed_conn_id)
+        found = hook.freshness(self.max_age, feed=self.feed, consumer=self.consumer)
+        self.log.info("%s", found.text)
+        metrics.watched(found)
+        context["ti"].xcom_push(key=key, value=clean_values(found.to_dicts()))
+        return found
+
+    @reports_errors
+    def execute(self, context: Context) -> Any:
+        """Check."""
+        found = self._freshness(context, "return_value")
+        found.check()
+        return found.to_dicts()
+
+
+class ChangefeedFreshnessBranchOperator(ChangefeedFreshnessOperator, BaseBranchOperator):
+    """
+    Follow one branch if all consumers' frontiers are at most ``max_age`` old, and another one otherwise.
+
+    Takes the arguments of :class:`ChangefeedFreshnessOperator`. If no consumer is late, but a feed cannot be
+    read, the task fails. The result (XCom) is the branch; the key ``consumers`` has the rows.
+
+    :param follow_task_ids_if_fresh: tasks or task groups to run if no consumer is late.
+    :param follow_task_ids_if_stale: tasks or task groups to run if one is.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_age: timedelta | float | str,
+        follow_task_ids_if_fresh: str | list[str],
+        follow_task_ids_if_stale: str | list[str],
+        feed: str | Sequence[str] | None = None,
+        consumer: str | None = None,
+        changefeed_conn_id: str = ChangefeedHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            max_age=max_age, feed=feed, consumer=consumer, changefeed_conn_id=changefeed_conn_id, **kwargs
+        )
+        self.follow_task_ids_if_fresh = follow_task_ids_if_fresh
+        self.follow_task_ids_if_stale = follow_task_ids_if_stale
+
+    def execute(self, context: Context) -> Any:
+        """Follow a branch."""
+        return BaseBranchOperator.execute(self, context)
+
+    @reports_errors
+    def choose_branch(self, context: Context) -> str | Iterable[str]:
+        """Return the tasks to run."""
+        found = self._freshness(context, CONSUMERS_KEY)
+        if found.late:
+            return self.follow_task_ids_if_stale
+        found.check()
+        return self.follow_task_ids_if_fresh

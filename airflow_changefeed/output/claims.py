@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import unquote_name
-from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW
+from airflow_changefeed.core.plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW, Manifest
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout
@@ -111,7 +110,7 @@ class Output:
         content = self.files.read(path)
         if content is None:
             return None
-        return kind.from_json(content.decode(errors="replace"), where=where or path)
+        return kind.from_json(content.decode(errors="replace"), named=where or path)
 
     def write_document(self, path: str, document: Document) -> None:
         """Write a document; it appears whole."""
@@ -258,7 +257,7 @@ def read(files: Files, layout: Layout) -> Claim | None:
     if content is None:
         return None
     try:
-        return Claim.from_json(content.decode(errors="replace"), where=layout.claim)
+        return Claim.from_json(content.decode(errors="replace"), named=layout.claim)
     except ManifestError as problem:
         raise ManifestError(f"{problem.message}. {DAMAGED}", **problem.facts) from None
 

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.feed import Shard, counted
-from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import Plan, PlannedUnit
-from airflow_changefeed.core.times import now
+from airflow_changefeed.core.plan import Manifest, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.values import now
 from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping
 from airflow_changefeed.exceptions import IncompleteReadError, SchemaChangedError, SupersededError
 from airflow_changefeed.output.attempts import end, withdraw_overlapping

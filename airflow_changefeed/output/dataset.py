@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as ds
+
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, select
+from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, gone_error, select
 from airflow_changefeed.output.schemas import same_names
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
@@ -18,8 +21,59 @@ from airflow_changefeed.storage.remote import RemoteFiles
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
-    import pyarrow.dataset as ds
     import pyarrow.fs as pafs
+
+
+class ExportDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """
+    A dataset that says why a file is gone which it has.
+
+    The file system cannot say it: Arrow opens files in threads of its own, and would have to wait there for
+    Python's lock, which DuckDB may hold while it waits for them. So DuckDB shows Arrow's own words.
+    """
+
+    def to_table(self, *arguments: Any, **options: Any) -> Any:
+        """Read a table."""
+        with _held():
+            return super().to_table(*arguments, **options)
+
+    def to_batches(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        """Read batch by batch."""
+        with _held():
+            yield from super().to_batches(*arguments, **options)
+
+    def head(self, *arguments: Any, **options: Any) -> Any:
+        """Read the first rows."""
+        with _held():
+            return super().head(*arguments, **options)
+
+    def take(self, *arguments: Any, **options: Any) -> Any:
+        """Read some rows, by their numbers."""
+        with _held():
+            return super().take(*arguments, **options)
+
+    def count_rows(self, *arguments: Any, **options: Any) -> int:
+        """Count the rows."""
+        with _held():
+            return int(super().count_rows(*arguments, **options))
+
+    def sort_by(self, *arguments: Any, **options: Any) -> Any:
+        """Read a table, sorted."""
+        with _held():
+            return super().sort_by(*arguments, **options)
+
+    def join(self, *arguments: Any, **options: Any) -> Any:
+        """Read a table, joined with another dataset."""
+        with _held():
+            return super().join(*arguments, **options)
+
+
+@contextmanager
+def _held() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as problem:
+        raise gone_error(str(problem)) from problem
 
 
 def export_dataset(
@@ -57,8 +111,6 @@ def export_dataset(
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
-
-    from airflow_changefeed.output.dataset_files import ExportDataset
 
     store = ExportStore(path, feed, storage_options)
     chosen = select(store, start, end, shards, incomplete=incomplete, unify_schemas=unify_schemas)

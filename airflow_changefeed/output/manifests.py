@@ -15,8 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.core.plan import PARQUET
+from airflow_changefeed.core.plan import PARQUET, FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
@@ -282,7 +281,7 @@ class ManifestStore(claims.Output):
             raise ManifestError(
                 f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "
                 "was moved here from elsewhere; remove it and export the unit again",
-                where=where,
+                named=where,
             )
         return manifest
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.feed import Shard, unquote_name
-from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
-from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps, named_gaps
+from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps, named_missing
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
@@ -152,7 +152,7 @@ def _check_complete(store: ExportStore, gaps: Sequence[MissingRange], incomplete
         return
     raise ManifestError(
         f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing complete in "
-        f'{named_gaps(gaps)}. Export what is missing, or read what is there with incomplete="read"',
+        f'{named_missing(gaps)}. Export what is missing, or read what is there with incomplete="read"',
         missing=list(gaps),
     )
 

@@ -9,13 +9,34 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.manifest import Manifest
-from airflow_changefeed.core.plan import ICEBERG, PARQUET
+from airflow_changefeed.core.plan import ICEBERG, PARQUET, Manifest
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.structs import leaf_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def leaf_types(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the path and type of each leaf of a column: itself, if it is not a struct."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind):
+        yield name, kind
+        return
+    for field in kind:
+        yield from leaf_types(f"{name}.{field.name}", field.type)
+
+
+def leaves(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the path and values of each leaf of a column, in Parquet's order; null where a struct is."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(column.type):
+        yield name, column
+        return
+    for number, inner in enumerate(column.flatten()):
+        yield from leaves(f"{name}.{column.type.field(number).name}", inner)
+
 
 _MOST_NAMED = 10
 # Each holds every value of those before it, in Arrow and in Spark alike.
@@ -35,11 +56,11 @@ def schema_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.remove_metadata().serialize()).decode()
 
 
-def parse_schema(text: str, *, where: str) -> pa.Schema:
+def parse_schema(text: str, *, named: str) -> pa.Schema:
     """
     Read what :func:`schema_text` wrote; an empty text has no columns.
 
-    :param where: names it in errors.
+    :param named: names it in errors.
     :raises ColumnTypeError: this pyarrow cannot read it.
     """
     import pyarrow as pa
@@ -48,9 +69,9 @@ def parse_schema(text: str, *, where: str) -> pa.Schema:
         return _parse_schema(text)
     except (ValueError, OSError, pa.ArrowException) as problem:
         raise ColumnTypeError(
-            f"{where}: pyarrow {pa.__version__} cannot read the schema ({problem}). If a newer pyarrow wrote "
+            f"{named}: pyarrow {pa.__version__} cannot read the schema ({problem}). If a newer pyarrow wrote "
             "it, upgrade pyarrow here; otherwise export the unit again",
-            where=where,
+            named=named,
         ) from None
 
 
@@ -163,7 +184,7 @@ def common_schema(manifests: Iterable[Manifest], *, unify: bool = False) -> pa.S
 
 def _columns(manifest: Manifest) -> dict[str, pa.DataType]:
     where = f"the manifest of {manifest.unit} of feed {manifest.feed!r}"
-    return _fields(parse_schema(manifest.schema, where=where))
+    return _fields(parse_schema(manifest.schema, named=where))
 
 
 def _common_type(kinds: Iterable[pa.DataType | None], unify: bool) -> pa.DataType | None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions, Plan
+from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions, FileFacts, Manifest, Plan
 from airflow_changefeed.core.values import shown
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (

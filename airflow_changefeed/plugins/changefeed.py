@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_changefeed.links.changefeed_page import PAGE_PATH
+from airflow_changefeed.links.changefeed import PAGE_PATH
 from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class LazyPage:
 
 
 def _load() -> ASGIApp:
-    from airflow_changefeed.plugins.changefeed_page import page
+    from airflow_changefeed.plugins.page import page
 
     return page()
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_changefeed.core.feed import parse_shards, shard_text
-from airflow_changefeed.core.times import format_time
-from airflow_changefeed.core.values import LOCK_TIMEOUT, optional, read_value
+from airflow_changefeed.core.values import LOCK_TIMEOUT, format_time, optional, read_value
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import (
+from airflow_changefeed.tasks.arguments import (
+    NamesConnections,
     check_arguments,
     check_consumer_name,
     check_name,
     check_window,
 )
-from airflow_changefeed.hooks.changefeed_context import airflow_errors, run_window
-from airflow_changefeed.hooks.changefeed_fields import NamesConnections
+from airflow_changefeed.tasks.context import airflow_errors, run_window
 from airflow_changefeed.version_compat import (
     AirflowException,
     AirflowFailException,

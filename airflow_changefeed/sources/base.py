@@ -27,12 +27,9 @@ from airflow_changefeed.core.feed import (
     StaleMark,
 )
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.sources.base_capture import CaptureControl
-from airflow_changefeed.sources.base_consumers import ConsumerStore
+from airflow_changefeed.sources.base_capture import CaptureControl, SnapshotStore
+from airflow_changefeed.sources.base_consumers import ConsumerStore, CursorStore, LeaseStore
 from airflow_changefeed.sources.base_control import FeedControl
-from airflow_changefeed.sources.base_cursors import CursorStore
-from airflow_changefeed.sources.base_leases import LeaseStore
-from airflow_changefeed.sources.base_snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     import pyarrow as pa

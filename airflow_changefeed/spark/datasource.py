@@ -25,8 +25,14 @@ from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import check_order
 from airflow_changefeed.sources.base import FeedReader, FeedSource
-from airflow_changefeed.spark.options import ReadOptions, parse_options
-from airflow_changefeed.spark.ranges import Piece, ShardRange, plan_partitions, resolve
+from airflow_changefeed.spark.ranges import (
+    Piece,
+    ReadOptions,
+    ShardRange,
+    parse_options,
+    plan_partitions,
+    resolve,
+)
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.spark.version_compat import has_filter_pushdown, no_data_sources, utc_arrow_schema
 

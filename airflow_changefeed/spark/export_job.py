@@ -19,7 +19,6 @@ import pyarrow as pa
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import error_text
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import (
     PlannedPart,
     cut_tasks,
@@ -28,8 +27,8 @@ from airflow_changefeed.export.parts import (
     task_name,
     write_parts,
 )
-from airflow_changefeed.export.progress import ProgressWatch
-from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.result import ExportResult, ProgressWatch
 from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.exceptions import InvalidUlidError
 from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN

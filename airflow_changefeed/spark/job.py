@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The one file that ``spark-submit`` runs: ``spark-submit --py-files ARCHIVE job.py --spec URI --connection
-CONN.json`` exports, and with ``--task TASK.json`` in place of the spec it does any other task.
+The one file that ``spark-submit`` runs, for every kind of job; it ends with the process that started it.
 
 It can be started any way, and twice. Its last line says how it ended, and a receipt beside the spec or the
 task says it to who waits for it.
@@ -14,6 +13,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -23,21 +23,68 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import TerminalError, error_text
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.export.progress import size_text
-from airflow_changefeed.export.result import RESULT, TaskResult
-from airflow_changefeed.spark.watch import watch
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.result import RESULT, TaskResult, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_SECONDS = 1.0
+#: A shell's exit status for a process that SIGTERM ended.
+EXIT_STATUS = 143
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine exists; a zombie process does not count."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        # Without /proc the signal's answer decides.
+        return True
+
+
+def watch(
+    pids: Sequence[int], say: Callable[[str], None], end: Callable[[int], object] = os._exit
+) -> threading.Thread:
+    """
+    End this process at once when its parent, or one of some other processes of this machine, is gone.
+
+    Under ``spark-submit`` the parent is Spark's own process, which ends with us; the tasks end with it.
+
+    :param pids: others to watch, for example the Airflow task that submitted us.
+    :param say: takes one line.
+    """
+    parent = os.getppid()
+
+    def run() -> None:
+        pause = threading.Event()
+        while not pause.wait(_SECONDS):
+            gone = [pid for pid in pids if not is_alive(pid)]
+            if os.getppid() != parent or gone:
+                say(f"changefeed job ends: process {gone[0] if gone else parent} that started it is gone")
+                end(EXIT_STATUS)
+                return
+
+    thread = threading.Thread(target=run, name="changefeed watch", daemon=True)
+    thread.start()
+    return thread
+
 
 #: What does the tasks of each kind: a module beside this one, its function, and the class of the task. Only
 #: the module of a job's own kind is imported; a document names a kind, and no module.
 TASKS = {
     "changefeed snapshot task": ("snapshot_job", "run_ranges", "RangesToRead"),
-    "changefeed fold": ("folds.fold_job", "run_fold", "FoldTask"),
-    "changefeed merge task": ("merge.merge_job", "run_merge", "MergeTask"),
-    "changefeed reconcile task": ("reconcile.reconcile_job", "run_comparison", "ReconcileTask"),
+    "changefeed fold": ("fold", "run_fold", "FoldTask"),
+    "changefeed merge task": ("merge", "run_merge", "MergeTask"),
+    "changefeed reconcile task": ("reconcile", "run_comparison", "ReconcileTask"),
 }
 #: Environment variables that hold a connection, or name a file with it.
 TEXT_VARIABLE, FILE_VARIABLE = "CHANGEFEED_CONNECTION", "CHANGEFEED_CONNECTION_FILE"
@@ -83,11 +130,11 @@ def read_connection(path: str | None) -> JobConnection:
     :raises TerminalError: there is none, or it is damaged.
     """
     if path is not None:
-        return JobConnection.from_json(read_handed(path, remove=True), where=path)
+        return JobConnection.from_json(read_handed(path, remove=True), named=path)
     if file := os.environ.get(FILE_VARIABLE):
-        return JobConnection.from_json(read_handed(file), where=file)
+        return JobConnection.from_json(read_handed(file), named=file)
     if text := os.environ.get(TEXT_VARIABLE):
-        return JobConnection.from_json(text, where=TEXT_VARIABLE)
+        return JobConnection.from_json(text, named=TEXT_VARIABLE)
     raise TerminalError(
         "no connection: give --connection, or keep what the command job-connection prints as a "
         f"secret of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that "
@@ -125,7 +172,7 @@ def read_task(path: str) -> Any:
         raise TerminalError(f"{path} is a {kind}, which is no task of a Spark job")
     module, _, name = TASKS[kind]
     task: type[Document] = getattr(import_module(f"airflow_changefeed.spark.{module}"), name)
-    return task.from_json(text, where=path)
+    return task.from_json(text, named=path)
 
 
 def do_task(path: str, connection: str | None) -> None:

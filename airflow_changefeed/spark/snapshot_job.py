@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_changefeed.exceptions import error_text, own_error
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
+from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.spark.tasks import opened
 
 if TYPE_CHECKING:

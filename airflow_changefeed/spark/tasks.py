@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.output.ownership import check_database
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.output.attempts import check_database
 from airflow_changefeed.sources.base import FeedSource
 
 #: Options of a source that reads in a process of its own, by its type.

@@ -14,11 +14,33 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO, Protocol
 
 from airflow_changefeed.exceptions import OutputNotWritableError
-from airflow_changefeed.storage.credentials import made
+from airflow_changefeed.storage.aws import AWS
+from airflow_changefeed.storage.azure import AZURE
+from airflow_changefeed.storage.cloud import Cloud, made_once
 from airflow_changefeed.storage.errors import answering, check_path, secrets_of
+from airflow_changefeed.storage.google import GOOGLE
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.objects import OpenUpload, Receipt
 from airflow_changefeed.storage.remote import RemoteFiles
+
+#: By the type of Airflow's connections that mean what they mean to its providers.
+CLOUDS: Mapping[str, Cloud] = {
+    "aws": AWS,
+    **dict.fromkeys(("adls", "azure_data_lake", "wasb"), AZURE),
+    "google_cloud_platform": GOOGLE,
+}
+_MAKERS = {maker.__name__: maker for cloud in CLOUDS.values() for maker in cloud.makers}
+
+
+def made(storage_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options with the credentials that they describe (:func:`made_once`)."""
+    return {
+        name: made_once(_MAKERS[value["make"]], value)
+        if isinstance(value, Mapping) and value.get("make") in _MAKERS
+        else value
+        for name, value in storage_options.items()
+    }
+
 
 _HADOOPS = {"wasb": "abfs", "wasbs": "abfss"}
 
@@ -112,7 +134,7 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
 
     :param path: local path or fsspec URL.
     :param storage_options: for fsspec; may hold secrets, and what
-        :func:`~airflow_changefeed.storage.credentials.made` makes credentials of.
+        :func:`~airflow_changefeed.storage.files.made` makes credentials of.
     :raises OutputNotWritableError: no such protocol, its package is not installed, or the path holds a
         secret.
     :raises TransientError: the file system could not be reached.

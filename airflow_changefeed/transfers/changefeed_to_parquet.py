@@ -8,25 +8,23 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_changefeed.connections.output import lake_table, storage_options
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError, TransientError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_arguments import LOCAL_BELOW, check_program_path
-from airflow_changefeed.hooks.changefeed_context import reports_errors
-from airflow_changefeed.hooks.changefeed_lake import lake_table
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_submit import (
-    TEMPLATED,
-    ChangefeedSparkOperator,
-    take_own,
-)
-from airflow_changefeed.hooks.changefeed_wait import WAIT_TIMEOUT
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import (
     Lineage,
     connection_dataset,
     output_dataset,
 )
-from airflow_changefeed.transfers.changefeed_export import (
+from airflow_changefeed.tasks.arguments import LOCAL_BELOW, check_program_path
+from airflow_changefeed.tasks.context import WAIT_TIMEOUT, reports_errors
+from airflow_changefeed.tasks.submit import (
+    TEMPLATED,
+    ChangefeedSparkOperator,
+    take_own,
+)
+from airflow_changefeed.transfers.export import (
     ConcludesExports,
     ExportOperator,
     add_alias,
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.values import Reader
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
-    from airflow_changefeed.transfers.changefeed_export import ExportRun
+    from airflow_changefeed.transfers.export import ExportRun
 
 #: Name of the Spark job, unless the task or ``default_args`` sets one.
 JOB_NAME = "changefeed-export"
@@ -169,8 +167,8 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Export the run's window."""
-        from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.planner import make_plan
+        from airflow_changefeed.export.request import batch_leases, batches_of_earlier_tries
 
         self._check()
         run = self._open(context)
@@ -275,7 +273,7 @@ class ChangefeedSubmitOperator(ChangefeedSparkOperator):
         """Run the job."""
         if not self.tasks:
             raise AirflowSkipException("nothing is to be written")
-        from airflow_changefeed.export.job_connection import JobConnection
+        from airflow_changefeed.export.request import JobConnection
         from airflow_changefeed.output.layout import parse_job, parse_spec
 
         source = ChangefeedHook(self.changefeed_conn_id).source()

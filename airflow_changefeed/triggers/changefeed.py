@@ -153,7 +153,7 @@ class ChangefeedTrigger(BaseEventTrigger):
 
     def _poll_result(self, source: FeedSource, found: FeedStatus) -> PollResult:
         from airflow_changefeed.core.feed import parse_shard
-        from airflow_changefeed.core.times import parse_time
+        from airflow_changefeed.core.values import parse_time
         from airflow_changefeed.cursors.new_events import poll_result
 
         shards = [parse_shard(shard) for shard in self.shards] if self.shards is not None else None

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
-from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.arrow import byte_strings
-from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
+from airflow_changefeed.sources.arrow import EventColumns, byte_strings, captured_batch, captured_schema
 from tests.benchmarks.orders import KINDS, kinds
 
 CAPTURE, TABLE = "shop.Order_changes", "shop.Order"

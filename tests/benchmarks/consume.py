@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from tests.benchmarks.figures import Chapter, Figure, Target

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.times import parse_time
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.states import State, new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
+from airflow_changefeed.core.values import parse_time
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.states import FoldTask, State, new_attempt
+from airflow_changefeed.spark.fold import fold, run_fold
 from tests.benchmarks.changes import CAPTURE, TABLE
 from tests.benchmarks.spark_ways import spark_session
 from tests.benchmarks.watch import measured

@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import median
 
 from airflow_changefeed.core.completeness import Evidence, ShardProgress
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import attempts_of
 from airflow_changefeed.output.attempts import forget
-from airflow_changefeed.output.calendar import make_calendar
+from airflow_changefeed.output.coverage import make_calendar
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
 from tests.benchmarks.figures import Chapter, Figure, Target

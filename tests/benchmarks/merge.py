@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from airflow_changefeed.core.capture import KeyChange
-from airflow_changefeed.core.times import floor_to_millisecond, format_time
+from airflow_changefeed.core.values import floor_to_millisecond, format_time
 from tests.benchmarks import changes
 from tests.benchmarks.figures import Chapter, Target, figure_of
 from tests.benchmarks.watch import watch

@@ -11,14 +11,14 @@ from __future__ import annotations
 import shutil
 import sys
 
-from airflow_changefeed.core.times import parse_time
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import merge
-from airflow_changefeed.folding.merge_task import MergeRequest, MergeResult
-from airflow_changefeed.spark.merge.merge_job import run_merge
-from airflow_changefeed.tables.base import CURRENT
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.core.values import parse_time
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.formats.base import CURRENT
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge import merge
+from airflow_changefeed.lake.merge_task import MergeRequest, MergeResult
+from airflow_changefeed.spark.merge import run_merge
 from tests.benchmarks.changes import CAPTURE, TABLE
 from tests.benchmarks.spark_ways import spark_session
 from tests.benchmarks.watch import measured

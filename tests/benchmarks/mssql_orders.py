@@ -72,7 +72,7 @@ def _connection() -> tuple[dict[str, Any], int]:
     # Not above: what is measured has no Airflow in its processes.
     from airflow.sdk import Connection
 
-    from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+    from airflow_changefeed.connections.connection import describe_mssql
 
     connection = Connection.from_uri(os.environ[MSSQL_VARIABLE], conn_id="mssql_to_measure")
     return describe_mssql(connection), int(connection.extra_dejson.get("sequence_cache", 1000))

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.core.times import to_milliseconds
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 

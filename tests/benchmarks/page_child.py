@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.plugins.changefeed import ChangefeedPlugin
-from airflow_changefeed.plugins.changefeed_page import _TYPES
+from airflow_changefeed.plugins.page import _TYPES
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 FEEDS, SHARDS, EVENTS, BIG = 100, 10, 20, 10_000

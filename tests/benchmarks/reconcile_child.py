@@ -13,21 +13,20 @@ import sys
 from datetime import datetime
 from functools import partial
 
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.connections.output import current_version
+from airflow_changefeed.core.values import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.hooks.changefeed_lake import current_version
+from airflow_changefeed.export.request import ExportRequest, JobConnection
+from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile
+from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
+from airflow_changefeed.lake.snapshot_ranges import read_here
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
-from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
-from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
+from airflow_changefeed.spark.reconcile import run_comparison
 from tests.benchmarks.snapshot import ROWS, TABLE
 from tests.benchmarks.snapshot_child import capture, take
 from tests.benchmarks.spark_ways import spark_session

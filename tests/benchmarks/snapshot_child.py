@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from adbc_driver_manager import AdbcConnection, AdbcStatement
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
-from airflow_changefeed.folding.snapshots import Snapshot
-from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.lake.snapshot_ranges import read_here
+from airflow_changefeed.lake.snapshots import Snapshot
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.benchmarks.snapshot import TABLE
 from tests.benchmarks.watch import measured

@@ -33,7 +33,7 @@ def spark_session(
     """
     from pyspark.sql import SparkSession
 
-    from airflow_changefeed.hooks.changefeed_spark import local_environment
+    from airflow_changefeed.connections.spark import local_environment
 
     environment = local_environment(None)
     if is_javas_work:
@@ -72,9 +72,8 @@ def export(
     :return: rows.
     """
     from airflow_changefeed.core.plan import ExportOptions
-    from airflow_changefeed.export.job_connection import JobConnection
     from airflow_changefeed.export.planner import make_plan
-    from airflow_changefeed.export.request import ExportRequest
+    from airflow_changefeed.export.request import ExportRequest, JobConnection
     from airflow_changefeed.export.spec import write_spec
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.spark.export_job import run_spec
@@ -100,8 +99,7 @@ def export(
 
 def _publish(store: ExportStore, plan: Plan) -> None:
     """Commit to the table, as the task does behind its job."""
-    from airflow_changefeed.tables.open import open_table
-    from airflow_changefeed.tables.publish import publish
+    from airflow_changefeed.formats.publish import open_table, publish
 
     catalog = {"name": "benchmark", "type": "sql", "uri": f"sqlite:///{store.path}/catalog.db"}
     is_iceberg = bool(plan.options.catalog_table)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from urllib.parse import quote
 
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from tests.browser.browser import Browser
 from tests.browser.world import CONSUMER, Side
 from tests.unit.export.flights import FEED, START

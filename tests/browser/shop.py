@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import Backoff, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.window import Window

@@ -13,9 +13,9 @@ from selenium.webdriver.common.keys import Keys
 
 from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.links.changefeed_page import window_url
+from airflow_changefeed.core.values import format_time
+from airflow_changefeed.links.changefeed import window_url
 from tests.browser.browser import PHONE, Browser
 from tests.browser.places import (
     FLIGHTS,

@@ -18,7 +18,7 @@ from functools import cache
 import mssql_python
 from airflow.sdk import Connection
 
-from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.connections.connection import describe_mssql
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sql import fill, load_sql, mssql
 from tests.integration.contract.engines import MSSQL_VARIABLE

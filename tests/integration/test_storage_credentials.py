@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.exceptions import OutputNotWritableError
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.storage.credentials import made
-from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.storage.files import made, open_files
 
 ROLE = "arn:aws:iam::123456789012:role/exporter"
 KEYS = {"login": "AKIASOURCE", "password": "source-secret"}
@@ -149,7 +148,7 @@ def test_a_role_that_cannot_be_assumed_is_named_without_its_secrets(
 _EXECUTOR = """
 import sys
 sys.modules["airflow"] = None
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.storage.files import open_files
 connection = JobConnection.from_json(sys.stdin.read(), where="stdin")
 files = open_files("s3a://lake/executor", connection.storage_options)

@@ -50,7 +50,7 @@ CURSORS = (
     Break(
         "a_dead_letter_that_waits_for_its_retry_holds_nothing",
         "Completeness",
-        "sources/sqlite/consumers/dead_letters.py",
+        "sources/sqlite/work.py",
         "ack_of",
         {"also=_IS_OPEN": "also=\"state = 'parked'\""},
         (
@@ -71,7 +71,7 @@ CURSORS = (
     Break(
         "an_ack_stays_where_the_cursor_goes_back",
         "Cursor",
-        "sources/sqlite/consumers/cursors.py",
+        "sources/sqlite/cursors.py",
         "_ack",
         {"min(row.ack, move.frontier.upto)": "row.ack"},
         (
@@ -136,7 +136,7 @@ CURSORS = (
     Break(
         "a_failed_transaction_is_parked_again_after_a_lost_lease",
         "Cursor",
-        "consumers/handlers/attempt.py",
+        "consumers/run.py",
         "HandlerAttempt._poisoned",
         {("if [event.id for event in got] != [event.id for event in events]:"): "if False:"},
         (
@@ -149,7 +149,7 @@ CURSORS = (
     Break(
         "a_variable_of_another_database_is_ours",
         "Cursor",
-        "doctor/variables.py",
+        "doctor/airflow.py",
         "published",
         {("if all(each) and variable_key(database, *each) == key:"): "if all(each):"},
         ("tests/unit/export/test_doctor.py::test_a_variable_is_that_of_its_key_whatever_its_value_says",),
@@ -157,7 +157,7 @@ CURSORS = (
     Break(
         "a_revoked_lease_is_renewed",
         "Cursor",
-        "sources/sqlite/consumers/leases.py",
+        "sources/sqlite/consumers.py",
         "_Request.change",
         {', "lease_holder": self.holder}': "}"},
         ("tests/integration/contract/test_leases.py::test_extending_keeps_a_token_and_takes_nothing",),
@@ -165,7 +165,7 @@ CURSORS = (
     Break(
         "versions_of_a_consumer_begin_again",
         "Cursor",
-        "sources/sqlite/consumers/cursor_rows.py",
+        "sources/sqlite/cursors.py",
         "first_version",
         {"return max(dropped, default=0) + 1": "return 1"},
         (
@@ -204,7 +204,7 @@ CURSORS = (
     Break(
         "lost_leases_count_as_failures",
         "Nothing silent",
-        "consumers/handlers/failures.py",
+        "consumers/event.py",
         "Attempts._load",
         {"if attempt.outcome is Outcome.FAILED:": "if attempt.outcome is not Outcome.CONSUMED:"},
         ("tests/unit/consumers/test_run.py::test_a_lease_that_was_lost_counts_as_no_failure",),
@@ -251,7 +251,7 @@ CURSORS = (
     Break(
         "an_older_look_at_the_files_replaces_a_newer_one",
         "Nothing silent",
-        "sources/sqlite/consumers/cursors.py",
+        "sources/sqlite/cursors.py",
         "SqliteCursors.record_check",
         {'"checked_at <="': '"checked_at <>"'},
         ("tests/integration/contract/test_beginnings.py::test_the_newest_look_at_an_output_is_kept",),
@@ -259,7 +259,7 @@ CURSORS = (
     Break(
         "a_poll_remembers_a_table_that_was_replaced",
         "Nothing silent",
-        "sources/sqlite/feed/poll.py",
+        "sources/sqlite/feed/reader.py",
         "_query",
         {" or definition not in (None, rows[0][0])": ""},
         ("tests/unit/sources/test_sqlite_poll.py::test_a_column_that_comes_later_counts",),
@@ -267,7 +267,7 @@ CURSORS = (
     Break(
         "an_outage_counts_as_a_failure",
         "Nothing silent",
-        "consumers/handlers/attempt.py",
+        "consumers/run.py",
         "HandlerAttempt._is_to_blame",
         {("return error is self._raised or not isinstance(error, SourceUnavailableError)"): "return True"},
         (

@@ -211,7 +211,7 @@ EMBEDDED = (
     Break(
         "failures_are_not_counted_anew_after_a_lost_lease",
         "Cursor",
-        "consumers/handlers/failures.py",
+        "consumers/event.py",
         "Attempts._counts",
         {"if known != token:": "if known is None:"},
         ("tests/unit/consumers/test_run.py::test_failures_are_counted_over_all_that_held_the_shard",),
@@ -245,7 +245,7 @@ EMBEDDED = (
     Break(
         "consume_without_the_fence",
         "Cursor",
-        "sources/sqlite/consumers/session.py",
+        "sources/sqlite/work.py",
         "SqliteConsumerSession._consume",
         {
             "            expected_version=step.expected_version,\n"
@@ -257,7 +257,7 @@ EMBEDDED = (
     Break(
         "work_before_consumption",
         "Cursor",
-        "sources/sqlite/consumers/session.py",
+        "sources/sqlite/work.py",
         "SqliteConsumerSession.consume",
         {"        try:\n": "        self._say(_COMMIT)\n        self._say(_BEGIN)\n        try:\n"},
         (_LOST,),
@@ -266,7 +266,7 @@ EMBEDDED = (
     Break(
         "move_without_a_version_check",
         "Cursor",
-        "sources/sqlite/consumers/cursors.py",
+        "sources/sqlite/cursors.py",
         "SqliteCursors._update",
         {"            expected_version=move.expected_version,\n": ""},
         (f"{_CONTRACT}/test_cursor_race.py::test_no_move_of_many_at_once_is_lost[sqlite-10]",),
@@ -275,7 +275,7 @@ EMBEDDED = (
     Break(
         "live_leases_are_free",
         "Cursor",
-        "sources/sqlite/consumers/leases.py",
+        "sources/sqlite/consumers.py",
         "_Request.held_until",
         {"not row.is_held(self.database.now())": "True"},
         (f"{_CONTRACT}/test_leases.py::test_a_lease_is_exclusive",),
@@ -309,7 +309,7 @@ EMBEDDED = (
     Break(
         "what_a_dropped_consumer_acknowledged_is_forgotten",
         "Nothing silent",
-        "sources/sqlite/consumers/control.py",
+        "sources/sqlite/consumers.py",
         "SqliteConsumers.drop_consumer",
         {"            remember_acknowledged(connection, feed, rows)\n": ""},
         (f"{_CONTRACT}/test_beginnings.py::test_what_a_dropped_consumer_had_acknowledged_goes",),
@@ -334,7 +334,7 @@ EMBEDDED = (
     Break(
         "a_fold_from_the_beginning_inside_a_gap",
         "Base",
-        "folding/plan.py",
+        "lake/plan.py",
         "_last_gap",
         {"if after < end": "if found < end"},
         ("tests/unit/export/test_folding.py::test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found",),
@@ -342,7 +342,7 @@ EMBEDDED = (
     Break(
         "another_databases_snapshot_is_usable",
         "Base",
-        "snapshots/usable.py",
+        "lake/take_snapshot.py",
         "usable_snapshot",
         {
             "(files.feed, files.database, where)": "(files.feed, where)",
@@ -353,7 +353,7 @@ EMBEDDED = (
     Break(
         "another_databases_snapshot_is_a_base",
         "Base",
-        "folding/bases.py",
+        "lake/bases.py",
         "_known",
         {"(one.feed, one.database) == (store.feed, database)": "one.feed == store.feed"},
         (f"{_NEWEST}::test_a_snapshot_of_another_database_is_no_base",),
@@ -361,7 +361,7 @@ EMBEDDED = (
     Break(
         "a_gap_that_was_found_after_a_base_does_not_end_it",
         "Base",
-        "folding/bases.py",
+        "lake/bases.py",
         "Base.missed",
         {"if after < end and": "if self.begin <= after < end and"},
         ("tests/unit/export/test_fold_bases.py::test_a_gap_that_a_state_could_not_know_ends_it",),
@@ -369,7 +369,7 @@ EMBEDDED = (
     Break(
         "states_go_before_a_later_snapshot",
         "Base",
-        "folding/bases.py",
+        "lake/bases.py",
         "Base.is_before",
         {"self.facts.origin < snapshot": "False"},
         (f"{_NEWEST}::test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one",),
@@ -378,7 +378,7 @@ EMBEDDED = (
     Break(
         "files_of_a_commit_without_an_answer_go_once_others_have_rewritten_them",
         "Current table",
-        "folding/merge.py",
+        "lake/merge.py",
         "_commit",
         {"other is not None and other.begin == new.begin and not": "other is not None and not"},
         (
@@ -389,7 +389,7 @@ EMBEDDED = (
     Break(
         "files_keep_their_type_where_a_column_widens",
         "Current table",
-        "spark/merge/rows.py",
+        "spark/merge.py",
         "touched",
         {"source.unknown or widened or special.recordings": "source.unknown or special.recordings"},
         (
@@ -399,7 +399,7 @@ EMBEDDED = (
     Break(
         "a_commit_without_an_answer_is_not_recognised",
         "Current table",
-        "folding/merge.py",
+        "lake/merge.py",
         "_commit",
         {"if there.marks == new.marks:": "if False:"},
         ("tests/unit/tables/test_current.py::test_a_commit_whose_answer_was_lost_is_recognised",),
@@ -408,7 +408,7 @@ EMBEDDED = (
     Break(
         "a_comparison_does_not_wait_for_what_comes_into_sight",
         "Comparison",
-        "snapshots/settle.py",
+        "lake/take_snapshot.py",
         "settle",
         {"if not _waits(source, feed, bound):": "if True:"},
         ("tests/unit/snapshots/test_settle.py::test_what_comes_into_sight_while_it_seals_is_waited_for",),
@@ -416,7 +416,7 @@ EMBEDDED = (
     Break(
         "a_comparison_takes_null_for_a_value",
         "Comparison",
-        "spark/reconcile/compare.py",
+        "spark/reconcile.py",
         "_checksums",
         {"parts += [value, value.isNull()]": "parts += [value]"},
         ("tests/integration/spark/test_reconcile.py::test_the_only_difference_is_found",),
@@ -479,7 +479,7 @@ EMBEDDED = (
     Break(
         "secrets_of_an_extra_are_not_masked",
         "Secrets",
-        "hooks/changefeed_secrets.py",
+        "connections/connection.py",
         "_secrets",
         {"is_secret=is_secret or bool(_SECRET_NAME.search(str(name)))": "is_secret=is_secret"},
         ("tests/unit/airflow/test_secrets.py::test_secrets_of_an_extra_are_masked",),

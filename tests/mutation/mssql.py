@@ -201,7 +201,7 @@ MSSQL = (
     Break(
         "work_before_consume_events",
         "Cursor",
-        "sources/mssql/consumers/session.py",
+        "sources/mssql/work.py",
         "MssqlConsumerSession.consume",
         {
             "        session = self._working()\n": (

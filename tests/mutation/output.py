@@ -17,7 +17,7 @@ OUTPUT = (
     Break(
         "the_bytes_of_a_file_are_not_compared",
         "Windows",
-        "verify/verify.py",
+        "export/verify.py",
         "_differences",
         {'            ("bytes", file.size, found.size),\n': ""},
         (
@@ -47,7 +47,7 @@ OUTPUT = (
     Break(
         "the_first_thousand_names_are_all",
         "Completeness",
-        "storage/s3.py",
+        "storage/aws.py",
         "S3Objects._pages",
         {('            if not found.get("IsTruncated"):\n                return\n'): "            return\n"},
         ("tests/unit/export/test_objects.py::test_names_are_listed_to_the_last_page",),
@@ -209,7 +209,7 @@ OUTPUT = (
     Break(
         "uploads_of_a_second_page_are_listed_from_the_key",
         "Export unit",
-        "storage/s3.py",
+        "storage/aws.py",
         "S3Objects.uploads",
         {'                more["UploadIdMarker"] = marker': "                pass"},
         ("tests/unit/export/test_objects.py::test_uploads_of_one_file_may_be_on_two_pages",),
@@ -217,7 +217,7 @@ OUTPUT = (
     Break(
         "manifests_are_read_before_the_table",
         "Export unit",
-        "tables/publish.py",
+        "formats/publish.py",
         "publish.once",
         {
             (
@@ -272,7 +272,7 @@ OUTPUT = (
     Break(
         "the_page_drops_exports",
         "Cursor",
-        "plugins/changefeed_actions.py",
+        "plugins/actions.py",
         "consumer_dropped",
         {"        source.consumer(consumer, feed)\n": ""},
         ("tests/unit/airflow/test_page_consumers.py::test_a_consumer_is_dropped_as_it_was_seen",),
@@ -302,7 +302,7 @@ OUTPUT = (
     Break(
         "data_of_an_earlier_day_is_not_found",
         "Nothing silent",
-        "verify/orphans.py",
+        "export/orphans.py",
         "orphans",
         {"dates[max(begin - 1, 0) : end + 1]": "dates[begin:end]"},
         (
@@ -315,7 +315,7 @@ OUTPUT = (
     Break(
         "a_snapshot_is_used_before_it_is_exact",
         "Base",
-        "folding/bases.py",
+        "lake/bases.py",
         "_known",
         {"if one.exact_from <= end and": "if one.begin <= end and"},
         (
@@ -328,7 +328,7 @@ OUTPUT = (
     Break(
         "a_capture_has_its_rows_at_its_begin",
         "Base",
-        "folding/plan.py",
+        "lake/plan.py",
         "_unknown",
         {"if end <= begun:": "if end < begun:"},
         ("tests/unit/export/test_folding.py::test_an_export_that_began_after_its_capture_is_not_whole",),
@@ -336,7 +336,7 @@ OUTPUT = (
     Break(
         "the_clean_up_takes_files_of_running_merges",
         "Current table",
-        "folding/current.py",
+        "lake/current.py",
         "CurrentOutput.clean",
         {
             (
@@ -349,7 +349,7 @@ OUTPUT = (
     Break(
         "rows_that_others_wrote_are_not_noticed",
         "Current table",
-        "folding/merge.py",
+        "lake/merge.py",
         "_record",
         {") != record.rows:": ") < record.rows:"},
         (
@@ -362,7 +362,7 @@ OUTPUT = (
     Break(
         "readings_that_wait_are_cleaned",
         "Comparison",
-        "folding/snapshots.py",
+        "lake/snapshots.py",
         "SnapshotFiles.clean",
         {"if reading is None or not _is_kept(reading):": "if True:"},
         (
@@ -375,7 +375,7 @@ OUTPUT = (
     Break(
         "a_reading_is_compared_with_itself",
         "Comparison",
-        "folding/bases.py",
+        "lake/bases.py",
         "_known",
         {" and one.token != choice.without": ""},
         (

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.exceptions import TableConflictError
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import merge
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
-from airflow_changefeed.tables.base import CURRENT, LakeTable
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.formats.base import CURRENT, LakeTable
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge import merge
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from tests.stores.servers import Server
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.formats.base import LakeTable
+from airflow_changefeed.formats.publish import FORMATS, open_table
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
-from airflow_changefeed.tables.base import LakeTable
-from airflow_changefeed.tables.open import FORMATS, open_table
 from tests.stores import strangers
 from tests.stores.servers import Server
 from tests.unit.export.flights import FEED, Flights

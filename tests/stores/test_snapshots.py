@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.folding.bases import base_of
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.lake.bases import base_of
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from tests.stores.servers import Server
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.exceptions import TableConflictError, TableError, TransientError
-from airflow_changefeed.tables.base import TableState
+from airflow_changefeed.formats.base import TableState
 from tests.stores.proxy import Answer, Request
 from tests.stores.servers import Server
 from tests.stores.strangers import library

@@ -15,10 +15,10 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.verify import verify
 from tests.examples import examples, run_example
 from tests.system.spark_cluster import Cluster, other_python, spark_cluster
 from tests.unit.airflow.conftest import FEED, START, database, metadata, server

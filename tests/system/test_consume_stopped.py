@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.dag_runner import DagRunner

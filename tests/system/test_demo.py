@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
 
+from airflow_changefeed.connections.connection import describe_mssql
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.system.demo.__main__ import main
 from tests.system.demo.board import CAPTURE, Board

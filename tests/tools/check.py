@@ -41,7 +41,7 @@ MOST = 10
 FEW = 5
 #: Tests of files that no Python imports, by folder: patterns.
 FOLDERS = {
-    "airflow_changefeed/cli/commands/": ("tests/unit/airflow/test_cli.py",),
+    "airflow_changefeed/cli/": ("tests/unit/airflow/test_cli.py",),
     "airflow_changefeed/sql/mssql/": ("tests/unit/sql/test_*.py", "tests/unit/sources/test_mssql_errors.py"),
     "airflow_changefeed/sql/sqlite/": ("tests/unit/sources/test_sqlite_*.py",),
 }
@@ -127,7 +127,7 @@ def chosen_tests(changed: Iterable[str], graph: Graph) -> tuple[list[str], list[
         if _is_test(file):
             found = {file}
         elif file.endswith(".py"):
-            found = nearest_tests(file, graph) or _named(file) or _in_folder(file)
+            found = (nearest_tests(file, graph) or _named(file)) | _in_folder(file)
         else:
             found = _naming(Path(file).name) | _in_folder(file)
         chosen |= found

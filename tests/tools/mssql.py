@@ -142,7 +142,7 @@ def await_answer(uri: str, seconds: float) -> None:
 def _client(uri: str) -> Client:
     from airflow.sdk import Connection
 
-    from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+    from airflow_changefeed.connections.connection import describe_mssql
     from tests.integration.mssql.server import Client
 
     return Client(

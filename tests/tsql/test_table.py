@@ -7,10 +7,8 @@ import pytest
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
-from airflow_changefeed.sources.key_conditions import KeyCondition
-from airflow_changefeed.sources.mssql.capture.keys import KeyColumn, key_form
-from airflow_changefeed.sources.mssql.capture.table import FACTS, SourceTable
+from airflow_changefeed.sources.base_capture import KeyCondition, KeyRange, key_text
+from airflow_changefeed.sources.mssql.capture.table import FACTS, KeyColumn, SourceTable, key_form
 from airflow_changefeed.sources.mssql.capture.table_query import TableQuery, next_bound
 from airflow_changefeed.sources.mssql.feed.catalog import columns_sql
 from airflow_changefeed.sources.mssql.feed.mapping import Exported, exported_columns

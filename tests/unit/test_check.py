@@ -31,15 +31,15 @@ def graph() -> check.Graph:
     ("file", "tests"),
     [
         (
-            "airflow_changefeed/sources/sqlite/capture/keys.py",
+            "airflow_changefeed/sources/sqlite/capture/table.py",
             {f"tests/unit/sources/test_sqlite_capture{name}.py" for name in ("_gaps", "_names")},
         ),
         ("airflow_changefeed/output/store.py", {"tests/unit/export/test_restored.py"}),
         (CODEC, {"tests/unit/core/test_codec.py"}),
         (LAYOUT, {"tests/unit/export/test_layout.py"}),
-        ("airflow_changefeed/tables/delta.py", FORMATS),
-        ("airflow_changefeed/tables/iceberg.py", FORMATS),
-        ("airflow_changefeed/tables/open.py", FORMATS),
+        ("airflow_changefeed/formats/delta.py", FORMATS),
+        ("airflow_changefeed/formats/iceberg.py", FORMATS),
+        ("airflow_changefeed/formats/publish.py", FORMATS),
         ("tests/unit/tables/formats.py", FORMATS),
         ("tests/unit/export/flights.py", {"tests/unit/export/test_commit.py"}),
         ("airflow_changefeed/sql/mssql/none/jobs.sql", set()),
@@ -55,7 +55,7 @@ def test_a_file_is_tested_by_what_is_nearest(file: str, tests: set[str], graph: 
 def test_a_changed_test_is_itself_and_what_nothing_tests_is_named(graph: check.Graph) -> None:
     """So that nobody takes silence for a test."""
     own = "tests/unit/core/test_codec.py"
-    command = "airflow_changefeed/cli/commands/output.py"
+    command = "airflow_changefeed/cli/output.py"
     assert "tests/unit/airflow/test_cli.py" in check.chosen_tests([command], graph)[0]
     picture = "docs/images/" + "nothing" * 2
     assert check.chosen_tests([own, picture], graph) == ([own], [picture])
@@ -67,7 +67,7 @@ def test_a_changed_test_is_itself_and_what_nothing_tests_is_named(graph: check.G
     [
         ("airflow_changefeed/sql/mssql/feed/drain_feed.procedure.sql", "tests/unit/sql/test_mssql_script.py"),
         ("airflow_changefeed/sql/sqlite/capture/guard.sql", "tests/unit/sources/test_sqlite_capture.py"),
-        ("airflow_changefeed/cli/commands/cursors.py", "tests/unit/airflow/test_cli_cursors.py"),
+        ("airflow_changefeed/cli/cursors.py", "tests/unit/airflow/test_cli_cursors.py"),
     ],
 )
 def test_what_nothing_imports_has_tests_by_its_name_or_folder(
@@ -84,7 +84,7 @@ def test_what_nothing_imports_has_tests_by_its_name_or_folder(
     ("file", "is_shown"),
     [
         ("airflow_changefeed/sources/sqlite/feed/drain.py", True),
-        ("airflow_changefeed/sources/polls.py", True),
+        ("airflow_changefeed/sources/shared.py", True),
         ("airflow_changefeed/cursors/moves.py", True),
         ("airflow_changefeed/consumers/events/payload.py", True),
         ("airflow_changefeed/sql/sqlite/feed/outbox.table.sql", True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.values import from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import InvalidArgumentError
 
 DEFAULT_SCHEMA = "dbo"

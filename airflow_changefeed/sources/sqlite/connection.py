@@ -17,8 +17,7 @@ from typing import Any
 
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.retry import retry, scattered
-from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, one_of, read_fields
+from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, from_milliseconds, one_of, read_fields
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedSetupError,

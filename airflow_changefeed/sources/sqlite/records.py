@@ -20,10 +20,10 @@ from typing import Any, Generic, TypeVar
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
 from airflow_changefeed.core.feed import shard_text
-from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.exceptions import storable
-from airflow_changefeed.sources.rows import Row
+from airflow_changefeed.sources.shared import Row
 
 #: Texts that people and programs give, and how much of them is kept.
 _LONGEST = {

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.output.store import ExportStore
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.capture_oracles import (

@@ -25,10 +25,10 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
+from airflow_changefeed.lake.snapshot_ranges import read_here
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.sources.base_snapshots import INTO_FEED
+from airflow_changefeed.sources.base_capture import INTO_FEED
 from airflow_changefeed.sources.sqlite.capture import record as recording
 from tests.integration.contract.engines import Changer, Engine, Table
 from tests.integration.contract.workers import (

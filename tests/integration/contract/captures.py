@@ -49,7 +49,7 @@ class CaptureBench:
         """Enable a capture; what the engine cannot guard stays unguarded."""
         given = tuple(TableCapture(one) if isinstance(one, str) else one for one in tables)
         spec = CaptureSpec(given, **{"guard_schema": self.engine.guards_schema, **options})
-        info = self.source.enable_capture(spec, snapshot=snapshot)
+        info = self.source.enable_capture(spec, record_rows=snapshot)
         self.name = info.name
         return info
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from tests.integration.contract.captures import CaptureBench

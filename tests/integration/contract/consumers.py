@@ -16,8 +16,7 @@ from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Event, Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ChangefeedError
-from airflow_changefeed.sources.base_consumers import ConsumerSession
-from airflow_changefeed.sources.base_leases import Grant
+from airflow_changefeed.sources.base_consumers import ConsumerSession, Grant
 from tests.integration.contract.bench import Bench
 from tests.integration.contract.engines import Table
 

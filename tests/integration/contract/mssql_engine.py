@@ -22,9 +22,9 @@ from typing import Any
 import mssql_python
 from airflow.sdk import Connection
 
+from airflow_changefeed.connections.connection import describe_mssql
 from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.hooks.changefeed_connection import describe_mssql
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.session import Session

@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_changefeed.core.feed import FeedKind, Shard
-from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.sqlite.feed.writer import UlidBlock, lock

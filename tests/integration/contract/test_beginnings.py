@@ -16,8 +16,8 @@ from airflow_changefeed.core.cursor import Began, CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedNotFoundError
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.base_control import Purged
-from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench, another, set_up
 from tests.integration.contract.captures import CAPTURE, set_up_author
 from tests.integration.contract.engines import Engine, Table

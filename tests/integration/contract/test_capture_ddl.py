@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.capture.shapes import shaped_batch
-from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import Pace, create_consumer
 from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.plan import Shape

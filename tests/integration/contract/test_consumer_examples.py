@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.default import default_rows
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.events.event import FeedEvent
-from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.consumers.settings import DefaultOptions
+from airflow_changefeed.consumers.consumer import Consumer, default_rows
+from airflow_changefeed.consumers.event import Batch, FeedEvent
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import DefaultOptions, create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseLostError, PoisonError
 from tests.integration.contract.bench import Bench

@@ -16,7 +16,7 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     StaleVersionError,
 )
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench
 
 ME = "export"

@@ -20,7 +20,7 @@ from airflow_changefeed.exceptions import (
     LeaseLostError,
     StaleVersionError,
 )
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from tests.integration.contract.bench import HOUR, PAST, Bench
 
 ME = "export"

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import HistoryError
 from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.consumers import intake
-from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.consumer import Consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.fault import FaultKind
@@ -220,7 +220,7 @@ def test_a_lost_consumer_that_reads_is_told_what_to_do(bench: Bench) -> None:
     assert command in caught.value.message
     assert caught.value.facts["consumer"] == SLOW
     (fault,) = [one for one in examine(source).faults if one.kind is FaultKind.CONSUMER_LOST]
-    assert fault.where == f"feed {bench.feed}, shard 0, consumer {SLOW}"
+    assert fault.place == f"feed {bench.feed}, shard 0, consumer {SLOW}"
     assert command in fault.remedy
     move_to(source, None, SLOW, bench.feed, plan_moves(source, SLOW, bench.feed, Beginning.EARLIEST), by="me")
     assert _lost(bench) == []
@@ -243,7 +243,7 @@ def test_a_consumer_is_told_though_no_event_is_left(bench: Bench, has_row: bool)
     assert bench.status().head is None
     assert _lost(bench) == [SLOW]
     (fault,) = [one for one in examine(source).faults if one.kind is FaultKind.CONSUMER_LOST]
-    assert fault.where == f"feed {bench.feed}, shard 0, consumer {SLOW}"
+    assert fault.place == f"feed {bench.feed}, shard 0, consumer {SLOW}"
     (fresh,) = check_freshness(source, None, lambda *_: None, DAY * 365, feed=bench.feed).consumers
     assert not fresh.is_fresh
     with Consumer(source, SLOW, bench.feed) as consumer, pytest.raises(PurgedError, match="it is lost"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.ulid import Ulid

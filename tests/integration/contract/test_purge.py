@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.base_control import Purged
-from airflow_changefeed.sources.base_cursors import CursorMove
 from tests.integration.contract.bench import HOUR, PAST, Bench, another
 
 

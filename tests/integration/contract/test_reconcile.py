@@ -12,18 +12,17 @@ import pytest
 
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.folding.snapshots import SnapshotFiles
+from airflow_changefeed.export.request import ExportRequest, JobConnection
+from airflow_changefeed.lake.reconcile import ReconcileRequest, reconcile
+from airflow_changefeed.lake.reconciliation import Reconciliation
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.reconcile import ReconcileRequest, reconcile
-from airflow_changefeed.snapshots.reconciliation import Reconciliation
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
+from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.reconcile import run_comparison
 from tests.clocks import after_now
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, set_up_author
 from tests.integration.contract.engines import Engine

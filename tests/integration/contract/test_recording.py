@@ -12,8 +12,8 @@ import pytest
 
 from airflow_changefeed.core.capture import KeyChange, TableCapture
 from airflow_changefeed.exceptions import LockTimeoutError, SnapshotError
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.sources.base_snapshots import INTO_FEED
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
+from airflow_changefeed.sources.base_capture import INTO_FEED
 from airflow_changefeed.sources.mssql.capture import control
 from airflow_changefeed.sources.sqlite.capture import record as recording
 from tests.clocks import after_now, time_with

@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     SnapshotError,
 )
-from airflow_changefeed.sources.base_snapshots import KeyRange, key_ranges
+from airflow_changefeed.sources.base_capture import KeyRange, key_ranges
 from tests.clocks import after_now
 from tests.integration.contract.bench import KEPT, ODD
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, set_up_author

@@ -23,9 +23,9 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     TransientError,
 )
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from tests.clocks import after_now
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine
@@ -210,8 +210,8 @@ def test_another_output_is_refused_by_name_until_the_first_has_expired(
         taker.take(path=other)
     (claim,) = taker.bench.source.snapshots()
     taker.bench.source.end_snapshot(CAPTURE, AUTHOR.name, token=claim.token)
-    monkeypatch.setattr("airflow_changefeed.snapshots.take.PROTECTED", 0.001)
-    monkeypatch.setattr("airflow_changefeed.snapshots.ranges.PROTECTED", 0.001)
+    monkeypatch.setattr("airflow_changefeed.lake.take_snapshot.PROTECTED", 0.001)
+    monkeypatch.setattr("airflow_changefeed.lake.snapshot_ranges.PROTECTED", 0.001)
     taker.read.clear()
     with pytest.raises(KilledError):
         taker.take()
@@ -345,8 +345,8 @@ def test_only_if_missing_reads_again_after_a_gap(taker: Taker) -> None:
 
 def test_events_that_were_purged_discard_it(taker: Taker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it has expired nothing holds them."""
-    monkeypatch.setattr("airflow_changefeed.snapshots.take.PROTECTED", 0.001)
-    monkeypatch.setattr("airflow_changefeed.snapshots.ranges.PROTECTED", 0.001)
+    monkeypatch.setattr("airflow_changefeed.lake.take_snapshot.PROTECTED", 0.001)
+    monkeypatch.setattr("airflow_changefeed.lake.snapshot_ranges.PROTECTED", 0.001)
     taker.then = _killed_at(1)
     with pytest.raises(KilledError):
         taker.take()

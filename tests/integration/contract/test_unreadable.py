@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers import run
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers import attempt
-from airflow_changefeed.consumers.handlers.attempt import Backoff, Run
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import Backoff, Run, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison, Outcome
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import MissingEventError, PoisonError
@@ -84,7 +83,7 @@ def test_a_consumer_that_does_not_park_stops_there_after_the_other_shards(
 ) -> None:
     """With its attempts counted over restarts, by a handler or by hand."""
     # However slowly others are read, it is not tried a third time before they are.
-    monkeypatch.setattr(attempt, "_STOPPED", 3600.0)
+    monkeypatch.setattr(run, "_STOPPED", 3600.0)
     _ready(bench, on_poison=OnPoison.STOP)
     with pytest.raises(PoisonError, match="failed 2 times, last with MissingEventError"):
         _consume(bench)

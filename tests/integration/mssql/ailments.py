@@ -44,7 +44,7 @@ class Patient:
 
 def is_unseen(fault: Fault) -> bool:
     """Whether a check could not be made, as this server does not tell."""
-    return fault.kind is FaultKind.NOT_CHECKED and set(fault.where.split("; ")) <= UNSEEN
+    return fault.kind is FaultKind.NOT_CHECKED and set(fault.place.split("; ")) <= UNSEEN
 
 
 # ---- faults, made and cured

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.sources.base_snapshots import KeyRange
+from airflow_changefeed.sources.base_capture import KeyRange
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.server import Client
 
@@ -32,7 +32,7 @@ class Lab:
         own = {one: options.pop(one) for one in ("insert", "update", "delete") if one in options}
         table = TableCapture(f"myservice.{name}", shard=shard, **own)
         spec = CaptureSpec((table,), guard_schema=False, guard_table=False, **options)
-        return self.source.enable_capture(spec, snapshot=snapshot).name
+        return self.source.enable_capture(spec, record_rows=snapshot).name
 
     def insert(self, name: str, *rows: str) -> None:
         """Insert rows, as T-SQL."""

@@ -17,7 +17,7 @@ import mssql_python
 import pytest
 from airflow.sdk import Connection
 
-from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+from airflow_changefeed.connections.connection import describe_mssql
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.errors import thrown
 from airflow_changefeed.sql import fill

@@ -20,7 +20,7 @@ import pytest
 from airflow_changefeed import ChangefeedDataSource, ChangefeedToParquetOperator
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import ConnectionNotUsableError
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.server import Client, Database
 from tests.integration.spark.conftest import spark

@@ -142,7 +142,7 @@ def test_a_reader_of_a_capture_may_read_what_it_is(database: Database, before: S
             reader = MssqlFeedSource(**database.description | {"user": user, "password": password})
             try:
                 assert reader.schema(NAME).names[-2:] == ["old", "new"]
-                unseen = [fault.where for fault in reader.inspect(NAME, Limits(role="readers")).faults]
+                unseen = [fault.place for fault in reader.inspect(NAME, Limits(role="readers")).faults]
                 assert any(f"triggers of {TABLE}" in where for where in unseen)
                 assert not any(where.startswith("trigger ") for where in unseen)
                 assert [column.name for column in reader.feed(NAME).key_columns] == [

@@ -21,7 +21,7 @@ from airflow_changefeed.exceptions import (
     MissingEventError,
     PermissionDeniedError,
 )
-from airflow_changefeed.sources.captured import shape_of
+from airflow_changefeed.sources.arrow import shape_of
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.captured import AT, Captured, HandMade
 from tests.integration.mssql.server import Client, Database

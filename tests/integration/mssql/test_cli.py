@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.sql.mssql import script
 from tests.integration.mssql.server import Client, Database, Rows, new_database
 from tests.unit.airflow.commands import Commands, connection_json

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_changefeed.sources.mssql.install.objects import granted
-from airflow_changefeed.sources.mssql.procedures import parameter_types
+from airflow_changefeed.sources.mssql.feed.feed import parameter_types
+from airflow_changefeed.sources.mssql.rights import granted
 from tests.integration.mssql.server import Client, Database
 
 #: As many characters, so that only the name differs between messages.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.exceptions import PoisonError

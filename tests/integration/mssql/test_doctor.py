@@ -209,20 +209,20 @@ def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
             patient.client.results(f"grant {right} to {role}")
     assert lost.what.endswith(f"lacks: execute changefeed.shards:{FEED}")
     assert "but a right of the role was revoked or denied" in lost.remedy
-    assert table.where == f"table {FEED}"
+    assert table.place == f"table {FEED}"
 
 
 def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
     """What it may not do, by object; the remedies are statements, and cure it."""
     with _login(patient, "readers") as seen:
         (role, table), others = _inspect(seen)
-        assert role.where == f"feed {FEED}"
+        assert role.place == f"feed {FEED}"
         for procedure in ("drain_feed", "seal_feed", "purge_feed", "insert_history"):
             assert f"execute changefeed.{procedure}:{FEED}" in role.what
         assert "read_feed" not in role.what
         assert role.remedy.startswith(f"alter role [changefeed.operators:{FEED}] add member [doctor_")
         assert {fault.kind for fault in others} == {FaultKind.NOT_CHECKED}
-        (hidden,) = (fault for fault in others if fault.where.startswith("whether all objects"))
+        (hidden,) = (fault for fault in others if fault.place.startswith("whether all objects"))
         assert "grant view definition on schema::[changefeed]" in hidden.remedy
         patient.client.results(role.remedy.partition(";")[0])
         patient.client.results(table.remedy.partition(":")[0])
@@ -242,9 +242,9 @@ def test_feeds_that_a_login_may_not_read_are_one_note(patient: Patient) -> None:
     with _login(patient, "readers") as seen, seen.source() as source:
         found = source.inspect(None, Limits(role="readers"))
     lacks = [fault for fault in found.faults if fault.kind is not FaultKind.NOT_CHECKED]
-    assert [(fault.kind, fault.where) for fault in lacks] == [(FaultKind.PERMISSION_MISSING, f"table {FEED}")]
-    (note,) = (fault for fault in found.faults if SERIALIZED in fault.where)
-    assert f"feed {SERIALIZED}" in note.where.split("; ")
+    assert [(fault.kind, fault.place) for fault in lacks] == [(FaultKind.PERMISSION_MISSING, f"table {FEED}")]
+    (note,) = (fault for fault in found.faults if SERIALIZED in fault.place)
+    assert f"feed {SERIALIZED}" in note.place.split("; ")
     assert note.remedy.startswith("Name the feeds that it reads with --feed")
     assert SERIALIZED in found.closed_feeds
     assert FEED not in found.closed_feeds

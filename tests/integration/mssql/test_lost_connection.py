@@ -14,7 +14,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import PurgedError, SourceUnavailableError
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection import pool
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.mssql.line import Line, cut_everywhere
 from tests.integration.mssql.server import Client, Database
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.exceptions import FeedSetupError, FoldError
-from airflow_changefeed.folding.inputs import foldable_table
+from airflow_changefeed.lake.inputs import foldable_table
 from tests.integration.contract.captures import AUTHOR, CaptureBench, set_up_author
 from tests.integration.contract.engines import Engine, open_engine
 

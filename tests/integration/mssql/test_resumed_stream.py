@@ -16,7 +16,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.mssql.captured import AT, Captured, HandMade
 from tests.integration.mssql.line import Line
 from tests.integration.mssql.server import Client, Database

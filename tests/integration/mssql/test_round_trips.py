@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.core.times import floor_to_millisecond
+from airflow_changefeed.core.values import floor_to_millisecond
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export import planner
 from airflow_changefeed.export.request import ExportRequest

@@ -23,9 +23,9 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     SourceUnavailableError,
 )
-from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim
+from airflow_changefeed.sources.base_capture import KeyRange, SnapshotClaim
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.mssql.line import Line
 from tests.integration.mssql.server import Database
 

@@ -10,7 +10,7 @@ from operator import eq, ge, gt, le, lt
 
 import pytest
 
-from airflow_changefeed.sources.base_snapshots import key_ranges
+from airflow_changefeed.sources.base_capture import key_ranges
 from tests.integration.mssql.captured import Captured, HandMade
 from tests.integration.mssql.lab import Lab
 

@@ -20,9 +20,9 @@ from airflow_changefeed.exceptions import (
     ReplicaBehindError,
     SchemaChangedError,
 )
-from airflow_changefeed.sources.base_snapshots import KeyRange
+from airflow_changefeed.sources.base_capture import KeyRange
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.mssql.lab import WHOLE, Lab
 from tests.integration.mssql.server import Database
 from tests.mssql_types import CASES
@@ -88,7 +88,7 @@ def test_tables_that_disagree_about_a_column_are_read_each_by_itself(lab: Lab) -
     lab.client.results("insert into myservice.two (k, v) values (1, N'x')")
     tables = (TableCapture("myservice.one"), TableCapture("myservice.two"))
     spec = CaptureSpec(tables, name="myservice.both", guard_schema=False, guard_table=False)
-    lab.source.enable_capture(spec, snapshot=True)
+    lab.source.enable_capture(spec, record_rows=True)
     lab.source.drain("myservice.both")
     batches = lab.source.stream("myservice.both", 0, ALL)
     # Of each table also a reset before its rows, and the end of it.

@@ -13,16 +13,15 @@ import pytest
 
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ChangefeedError, NotSealedError, changefeed_error
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest
+from airflow_changefeed.export.request import ExportRequest, JobConnection
 from airflow_changefeed.export.spec import write_spec
+from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
 from airflow_changefeed.spark.export_job import run_spec
 from airflow_changefeed.spark.read import read_export
-from airflow_changefeed.verify.verify import verify_export
 from tests.integration.mssql.server import Client, Database
 from tests.integration.spark.conftest import spark
 

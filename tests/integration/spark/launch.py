@@ -19,11 +19,11 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.transfers.changefeed_group import ExportJob, changefeed_export_group
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.transfers.group import ExportJob, changefeed_export_group
 from airflow_changefeed.version_compat import DownstreamTasksSkipped
 from tests.unit.airflow.fakes import context
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.spark.merge.merge_job import run_merge
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
+from airflow_changefeed.spark.merge import run_merge
 from tests.unit.tables.current import Current
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core.capture import CaptureShape
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.lake.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from tests.identity import DATABASE
 from tests.unit.export.captures import CAPTURE, HOUR, IMAGE, TABLE, Event, shoe

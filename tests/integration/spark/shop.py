@@ -13,18 +13,16 @@ import pytest
 from airflow_changefeed.exceptions import (
     NotExportedError,
 )
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.folding.states import new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.reconcile import ReconcileRequest, ReconcileTask, reconcile
-from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
-from airflow_changefeed.spark.reconcile.reconcile_job import run_comparison
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
+from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile
+from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
+from airflow_changefeed.spark.fold import fold, run_fold
+from airflow_changefeed.spark.reconcile import run_comparison
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:

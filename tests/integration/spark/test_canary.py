@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import plan_parts
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource

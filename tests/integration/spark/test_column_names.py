@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 
 from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError, FoldError
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask, merge
-from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.formats.base import CURRENT, LakeTable
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge import MergedFiles, MergeRequest, MergeTask, merge
+from airflow_changefeed.lake.snapshot_ranges import read_here
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.sqlite.feed.names import quote
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.merge.merge_job import run_merge
-from airflow_changefeed.tables.base import CURRENT, LakeTable
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.spark.fold import fold
+from airflow_changefeed.spark.merge import run_merge
 from tests.integration.spark.shop import Shop
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_changefeed.connections import spark
+from airflow_changefeed.connections.spark import check_versions, connect_session
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
-from airflow_changefeed.hooks import changefeed_connect
-from airflow_changefeed.hooks.changefeed_connect import check_versions, connect_session
-from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.operators.fold import ChangefeedFoldOperator
+from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
-from airflow_changefeed.verify.verify import verify
 from airflow_changefeed.version_compat import AirflowFailException, BaseHook
 from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
@@ -257,7 +257,7 @@ def test_a_server_that_is_away_is_named(
     connected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Soon, as something that may pass; nothing was committed."""
-    monkeypatch.setattr(changefeed_connect, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(spark, "ANSWER_SECONDS", 0.5)
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     with pytest.raises(TransientError, match="'spark_default' does not answer within"):
@@ -267,7 +267,7 @@ def test_a_server_that_is_away_is_named(
 
 def _outlive_its_server(path: Path) -> str:
     """Run a task with a little patience, and return its error."""
-    changefeed_connect.ASKS = 3
+    spark.ASKS = 3
     try:
         operator(path, options={"batch_rows": 1}).execute(context(START, START + 6 * HOUR))
     except Exception as error:
@@ -314,7 +314,7 @@ def test_a_retry_takes_no_session_that_may_be_broken(
         raise TransientError("not now")
         yield
 
-    monkeypatch.setattr(changefeed_connect, "connect_session", refuse)
+    monkeypatch.setattr(spark, "connect_session", refuse)
     for attempt in (1, 2):
         with pytest.raises(TransientError, match="not now"):
             operator(tmp_path / "out").execute(context(START, START + HOUR, attempt=attempt))

@@ -13,14 +13,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.capture import KeyChange, Operation
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, own_error
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.choice import BEGINNING
-from airflow_changefeed.folding.states import State, new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.states import BEGINNING, FoldTask, State, new_attempt
+from airflow_changefeed.spark.fold import fold, run_fold
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import (
     CAPTURE,

@@ -14,12 +14,10 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.states import State, StateStore, new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark import job
-from airflow_changefeed.spark.folds import fold_job
+from airflow_changefeed.lake.states import FoldTask, State, StateStore, new_attempt
+from airflow_changefeed.spark import fold, job
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event, reshaped, shape, shoe
 from tests.unit.export.flights import START, hours
@@ -49,7 +47,7 @@ def task_of(export: CapturedExport, hour: int) -> FoldTask:
 
 def run(spark: SparkSession, export: CapturedExport, hour: int) -> State:
     """Run the job at the end of an hour."""
-    return fold_job.run_fold(lambda: spark, task_of(export, hour), JobConnection({}), lambda line: None)
+    return fold.run_fold(lambda: spark, task_of(export, hour), JobConnection({}), lambda line: None)
 
 
 def left(export: CapturedExport) -> list[str]:
@@ -146,11 +144,11 @@ def test_the_job_says_how_it_ended(
         JobConnection({}).save(str(files["connection"]))
         status = job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
         assert not files["connection"].exists()
-        results.append((status, TaskResult.from_json((folder / "result.json").read_text(), where="result")))
+        results.append((status, TaskResult.from_json((folder / "result.json").read_text(), named="result")))
     (done, good), (failed, bad) = results
     assert (done, failed) == (0, 1)
     assert good.error is None
-    assert decode(State, good.facts, where="result").rows == 2
+    assert decode(State, good.facts, named="result").rows == 2
     assert bad.error is not None
     assert isinstance(own_error(bad.error), NotExportedError)
     shown = capsys.readouterr().out

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed.core.capture import CaptureShape, KeyChange
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.choice import BEGINNING
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import StateStore, new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.lake.states import BEGINNING, FoldTask, StateStore, new_attempt
+from airflow_changefeed.spark.fold import fold, run_fold
 from tests.identity import DATABASE
 from tests.integration.spark.shoes import History, write_snapshot
 from tests.unit.export.captures import (

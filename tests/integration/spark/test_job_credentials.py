@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.connections.output import storage_options
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import write_spec
-from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.export_job import run_spec
-from airflow_changefeed.verify.verify import verify
 from tests.integration.test_storage_credentials import KEYS, ROLE, aws
 from tests.unit.export.flights import FEED, Flights, hours
 

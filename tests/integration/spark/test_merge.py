@@ -23,22 +23,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import Operation
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     FoldError,
     OutputError,
 )
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.folding.states import new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.spark import job
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
-from airflow_changefeed.spark.merge import merge_job
-from airflow_changefeed.spark.merge import rows as rows_module
-from airflow_changefeed.tables.open import CURRENT_FORMATS
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.formats.publish import CURRENT_FORMATS
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
+from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.spark import job, merge
+from airflow_changefeed.spark import merge as rows_module
+from airflow_changefeed.spark.fold import fold, run_fold
 from tests.integration.spark.merging import Merging
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import (
@@ -108,7 +105,7 @@ def test_the_table_is_the_captured_one_at_every_minute(
     Each merge was killed somewhere before.
     """
     # As if the table were long: many files, of which a merge changes a few.
-    monkeypatch.setattr(merge_job, "parts", lambda files: 3)
+    monkeypatch.setattr(merge, "parts", lambda files: 3)
     history, draw = History(7), random.Random(7)
     exported(merging, history, 0, 120)
     merging.merge(START + HOUR / 2, deleted=deleted)

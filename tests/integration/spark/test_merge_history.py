@@ -15,10 +15,10 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError, FoldError, TableError
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.merge import merge_job
-from airflow_changefeed.tables.open import CURRENT_FORMATS
+from airflow_changefeed.formats.publish import CURRENT_FORMATS
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.spark import merge as spark_merge
+from airflow_changefeed.spark.fold import fold
 from tests.identity import DATABASE
 from tests.integration.spark.merging import Merging
 from tests.integration.spark.shoes import History, write_snapshot
@@ -159,7 +159,7 @@ def test_the_table_has_all_versions_at_every_window(
 ) -> None:
     """Of a random history in three shards; files without changed rows stay. Each merge was killed before."""
     # As if the table were long: many files, of which a merge changes a few.
-    monkeypatch.setattr(merge_job, "parts", lambda files: 3)
+    monkeypatch.setattr(spark_merge, "parts", lambda files: 3)
     history, draw, begin = History(11), random.Random(11), None
     if base != "beginning":
         merging.export.shape = reshaped(shape(), is_whole=False)

@@ -14,13 +14,13 @@ import pytest
 
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge_task import MergedFiles
+from airflow_changefeed.formats.base import PlainFile, TableChange, TableState
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge_task import MergedFiles
 from airflow_changefeed.spark import job as launcher
-from airflow_changefeed.spark.merge import merge_job
-from airflow_changefeed.tables.base import PlainFile, TableChange, TableState
+from airflow_changefeed.spark import merge as spark_merge
 from tests.integration.spark.merging import Merging
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import HOUR, Event, fold_in_python, minute, shoe
@@ -94,7 +94,7 @@ def test_the_files_have_the_rows_of_the_table(
     job: Job, deleted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a random history in three shards, from one time to the next."""
-    monkeypatch.setattr(merge_job, "parts", lambda files: 3)
+    monkeypatch.setattr(spark_merge, "parts", lambda files: 3)
     history = History(3)
     for hour in range(2):
         history.run(hour, 60)
@@ -127,10 +127,10 @@ def test_the_job_says_how_it_ended(job: Job, tmp_path: Path, capsys: pytest.Capt
         files["task"].write_text(replace(each, attempt=each.attempt + 1).to_json())
         JobConnection({}).save(str(files["connection"]))
         status = launcher.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
-        found.append((status, TaskResult.from_json((folder / "result.json").read_text(), where="result")))
+        found.append((status, TaskResult.from_json((folder / "result.json").read_text(), named="result")))
     (good, written), (bad, refused) = found
     assert (good, written.error) == (0, None)
-    assert [file.rows for file in decode(MergedFiles, written.facts, where="result").add] == [1]
+    assert [file.rows for file in decode(MergedFiles, written.facts, named="result").add] == [1]
     assert bad == 1
     with pytest.raises(FoldError, match="changes a row"):
         refused.raise_error()

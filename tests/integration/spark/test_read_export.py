@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, own_error
+from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import read_export
-from airflow_changefeed.verify.verify import read_facts
 from tests.examples import examples, run_example
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours

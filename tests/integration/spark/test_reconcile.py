@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     CaptureNotFoundError,
     FoldError,
@@ -31,18 +31,18 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     TransientError,
 )
-from airflow_changefeed.folding.bases import Base
-from airflow_changefeed.folding.plan import FoldSource, fold_from
-from airflow_changefeed.folding.snapshots import ReadingFiles, SnapshotFiles
-from airflow_changefeed.folding.states import BaseFacts, new_attempt
+from airflow_changefeed.lake.bases import Base
+from airflow_changefeed.lake.plan import FoldSource, fold_from
+from airflow_changefeed.lake.reconcile import ReconcileRequest, reconcile
+from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
+from airflow_changefeed.lake.snapshots import ReadingFiles, SnapshotFiles
+from airflow_changefeed.lake.states import BaseFacts, new_attempt
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.reconcile import ReconcileRequest, reconcile
-from airflow_changefeed.snapshots.reconciliation import Comparison, Reconciliation
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark.folds.fold_job import SETTINGS, session_settings
-from airflow_changefeed.spark.reconcile.compare import compare
+from airflow_changefeed.spark.fold import SETTINGS, session_settings
+from airflow_changefeed.spark.reconcile import compare
 from tests.identity import DATABASE
 from tests.integration.spark.shop import Shop
 from tests.unit.export.captures import CAPTURE as SHOES
@@ -76,7 +76,7 @@ def test_a_table_that_was_recorded_equals_its_export(shop: Shop) -> None:
     assert (found.equal, found.rows, found.differences) == (True, 101, ())
     assert found.base.startswith("the snapshot of ")
     assert found.begin < found.at < shop.exported
-    assert Reconciliation.from_json(Path(found.report).read_text(), where="report") == found
+    assert Reconciliation.from_json(Path(found.report).read_text(), named="report") == found
     readings = ReadingFiles(shop.stock.lake, CAPTURE, TABLE)
     assert (readings.all(), len(SnapshotFiles(shop.stock.lake, CAPTURE, TABLE).all())) == ([], 1)
     assert len(readings.files.names(readings.folder(""))) == 1
@@ -194,7 +194,7 @@ def test_what_waits_for_a_day_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatc
         shop.reconcile()
     readings = ReadingFiles(shop.stock.lake, CAPTURE, TABLE)
     (first,) = readings.all()
-    monkeypatch.setattr("airflow_changefeed.folding.snapshots.KEPT", timedelta(0))
+    monkeypatch.setattr("airflow_changefeed.lake.snapshots.KEPT", timedelta(0))
     with pytest.raises(NotExportedError) as caught:
         shop.reconcile()
     assert caught.value.at > first.exact_from

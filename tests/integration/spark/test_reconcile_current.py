@@ -10,22 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.connections.output import current_version
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     NotExportedError,
     TableError,
     TransientError,
 )
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.folding.merge import MergedFiles, MergeRequest, MergeTask, merge
-from airflow_changefeed.folding.snapshots import ReadingFiles
-from airflow_changefeed.hooks.changefeed_lake import current_version
-from airflow_changefeed.spark.merge.merge_job import run_merge
-from airflow_changefeed.tables.base import CURRENT as CURRENT_TABLE
-from airflow_changefeed.tables.base import LakeTable
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.formats.base import CURRENT as CURRENT_TABLE
+from airflow_changefeed.formats.base import LakeTable
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
+from airflow_changefeed.lake.merge import MergedFiles, MergeRequest, MergeTask, merge
+from airflow_changefeed.lake.snapshots import ReadingFiles
+from airflow_changefeed.spark.merge import run_merge
 from tests.integration.spark.shop import Shop
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.exceptions import InvalidArgumentError, NotExportedError
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator
 from airflow_changefeed.spark import job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example

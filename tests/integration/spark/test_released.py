@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed import fold, open_source, read_export
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge import merge
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeTask
-from airflow_changefeed.spark.merge.merge_job import run_merge
-from airflow_changefeed.tables.base import CURRENT, LakeTable
-from airflow_changefeed.tables.open import open_table
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.formats.base import CURRENT, LakeTable
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge import merge
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeTask
+from airflow_changefeed.spark.merge import run_merge
 from tests.minors import ICEBERG_CATALOG
 from tests.tools.released.place import Left
 from tests.tools.released.scenario import CAPTURE, FEED, FORMATS, TABLE, change_stock, export_stock

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import SnapshotError, TransientError
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import new_attempt
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.snapshots.ranges import RangesToRead
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
+from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark import job
-from airflow_changefeed.spark.folds.fold import fold
-from airflow_changefeed.spark.folds.fold_job import run_fold
+from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.snapshot_job import run_ranges
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
@@ -128,7 +126,7 @@ def test_the_jobs_result_says_why_it_ended(
         JobConnection(stock.source.describe()).save(str(paths["connection"]))
         arguments = [text for part, path in paths.items() for text in (f"--{part}", str(path))]
         assert job.main(arguments) == (1 if error else 0)
-        result = TaskResult.from_json((folder / "result.json").read_text(), where="result")
+        result = TaskResult.from_json((folder / "result.json").read_text(), named="result")
         assert error in (result.error or "")
         assert bool(result.error) == bool(error)
     assert "was given up" in capsys.readouterr().out

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.sources.mssql.feed.feed import parse
 from airflow_changefeed.sources.mssql.feed.mapping import parts
-from airflow_changefeed.sources.mssql.feed.types import parse
 from airflow_changefeed.spark.read import check_times, spark_type
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
 from tests.mssql_types import CASES

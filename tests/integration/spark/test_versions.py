@@ -47,7 +47,7 @@ def test_the_format_is_refused_by_name_where_data_sources_are_missing() -> None:
     code = (
         "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
         "import airflow_changefeed.spark.job, airflow_changefeed.spark.export_job\n"
-        "import airflow_changefeed.spark.folds.fold_job\n"
+        "import airflow_changefeed.spark.fold\n"
         "import airflow_changefeed as c\n"
         "c.read_export, c.fold\n"
         "c.ChangefeedDataSource"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.tds.endpoint import Refusal
 
 #: As often as ever, without the pauses.

@@ -14,9 +14,9 @@ from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, Outp
 from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import DeadlockError, LockTimeoutError, SourceUnavailableError
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from airflow_changefeed.sources.mssql.connection.session import Session
 from tests.integration.tds.endpoint import CUT, OK, Refusal, endpoint
 from tests.integration.tds.sources import AT_ONCE, BUSY, DEADLOCK, batches, logins, source_at

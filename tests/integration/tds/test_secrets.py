@@ -17,7 +17,7 @@ from mssql_python.logging import logger as driver_log
 
 from airflow_changefeed.exceptions import ChangefeedError
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.tds.endpoint import CUT, ENCRYPTS_NOTHING, SILENCE, Refusal, endpoint
 from tests.integration.tds.sources import DEADLOCK, source_at
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.times import to_milliseconds
+from airflow_changefeed.core.values import to_milliseconds
 from tests.system.demo.engine import Event
 
 if TYPE_CHECKING:

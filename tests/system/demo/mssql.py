@@ -85,7 +85,7 @@ class MssqlEngine:
         from airflow.exceptions import AirflowException
         from airflow.sdk import Connection
 
-        from airflow_changefeed.hooks.changefeed_connection import describe_mssql
+        from airflow_changefeed.connections.connection import describe_mssql
 
         try:
             connection = Connection.from_uri(environment[VARIABLE], conn_id=VARIABLE)

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airflow_changefeed.core.cursor import CursorDocument
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source

@@ -29,6 +29,7 @@ from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport
+from airflow_changefeed.formats.base import PARTITIONS
 from airflow_changefeed.get_provider_info import get_provider_info
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.output.schemas import file_schema
@@ -36,14 +37,13 @@ from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
 from airflow_changefeed.sources.mssql.connection.errors import THROWN
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import INSTALL, capture_templates, feed_templates
-from airflow_changefeed.tables.base import PARTITIONS
 from tests.examples import DOCS
 
 REQUIRED = "required"
 #: Classes that people get from public ones, beside the names of the package.
 RETURNED = (
-    "consumers.events.event.FeedEvent",
-    "consumers.handlers.attempt.Backoff",
+    "consumers.event.FeedEvent",
+    "consumers.run.Backoff",
     "core.consumer.DeadLetterState",
     "core.consumer.OnPoison",
     "core.feed.FeedKind",

@@ -48,7 +48,7 @@ def commit_of(version: str) -> str:
 
 def command_keys() -> dict[str, list[str]]:
     """Return the keys of what commands print as JSON, over what was left."""
-    from airflow_changefeed.cli.console import main
+    from airflow_changefeed.cli.changefeed import main
 
     found = {}
     for name, more in COMMANDS.items():

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from airflow.cli.cli_config import ActionCommand
 
-from airflow_changefeed.cli.changefeed import get_cli_commands
-from airflow_changefeed.cli.console import main, parser
+from airflow_changefeed.cli.changefeed import get_cli_commands, main, parser
 
 
 def described() -> Iterator[tuple[str, ActionCommand]]:

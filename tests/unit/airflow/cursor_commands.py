@@ -15,7 +15,7 @@ from airflow.models import Variable
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.tasks import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
@@ -81,7 +81,7 @@ class InProcessHook(ChangefeedSparkSubmitHook):
         first = command.index("--spec")
         given = dict(zip(command[first::2], command[first + 1 :: 2], strict=False))
         with open(given["--connection"], encoding="utf-8") as file:
-            connection = JobConnection.from_json(file.read(), where="connection")
+            connection = JobConnection.from_json(file.read(), named="connection")
         try:
             export_job.run_spec(LocalSpark, given["--spec"], connection, lambda line: None)
         except Exception as error:

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import datetime
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 

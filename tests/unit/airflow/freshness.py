@@ -9,11 +9,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.doctor.freshness import ConsumerFreshness, Freshness, check_freshness
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,

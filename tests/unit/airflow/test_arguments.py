@@ -22,19 +22,20 @@ import airflow_changefeed
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.hooks.changefeed_arguments import parse_options
-from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
-from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
-from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
-from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
-from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
-from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
+from airflow_changefeed.notifications.freshness import ChangefeedFreshnessNotifier
+from airflow_changefeed.operators.changefeed import (
+    ChangefeedCleanOperator,
+    ChangefeedFreshnessOperator,
+    ChangefeedVerifyOperator,
+)
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.fold import ChangefeedFoldOperator, ChangefeedMergeOperator
+from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator, ChangefeedSnapshotOperator
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.transfers.changefeed_group import ChangefeedPlanOperator
+from airflow_changefeed.tasks.arguments import parse_options
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.transfers.group import ChangefeedPlanOperator
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.identity import DATABASE, name_database

@@ -16,7 +16,7 @@ from airflow_changefeed.core.codec import encode
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export.completed import CompletedExport
-from airflow_changefeed.transfers import changefeed_export
+from airflow_changefeed.transfers import export as transfers_export
 from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
 from tests.minors import since
 from tests.unit.airflow.conftest import FEED, START, insert
@@ -159,7 +159,7 @@ def test_only_what_this_attempt_has_finished_is_told(database: str, path: str) -
 def crash_after_the_move(task: Any, made: dict[str, Any]) -> None:
     """Run a task that dies when its cursor has moved, before it tells anything."""
     with pytest.MonkeyPatch.context() as patch:
-        crash_before(patch, changefeed_export, "emit")
+        crash_before(patch, transfers_export, "emit")
         with pytest.raises(Crash):
             task.execute(made)
     assert list(_serialize_outlet_events(made["outlet_events"])) == []

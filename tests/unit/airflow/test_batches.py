@@ -10,11 +10,10 @@ from contextlib import closing
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.export.verify import verify_export
+from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.verify.verify import verify_export
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
 from tests.unit.airflow.fakes import context

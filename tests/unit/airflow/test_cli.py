@@ -19,10 +19,9 @@ import pytest
 import yaml
 from mssql_python.exceptions import DataError
 
-from airflow_changefeed.cli.changefeed import get_cli_commands
+from airflow_changefeed.cli.changefeed import get_cli_commands, main, parser
 from airflow_changefeed.cli.command import FAILED
 from airflow_changefeed.cli.command import command as as_command
-from airflow_changefeed.cli.console import main, parser
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
@@ -133,7 +132,7 @@ def test_the_commands_cost_nothing_until_they_run() -> None:
 def test_help_does_not_wait_for_airflow() -> None:
     """Whose import takes seconds; nor does a wrong argument."""
     code = (
-        "import sys; from airflow_changefeed.cli.console import main\n"
+        "import sys; from airflow_changefeed.cli.changefeed import main\n"
         "try: main(sys.argv[1:])\n"
         "finally: print(sorted(name for name in sys.modules if name.startswith('airflow.')))"
     )
@@ -185,7 +184,7 @@ def test_leftovers_are_reported_and_are_no_damage(
     Path(unit_files(store)[1].path).with_name("copy.parquet").write_bytes(b"")
     assert verify(store, "-o", "plain") == 0
     out, _ = capsys.readouterr()
-    assert out.split()[:3] == ["severity", "code", "where"]
+    assert out.split()[:3] == ["severity", "code", "place"]
     assert "copy.parquet" in out
 
 
@@ -204,7 +203,7 @@ def test_programs_get_all_of_a_finding(
     assert fault == {
         "severity": "error",
         "code": "file-missing",
-        "where": f"{path} of {ExportUnit.of_window(1, hours(1, 2)[0])}",
+        "place": f"{path} of {ExportUnit.of_window(1, hours(1, 2)[0])}",
         "what": "it is missing",
         "remedy": fault["remedy"],
         "shard": "1",

@@ -80,7 +80,7 @@ def execute(path: Path, *statements: str) -> None:
 def asked_for(commands: Commands, *options: str) -> CaptureSpec:
     """Return the capture that options ask for, as a dry run prints it."""
     assert commands.run("capture enable", *options, "--dry-run") == 0, commands.err
-    return decode(CaptureSpec, json.loads(commands.out), where="output")
+    return decode(CaptureSpec, json.loads(commands.out), named="output")
 
 
 def open_a_gap(path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: S
     assert commands.rows("capture enable", "--table", "shop.Order") == [row]
     assert commands.rows("capture list") == [row]
     assert "Captures: 1" in commands.err
-    assert decode(CaptureSpec, row["spec"], where="row") == source.capture(CAPTURE).spec
+    assert decode(CaptureSpec, row["spec"], named="row") == source.capture(CAPTURE).spec
 
 
 def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Commands, path: Path) -> None:
@@ -113,8 +113,8 @@ def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Com
     execute(path, """insert into "shop.Order" values (1, 'new', null)""")
     (row,) = commands.rows("capture enable", "--table", "shop.Order")
     assert row["whole_tables"] == []
-    assert "existing rows are not recorded (--snapshot)" in commands.err
-    folds = ("--name", "shop.All", "--snapshot", "--key-change", "delete_insert")
+    assert "existing rows are not recorded (--record-rows)" in commands.err
+    folds = ("--name", "shop.All", "--record-rows", "--key-change", "delete_insert")
     (row,) = commands.rows("capture enable", "--table", "shop.Order", *folds)
     assert row["whole_tables"] == ["shop.Order"]
     assert "folded" not in commands.err

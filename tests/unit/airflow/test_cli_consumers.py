@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.commands.consume import json_text, printer
-from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.cli.consume import json_text, printer
+from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.core.consumer import Attempt, Consumption, DeadLetterState, Outcome, Parked
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

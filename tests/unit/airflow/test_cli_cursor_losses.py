@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from airflow.models import Variable
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import variable_key
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from airflow.models import Variable
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import Began
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import AirflowUnavailableError
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands

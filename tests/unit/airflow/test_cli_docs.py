@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.core.cursor import CursorDocument
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sql.mssql import script

@@ -15,13 +15,12 @@ from uuid import UUID, uuid4
 import pytest
 from airflow.cli import simple_table
 
-from airflow_changefeed.cli.commands.purge import held_back
-from airflow_changefeed.cli.commands.read import plain_value
+from airflow_changefeed.cli.output import held_back, plain_value
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.sources.base_control import Purged
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.doctor.snapshots import begun_snapshots
+from airflow_changefeed.doctor.doctor import begun_snapshots
 from tests.clocks import after_now
 from tests.unit.airflow.commands import Commands
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock

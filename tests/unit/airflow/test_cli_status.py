@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 import yaml
 
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
@@ -139,7 +139,7 @@ def test_a_feed_that_is_broken_does_not_hide_the_others(
     assert commands.run("status", "--max-age", "2h") == 2
     assert f"feed nyc.Lost: FeedSetupError: {error}" in commands.err
     assert commands.run("doctor", "-o", "json") == 1
-    codes = {row["code"]: row["where"] for row in json.loads(commands.out)}
+    codes = {row["code"]: row["place"] for row in json.loads(commands.out)}
     assert "nyc.Lost" in codes[fault]
 
 

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.events.event import FeedEvent
+from airflow_changefeed.consumers.event import FeedEvent
 from airflow_changefeed.consumers.holding import new_holder
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, Consumption, DeadLetterState, OnPoison
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError, LeaseHeldError, StoppedError
-from airflow_changefeed.hooks.changefeed_context import run_name
 from airflow_changefeed.observability import metrics
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.tasks.context import run_name
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.fakes import context
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_changefeed.cli.console import parser
-from airflow_changefeed.cli.options.values import duration
+from airflow_changefeed.cli.changefeed import parser
+from airflow_changefeed.cli.options import duration
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from tests.identity import DATABASE
@@ -71,7 +71,7 @@ def test_faults_end_with_status_1_and_have_a_remedy(
     store.remove_manifest(file.manifest.unit, file.manifest.attempt)
     assert doctor(store, "-o", "plain") == 1
     out, err = capsys.readouterr()
-    assert out.split()[:5] == ["severity", "code", "where", "what", "remedy"]
+    assert out.split()[:5] == ["severity", "code", "place", "what", "remedy"]
     for word in ("variable-edited", "adopt", "window-missing", "[2013-01-01T00:00:00Z,"):
         assert word in out
     assert "errors: 1, warnings: 1, notes: 0" in err
@@ -111,7 +111,7 @@ def test_a_data_file_that_is_gone_or_cut_is_an_error(
     gone, cut = json.loads(out)
     assert (gone["severity"], gone["code"]) == ("error", "file-missing")
     assert (cut["severity"], cut["code"]) == ("error", "file-truncated")
-    assert gone["where"] == f"{files[0].path} of {files[0].manifest.unit}"
+    assert gone["place"] == f"{files[0].path} of {files[0].manifest.unit}"
     assert gone["what"] == "it is missing"
     assert "has 20 bytes, but its manifest says" in cut["what"]
     assert gone["remedy"].startswith("Restore it, or export the unit again")
@@ -169,8 +169,8 @@ def test_programs_get_all_of_a_fault(
     assert load(capsys.readouterr().out) == []
     assert doctor(store, "--output", output, "--path", f"{store.path}/[red]") == 1
     (fault,) = load(capsys.readouterr().out)
-    assert set(fault) == {"severity", "code", "where", "what", "remedy", "shard", "unit", "path"}
-    assert (fault["severity"], fault["code"], fault["where"]) == (
+    assert set(fault) == {"severity", "code", "place", "what", "remedy", "shard", "unit", "path"}
+    assert (fault["severity"], fault["code"], fault["place"]) == (
         "error",
         "export-missing",
         f"{store.path}/[red]",
@@ -188,7 +188,7 @@ def test_all_feeds_and_consumers_are_looked_at_by_default(
     try:
         assert run("doctor", "-o", "json") == 0
         (fault,) = json.loads(capsys.readouterr().out)
-        assert (fault["code"], fault["where"]) == ("variable-of-no-feed", f"Variable {key}")
+        assert (fault["code"], fault["place"]) == ("variable-of-no-feed", f"Variable {key}")
         assert AirflowVariables().get(key) == "{}"
     finally:
         Variable.delete(key)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed import ChangefeedFoldOperator, ChangefeedSensor, ChangefeedVerifyOperator
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -19,14 +20,12 @@ from airflow_changefeed.exceptions import (
     TransientError,
     error_text,
 )
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.plan import find_fold
-from airflow_changefeed.folding.states import State
-from airflow_changefeed.folding.task import FoldTask
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-from airflow_changefeed.spark.folds import fold_job
+from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.states import FoldTask, State
+from airflow_changefeed.operators.fold import ChangefeedFoldOperator
+from airflow_changefeed.spark import fold
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.unit.airflow.fakes import context
@@ -55,11 +54,11 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
         receipt = files["task"].with_name("result.json")
         assert files["connection"].stat().st_mode & 0o777 == 0o600
-        task = FoldTask.from_json(files["task"].read_text(), where="task")
+        task = FoldTask.from_json(files["task"].read_text(), named="task")
         self.tasks.append(task)
-        connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
+        connection = JobConnection.from_json(files["connection"].read_text(), named="connection")
         try:
-            fold_job.run_fold(_no_spark, task, connection, lambda line: None)
+            fold.run_fold(_no_spark, task, connection, lambda line: None)
         except NoSparkError:
             if self.says is None:
                 raise AirflowException("Cannot execute: spark-submit. Error code is: 137.") from None
@@ -112,7 +111,7 @@ def test_the_job_folds_at_the_end_of_the_runs_window(
     (task,) = SubmitHook.tasks
     assert (task.feed, task.path, task.table, task.at) == (CAPTURE, export.store.path, TABLE, START + HOUR)
     assert task.run == "dag/run/export/1"
-    assert FoldTask.from_json(task.to_json(), where="task") == task
+    assert FoldTask.from_json(task.to_json(), named="task") == task
 
 
 def test_a_fold_reports_the_state_that_it_has_written(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.freshness import Freshness

@@ -12,10 +12,9 @@ from airflow import settings
 from sqlalchemy import create_engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.exceptions import AirflowUnavailableError
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
-from airflow_changefeed.hooks.metadata.dags import find_dag
+from airflow_changefeed.hooks.changefeed import AirflowVariables, find_dag
 from tests.minors import since
 
 

@@ -15,8 +15,8 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     SourceUnavailableError,
 )
-from airflow_changefeed.notifications.changefeed_freshness import ChangefeedFreshnessNotifier
-from airflow_changefeed.operators.changefeed_freshness import (
+from airflow_changefeed.notifications.freshness import ChangefeedFreshnessNotifier
+from airflow_changefeed.operators.changefeed import (
     ChangefeedFreshnessBranchOperator,
     ChangefeedFreshnessOperator,
 )

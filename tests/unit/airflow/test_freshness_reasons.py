@@ -11,14 +11,14 @@ from contextlib import closing
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import (
     AirflowUnavailableError,
@@ -51,7 +51,7 @@ def test_what_airflow_knows_of_the_dag_is_a_reason(
     shop.known = {"hourly": dag} if dag is not None else {}
     (reason,) = late(shop).only().reasons
     assert reason.kind.code == code
-    assert f"feed {FEED}, consumer {EXPORT}" == reason.where
+    assert f"feed {FEED}, consumer {EXPORT}" == reason.place
     with pytest.raises(FreshnessError, match=words):
         shop.check().check()
 

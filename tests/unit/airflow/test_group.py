@@ -12,19 +12,19 @@ from airflow.sdk import DAG, BaseOperator
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import read_spec, write_spec
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.job import FILE_VARIABLE, TEXT_VARIABLE, read_connection
-from airflow_changefeed.transfers.changefeed_group import (
+from airflow_changefeed.transfers.group import (
     ChangefeedFinishOperator,
     ChangefeedPlanOperator,
     changefeed_export_group,
 )
-from airflow_changefeed.verify.verify import verify
 from airflow_changefeed.version_compat import (
     AirflowFailException,
     AirflowSkipException,
@@ -284,7 +284,7 @@ def test_the_connection_comes_from_the_clusters_secret(
 def test_the_command_prints_what_the_job_reads(commands: Commands, database: str, path: str) -> None:
     """With its secrets: it is for a secret store."""
     assert commands.run("job-connection", "--path", path) == 0, commands.err
-    printed = JobConnection.from_json(commands.out, where="the command")
+    printed = JobConnection.from_json(commands.out, named="the command")
     assert printed == JobConnection(ChangefeedHook().source().describe())
 
 

@@ -18,6 +18,8 @@ from airflow.sdk.execution_time.comms import (
     VariableResult,
 )
 
+from airflow_changefeed.connections.output import catalog_properties, storage_options
+from airflow_changefeed.connections.spark import spark_connection
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
@@ -25,11 +27,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     TerminalError,
 )
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_lake import catalog_properties
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_spark import spark_connection
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import FEED, KEY
@@ -238,7 +236,7 @@ def test_a_change_that_airflow_only_logs_is_a_transient_error(
 ) -> None:
     """Before 3.3 a task is not told that a Variable was neither written nor deleted."""
     supervisor.values[KEY] = "one"
-    monkeypatch.setattr("airflow_changefeed.hooks.changefeed_variables.AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setattr("airflow_changefeed.hooks.changefeed.AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setattr(f"airflow.sdk.Variable.{change}", lambda key, *value, **more: None)
     with pytest.raises(SourceUnavailableError, match="did not take the change"):
         getattr(AirflowVariables(), change)(*{"set": (KEY, "two"), "delete": (KEY,)}[change])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from airflow_changefeed.connections.connection import DESCRIBE
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_connection import DESCRIBE
 from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.sources.mssql.connection.options import AUTHENTICATION, DRIVER_OPTIONS
 from tests.examples import DOCS, examples, run_example

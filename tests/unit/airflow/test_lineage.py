@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.connections.output import storage_options
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
-from airflow_changefeed.folding.merge import MergeResult
-from airflow_changefeed.folding.states import State
-from airflow_changefeed.hooks.changefeed_output import storage_options
+from airflow_changefeed.lake.merge import MergeResult
+from airflow_changefeed.lake.states import State
 from airflow_changefeed.observability.lineage import Lineage, output_dataset, table_dataset
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
-from airflow_changefeed.operators.changefeed_fold import ChangefeedFoldOperator
-from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
-from airflow_changefeed.operators.changefeed_reconcile import ChangefeedReconcileOperator
-from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.fold import ChangefeedFoldOperator, ChangefeedMergeOperator
+from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator, ChangefeedSnapshotOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.storage.clouds.azure import SCHEMES as AZURE
+from airflow_changefeed.storage.azure import SCHEMES as AZURE
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from tests.conftest import PROJECT
 from tests.unit.airflow.conftest import CONSUMER, FEED, START

@@ -22,19 +22,18 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.export.feeds import choose_feeds
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection, choose_feeds
 from airflow_changefeed.export.spec import read_job
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job
-from airflow_changefeed.transfers.changefeed_group import (
+from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
+from airflow_changefeed.transfers.group import (
     ChangefeedFinishOperator,
     changefeed_export_group,
 )
-from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
-from airflow_changefeed.verify.verify import verify
 from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, START

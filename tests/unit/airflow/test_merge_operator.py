@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
@@ -20,12 +21,11 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     error_text,
 )
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.current import CurrentOutput
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
+from airflow_changefeed.lake.current import CurrentOutput
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
+from airflow_changefeed.operators.fold import ChangefeedMergeOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
 from tests.minors import ICEBERG_CATALOG
@@ -52,9 +52,9 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         names = ("task", "connection")
         files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
         receipt = files["task"].with_name("result.json")
-        task = MergeTask.from_json(files["task"].read_text(), where="task")
+        task = MergeTask.from_json(files["task"].read_text(), named="task")
         self.tasks.append(task)
-        JobConnection.from_json(files["connection"].read_text(), where="connection")
+        JobConnection.from_json(files["connection"].read_text(), named="connection")
         if isinstance(self.fails, Exception):
             receipt.write_text(TaskResult(error=error_text(self.fails)).to_json())
             raise AirflowException("Cannot execute: spark-submit. Error code is: 1.")

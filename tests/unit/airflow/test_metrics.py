@@ -25,14 +25,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.doctor.counts import ConsumerCounts, FeedCounts
+from airflow_changefeed.doctor.cursors import ConsumerCounts, FeedCounts
 from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.observability import metrics
-from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.operators.changefeed import ChangefeedFreshnessOperator
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException

@@ -22,15 +22,14 @@ from sqlalchemy import delete
 
 from airflow_changefeed import ChangefeedToParquetOperator, export_dataset
 from airflow_changefeed.core.cursor import variable_key
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from tests.identity import DATABASE
 from tests.minors import since

@@ -22,8 +22,7 @@ from airflow_changefeed.exceptions import MissingEventError, SupersededError
 from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.export import planner
 from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output import attempts
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore

@@ -21,10 +21,10 @@ from fastapi.testclient import TestClient
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.plugins import changefeed_connections, changefeed_threads
+from airflow_changefeed.plugins import connections
+from airflow_changefeed.plugins.access import reading
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
-from airflow_changefeed.plugins.changefeed_access import reading
-from airflow_changefeed.plugins.changefeed_page import _TYPES, page
+from airflow_changefeed.plugins.page import _TYPES, page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
@@ -258,21 +258,21 @@ def test_a_database_that_is_gone_does_not_keep_the_page_from_opening(
 
 def test_more_questions_than_threads_wait_for_their_turn() -> None:
     """A database that answers is not said to hang; its threads keep no process from ending."""
-    running, most, seen = threading.Semaphore(changefeed_threads.MOST_EACH), threading.Event(), []
+    running, most, seen = threading.Semaphore(connections.MOST_EACH), threading.Event(), []
 
     def question() -> bool:
         is_free = running.acquire(blocking=False)
         if not is_free:
             return False
         seen.append(threading.current_thread().daemon)
-        if len(seen) == changefeed_threads.MOST_EACH:
+        if len(seen) == connections.MOST_EACH:
             most.set()
         most.wait(30)
         running.release()
         return True
 
     async def ask_many() -> list[bool]:
-        asked = [changefeed_threads.ask("busy", question, timeout=60) for _ in range(12)]
+        asked = [connections.ask("busy", question, timeout=60) for _ in range(12)]
         return await asyncio.gather(*asked)
 
     assert asyncio.run(ask_many()) == [True] * 12
@@ -328,7 +328,7 @@ def test_a_database_that_does_not_answer_is_given_up(
     try:
         answer = viewer.ask("feeds", 503, conn_id=CONN_ID)
         assert f"connection '{CONN_ID}' did not answer within" in answer["detail"]
-        for _ in range(changefeed_threads.MOST_EACH - 1):
+        for _ in range(connections.MOST_EACH - 1):
             viewer.ask("feeds", 503, conn_id=CONN_ID)
         assert "queries are already waiting" in viewer.ask("feeds", 503, conn_id=CONN_ID)["detail"]
         assert viewer.ask("connections")["connections"]
@@ -339,7 +339,7 @@ def test_a_database_that_does_not_answer_is_given_up(
 def test_no_answer_holds_a_secret(viewer: Visitor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither what a connection holds, nor what somebody wrote into an output's address."""
     host, secret = tmp_path / "none.db", "s3cr3t-word"
-    monkeypatch.setattr(changefeed_connections, "LOGIN_TIMEOUT", 1)
+    monkeypatch.setattr(connections, "LOGIN_TIMEOUT", 1)
     monkeypatch.setenv(
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT",
         json.dumps(

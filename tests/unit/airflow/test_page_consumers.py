@@ -15,7 +15,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select, update
 
 from airflow_changefeed import ChangefeedSensor
-from airflow_changefeed.consumers.begin import create_consumer, resolve
+from airflow_changefeed.consumers.settings import create_consumer, resolve
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, parse_position
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.links.changefeed_page import window_url
+from airflow_changefeed.links.changefeed import window_url
 from tests.unit.airflow.conftest import START
 
 

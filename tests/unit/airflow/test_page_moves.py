@@ -17,14 +17,14 @@ from airflow.models import Variable
 from airflow.sdk import DAG
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.cursors.moves import plan_moves
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.plugins import changefeed_actions
+from airflow_changefeed.plugins import actions
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
@@ -319,9 +319,9 @@ def test_of_two_who_press_the_same_button_one_wins(
 ) -> None:
     """At the same moment: one change, one 409; the history has one entry more."""
     # On a busy machine the winner may take seconds, and the other would be answered 503.
-    monkeypatch.setattr(changefeed_actions, "_HELD_TIMEOUT", 60.0)
+    monkeypatch.setattr(actions, "_HELD_TIMEOUT", 60.0)
     monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "60")
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_connections.LOCK_TIMEOUT", 60.0)
+    monkeypatch.setattr("airflow_changefeed.plugins.connections.LOCK_TIMEOUT", 60.0)
     version = row(source).resource_version
     before = len(source.history(FEED, CONSUMER, shard=0))
     both, answers = threading.Barrier(2), []
@@ -354,11 +354,11 @@ def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
 
     def plan_late(*arguments: Any) -> Any:
         planned = plan_moves(*arguments) if moment == "after the plan" else None
-        monkeypatch.setattr(changefeed_actions, "plan_moves", plan_moves)
+        monkeypatch.setattr(actions, "plan_moves", plan_moves)
         Visitor("OP").send("move", {"to": TWO, "resource_version": version, "why": "first"}, **CURSOR)
         return planned or plan_moves(*arguments)
 
-    monkeypatch.setattr(changefeed_actions, "plan_moves", plan_late)
+    monkeypatch.setattr(actions, "plan_moves", plan_late)
     answer = operator.send("move", {"to": to, "resource_version": version, "why": "second"}, 409, **CURSOR)
     assert (answer["error"], answer["present_version"]) == ("StaleVersionError", version + 1)
     assert (row(source).resource_version, source.history(FEED, CONSUMER, shard=0)[0].why) == (
@@ -371,7 +371,7 @@ def test_a_cursor_that_a_process_holds_is_not_moved(
     operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its holder is named; when its lease is released the move goes through, and the holder's is refused."""
-    monkeypatch.setattr(changefeed_actions, "_HELD_TIMEOUT", 0.05)
+    monkeypatch.setattr(actions, "_HELD_TIMEOUT", 0.05)
     token = source.acquire_leases(
         CONSUMER, FEED, [0], holder="export#1", seconds=600, all_or_none=True
     ).tokens[0]
@@ -409,7 +409,7 @@ def test_a_locked_database_is_said_to_be_busy(
     operator: Visitor, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer holds it: 503, and nothing moved."""
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_connections.LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr("airflow_changefeed.plugins.connections.LOCK_TIMEOUT", 0.05)
     version = row(source).resource_version
     with closing(sqlite3.connect(source.database.path, isolation_level=None)) as writer:
         writer.execute("begin immediate")

@@ -25,12 +25,12 @@ from starlette.routing import Mount
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.plugins import changefeed_connections
+from airflow_changefeed.plugins import connections
+from airflow_changefeed.plugins.access import reading, same_origin
+from airflow_changefeed.plugins.actions import changing, changing_capture, changing_export
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
-from airflow_changefeed.plugins.changefeed_access import reading, same_origin
-from airflow_changefeed.plugins.changefeed_actions import changing, changing_capture, changing_export
-from airflow_changefeed.plugins.changefeed_connections import visible
-from airflow_changefeed.plugins.changefeed_page import _HEADERS, page
+from airflow_changefeed.plugins.connections import visible
+from airflow_changefeed.plugins.page import _HEADERS, page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED
@@ -148,7 +148,7 @@ def test_a_connection_that_is_not_ones_own_is_not_found(
         assert route.path in ("/api/connections", "/api/backfill")
         return
     assert visible in calls(route)
-    monkeypatch.setattr(changefeed_connections, "opened", lambda conn_id: pytest.fail(f"opened {conn_id}"))
+    monkeypatch.setattr(connections, "opened", lambda conn_id: pytest.fail(f"opened {conn_id}"))
     texts = set()
     for conn_id in (HIDDEN_CONN, "there_is_none"):
         answer = send(Visitor("OP"), route, conn_id=conn_id)

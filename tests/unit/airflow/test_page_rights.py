@@ -15,8 +15,8 @@ from fastapi.routing import APIRoute
 from airflow_changefeed import exceptions as errors
 from airflow_changefeed.core.consumer import LONGEST_RUN, ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN, RunNames
-from airflow_changefeed.plugins.changefeed_connections import message_of
+from airflow_changefeed.plugins.access import HIDDEN_RUN, RunNames
+from airflow_changefeed.plugins.connections import message_of
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import FEED, START

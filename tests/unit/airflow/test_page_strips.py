@@ -19,12 +19,11 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete
 
 from airflow_changefeed import ChangefeedToParquetOperator
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import Backoff, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
-from airflow_changefeed.core.times import EPOCH, format_time
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH, format_time
 from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -234,7 +233,7 @@ def test_the_runs_of_a_dag_are_asked_for_once_in_an_answer(
         sessions.append(1)
         return create_session()
 
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_runs.create_session", counted)
+    monkeypatch.setattr("airflow_changefeed.plugins.runs.create_session", counted)
     Visitor("OP").ask("feeds", conn_id=CONN_ID)
     assert len(sessions) == 1
 
@@ -269,7 +268,7 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
             )
         )
     assert shown()["strip"]["states"][-3:] == ["complete", "running", "open"]
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda *_: False)
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
     assert shown()["strip"]["states"][-3:] == ["complete", "missing", "open"]
 
 

@@ -20,11 +20,11 @@ from airflow_changefeed import (
     ChangefeedSnapshotOperator,
     ChangefeedToParquetOperator,
 )
-from airflow_changefeed.core.times import format_time, parse_time
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.plugins import changefeed_connections
-from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN
-from airflow_changefeed.plugins.views import tables as view
+from airflow_changefeed.core.values import format_time, parse_time
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.plugins import connections
+from airflow_changefeed.plugins import tables as view
+from airflow_changefeed.plugins.access import HIDDEN_RUN
 from tests.clocks import after_now
 from tests.minors import since
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
@@ -107,9 +107,7 @@ def test_who_may_not_see_runs_does_not_learn_which_merged(
     """As with manifests."""
     take(stock.source, CAPTURE, stock.lake)
     merged(stock)
-    monkeypatch.setattr(
-        "airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda user, dag_id: False
-    )
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda user, dag_id: False)
     (table,) = place()["current"]
     assert table["merged_by"] == HIDDEN_RUN
 
@@ -259,7 +257,7 @@ def test_tasks_of_dags_that_nobody_may_see_show_nothing(
     """The connection alone is configured; its DAG belongs to others."""
     take(stock.source, CAPTURE, stock.lake)
     monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS", CONN_ID)
-    monkeypatch.setattr(changefeed_connections, "readable_dags", lambda user: set())
+    monkeypatch.setattr(connections, "readable_dags", lambda user: set())
     found = shown("VIEWER")
     assert (found["places"], found["begun"]) == ([], [])
 

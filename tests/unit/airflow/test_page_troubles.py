@@ -16,13 +16,12 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from airflow_changefeed import ChangefeedSensor
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import Backoff, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, DeadLetterState, OnPoison
-from airflow_changefeed.core.times import format_time
-from airflow_changefeed.doctor.dags import DagState
+from airflow_changefeed.core.values import format_time
+from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.doctor.freshness import check_freshness
 from airflow_changefeed.exceptions import CaptureGapError
 from airflow_changefeed.plugins.changefeed import URL_PREFIX

@@ -11,8 +11,8 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
-from airflow_changefeed.hooks.changefeed_secrets import without_secrets
-from airflow_changefeed.plugins.changefeed_uses import Use, uses_of
+from airflow_changefeed.connections.connection import without_secrets
+from airflow_changefeed.plugins.uses import Use, uses_of
 from tests.minors import dag_serialization, since
 
 pytestmark = since("3.1", "the page")

@@ -22,10 +22,10 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete, update
 
 from airflow_changefeed import ChangefeedToParquetOperator, window_params
-from airflow_changefeed.core.times import format_time, parse_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time, parse_time
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.plugins.changefeed_access import HIDDEN_RUN
+from airflow_changefeed.plugins.access import HIDDEN_RUN
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
 from tests.minors import since
@@ -275,7 +275,7 @@ def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.Monk
     """Others learn no run's name either."""
     add_run(START, DagRunState.RUNNING)
     assert window(at=at(0))["running"] is True
-    monkeypatch.setattr("airflow_changefeed.plugins.changefeed_access.may_see_runs", lambda *_: False)
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
     found = window(at=at(0))
     assert (found["sees_runs"], found.get("running")) == (False, None)
     assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
@@ -337,7 +337,7 @@ def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(
     flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(8, 9))
     found = chart(start=at(8), end=at(9))
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (5, 2, 2)
-    monkeypatch.setattr("airflow_changefeed.plugins.views.windows.MOST_MANIFESTS", 1)
+    monkeypatch.setattr("airflow_changefeed.plugins.windows.MOST_MANIFESTS", 1)
     found = chart(start=at(8), end=at(9))
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (3, 1, 2)
 

@@ -15,11 +15,11 @@ from airflow.sdk import DAG, Asset
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from airflow_changefeed.core.times import parse_time
+from airflow_changefeed.core.values import parse_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.hooks.changefeed_context import run_window
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
+from airflow_changefeed.tasks.context import run_window
 from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AirflowFailException
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START

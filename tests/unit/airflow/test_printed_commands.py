@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from airflow_changefeed.cli.console import parser
+from airflow_changefeed.cli.changefeed import parser
 from tests.examples import DOCS
 from tests.unit.airflow.commands import described
 

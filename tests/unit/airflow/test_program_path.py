@@ -16,20 +16,20 @@ import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.sdk import DAG
 
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     OutputError,
     SparkEnvironmentError,
     SymbolicLinkError,
 )
-from airflow_changefeed.hooks.changefeed_arguments import check_program_path
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import archive
 from airflow_changefeed.spark.archive import package_archive, store_program
-from airflow_changefeed.transfers.changefeed_group import changefeed_export_group
+from airflow_changefeed.tasks.arguments import check_program_path
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
+from airflow_changefeed.transfers.group import changefeed_export_group
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import context

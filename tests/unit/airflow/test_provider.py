@@ -19,9 +19,9 @@ import jsonschema
 import pytest
 
 import airflow_changefeed
+from airflow_changefeed.connections import spark
 from airflow_changefeed.exceptions import SparkEnvironmentError
 from airflow_changefeed.get_provider_info import get_provider_info
-from airflow_changefeed.hooks import changefeed_spark
 from tests.minors import since
 
 if sys.version_info >= (3, 11):
@@ -72,7 +72,7 @@ def test_every_module_with_a_face_is_in_the_provider_info() -> None:
             named = re.findall(_FACE, path.read_text(encoding="utf-8"), re.MULTILINE)
             found |= {f"airflow_changefeed.{folder}.{path.stem}"} if named else set()
     # What operators and groups are made of.
-    parts = ("hooks.changefeed_spark", "hooks.changefeed_submit", "transfers.changefeed_finish")
+    parts = ("transfers.finish",)
     found -= {f"airflow_changefeed.{part}" for part in parts}
     assert found == listed
     for name in listed:
@@ -149,7 +149,7 @@ def test_parsing_a_dag_file_loads_nothing_heavy() -> None:
 )
 def test_the_version_of_java_is_read(text: str, version: int) -> None:
     """Old and new spellings."""
-    assert changefeed_spark.java_version(text) == version
+    assert spark.java_version(text) == version
 
 
 def test_an_old_java_is_refused(tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_an_old_java_is_refused(tmp_path: Path) -> None:
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(SparkEnvironmentError, match=r"Java 17.*version 11.*openjdk-17"):
-        changefeed_spark.check_java({"JAVA_HOME": str(tmp_path)})
+        spark.check_java({"JAVA_HOME": str(tmp_path)})
 
 
 def test_a_missing_java_is_refused(tmp_path: Path) -> None:
     """No Java on PATH and no JAVA_HOME."""
     with pytest.raises(SparkEnvironmentError, match="was not found"):
-        changefeed_spark.check_java({"PATH": str(tmp_path)})
+        spark.check_java({"PATH": str(tmp_path)})
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
@@ -173,7 +173,7 @@ def test_what_we_start_dies_with_us() -> None:
     """A child of a process that is killed is killed by the system."""
     code = (
         "import os, subprocess, sys\n"
-        "from airflow_changefeed.hooks.changefeed_spark import _die_with\n"
+        "from airflow_changefeed.connections.spark import _die_with\n"
         "child = subprocess.Popen(['sleep', '300'], preexec_fn=_die_with(os.getpid()))\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"

@@ -18,11 +18,11 @@ import pytest
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.export import parts as run_module
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.export.verify import verify
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.verify.verify import verify
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START

@@ -17,10 +17,10 @@ from airflow_changefeed import CompletedExport, export_dataset, open_source, run
 from airflow_changefeed.core.consumer import DeadLetterState
 from airflow_changefeed.core.cursor import CursorDocument, variable_prefix
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
+from airflow_changefeed.cursors.recovery import VariableKind, variable_state
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.hooks.changefeed_variables import AirflowVariables
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job

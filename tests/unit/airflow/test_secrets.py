@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.connections.connection import hide_secrets
+from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.hooks.changefeed_secrets import hide_secrets
 from airflow_changefeed.version_compat import redact
 from tests.unit.airflow.test_operator import operator
 

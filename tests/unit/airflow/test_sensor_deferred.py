@@ -19,8 +19,8 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FeedNotFoundError, LockTimeoutError, error_text
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.exceptions import InvalidArgumentError, TransientError, error_text
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.folding.snapshots import SnapshotFiles
-from airflow_changefeed.hooks.changefeed_spark import ChangefeedSparkSubmitHook
-from airflow_changefeed.operators.changefeed_snapshot import ChangefeedSnapshotOperator
-from airflow_changefeed.snapshots.ranges import RangesToRead
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead
+from airflow_changefeed.lake.snapshots import SnapshotFiles
+from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.spark.snapshot_job import run_ranges
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
@@ -38,9 +38,9 @@ class SubmitHook(ChangefeedSparkSubmitHook):
         files = {name: Path(command[command.index(f"--{name}") + 1]) for name in names}
         receipt = files["task"].with_name("result.json")
         assert files["connection"].stat().st_mode & 0o777 == 0o600
-        wanted = RangesToRead.from_json(files["task"].read_text(), where="task")
+        wanted = RangesToRead.from_json(files["task"].read_text(), named="task")
         self.jobs.append(wanted)
-        connection = JobConnection.from_json(files["connection"].read_text(), where="connection")
+        connection = JobConnection.from_json(files["connection"].read_text(), named="connection")
         if self.dies_after is not None:
             raise AirflowException("Cannot execute: spark-submit. Error code is: 137.")
         try:

@@ -16,15 +16,15 @@ import pytest
 from airflow.providers.apache.spark.operators import spark_submit
 from airflow.sdk import Connection
 
-from airflow_changefeed.exceptions import SparkEnvironmentError
-from airflow_changefeed.hooks.changefeed_connect import server_url
-from airflow_changefeed.hooks.changefeed_spark import (
+from airflow_changefeed.connections.spark import (
     ChangefeedSparkSubmitHook,
     check_pyspark,
     local_environment,
+    server_url,
     spark_connection,
 )
-from airflow_changefeed.hooks.changefeed_submit import job_folder, sweep_folders
+from airflow_changefeed.exceptions import SparkEnvironmentError
+from airflow_changefeed.tasks.submit import job_folder, sweep_folders
 from airflow_changefeed.version_compat import AirflowException
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
@@ -55,7 +55,7 @@ def test_what_a_killed_task_left_is_removed_by_the_next(temp: Path) -> None:
     """A connection holds secrets: it goes with the next task, and those of living tasks stay."""
     code = (
         "import sys\n"
-        "from airflow_changefeed.hooks.changefeed_submit import job_folder\n"
+        "from airflow_changefeed.tasks.submit import job_folder\n"
         "with job_folder() as folder:\n"
         "    (folder / 'connection.json').write_text('secret')\n"
         "    print(folder, flush=True)\n"

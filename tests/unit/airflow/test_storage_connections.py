@@ -10,11 +10,10 @@ from urllib.parse import urlencode
 
 import pytest
 
+from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.exceptions import ConnectionNotUsableError
-from airflow_changefeed.export.job_connection import JobConnection
-from airflow_changefeed.hooks.changefeed_output import storage_options
-from airflow_changefeed.storage.credentials import CLOUDS
-from airflow_changefeed.storage.files import open_files
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.storage.files import CLOUDS, open_files
 from airflow_changefeed.version_compat import redact
 
 S3, AZURE, GOOGLE = "s3://lake/feeds", "abfs://box/feeds", "gs://lake/feeds"
@@ -27,7 +26,7 @@ def options(monkeypatch: pytest.MonkeyPatch, path: str, **connection: Any) -> di
     """Translate a connection as a task does, and hand it on as a job gets it."""
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
     found = storage_options(path, "store")
-    handed_on = JobConnection.from_json(JobConnection({}, found).to_json(), where="test")
+    handed_on = JobConnection.from_json(JobConnection({}, found).to_json(), named="test")
     assert handed_on.storage_options == found
     return found
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import airflow_changefeed
-from airflow_changefeed.cli.console import parser
+from airflow_changefeed.cli.changefeed import parser
 from airflow_changefeed.core.fault import CONN_ID, shell, with_conn_id
 from airflow_changefeed.exceptions import LeaseHeldError, StaleVersionError
-from airflow_changefeed.hooks.changefeed_context import reports_errors
+from airflow_changefeed.tasks.context import reports_errors
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.unit.airflow.commands import described
 

@@ -19,19 +19,19 @@ from airflow.models import Variable
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from airflow_changefeed.connections.output import catalog_properties
 from airflow_changefeed.core.completeness import Evidence, ShardProgress
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgumentError
-from airflow_changefeed.hooks.changefeed_lake import catalog_properties
+from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
-from airflow_changefeed.output.calendar import make_calendar
+from airflow_changefeed.output.coverage import make_calendar
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.verify.verify import verify_export
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
 from tests.identity import DATABASE

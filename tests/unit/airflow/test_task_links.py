@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_changefeed.exceptions import InvalidWindowError
-from airflow_changefeed.links.changefeed_links import CalendarLink, WindowLink
+from airflow_changefeed.links.changefeed import CalendarLink, WindowLink
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.minors import dag_serialization, since

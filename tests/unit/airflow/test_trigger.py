@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     FeedNotFoundError,

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import ShardNotFoundError, SourceUnavailableError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.triggers.changefeed import MOST_FAILURES, read_event

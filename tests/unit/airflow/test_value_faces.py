@@ -13,32 +13,29 @@ from typing import Any, TypeAlias
 import pytest
 from airflow.sdk import Connection
 
-from airflow_changefeed.cli.options import values as command
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.options import checked_options
-from airflow_changefeed.consumers.pace import Pace
-from airflow_changefeed.consumers.settings import DefaultOptions
+from airflow_changefeed.cli import options as command
+from airflow_changefeed.connections.connection import describe_mssql
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import Backoff
+from airflow_changefeed.consumers.settings import DefaultOptions, Pace, checked_options
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.consumer import ConsumerSpec, parse_position
 from airflow_changefeed.core.feed import parse_shards
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.values import Fields
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
-from airflow_changefeed.folding.choice import parse_base
-from airflow_changefeed.hooks.changefeed_arguments import parse_at, parse_unit
-from airflow_changefeed.hooks.changefeed_connection import describe_mssql
-from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
-from airflow_changefeed.operators.changefeed_freshness import ChangefeedFreshnessOperator
+from airflow_changefeed.lake.states import parse_base
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest
+from airflow_changefeed.operators.changefeed import ChangefeedFreshnessOperator, ChangefeedVerifyOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.output.coverage import Interval
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
-from airflow_changefeed.snapshots.take import SnapshotRequest
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
-from airflow_changefeed.spark.options import parse_options
-from airflow_changefeed.storage.clouds import aws, azure, google
-from airflow_changefeed.storage.clouds.cloud import read_extra
+from airflow_changefeed.spark.ranges import parse_options
+from airflow_changefeed.storage import aws, azure, google
+from airflow_changefeed.storage.cloud import read_extra
+from airflow_changefeed.tasks.arguments import parse_at, parse_unit
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from tests.unit.airflow.conftest import START
 
@@ -150,7 +147,7 @@ TIME: dict[str, Face] = {
     "command": command.time,
     "export": lambda value: Interval.of(value, None, None).start,
     "base of a fold": parse_base,
-    "document": lambda value: decode(datetime, value, where="document"),
+    "document": lambda value: decode(datetime, value, named="document"),
     "beginning": parse_position,
 }
 HOUR = timedelta(hours=1)

@@ -13,12 +13,12 @@ import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
 
-from airflow_changefeed.core.times import floor_to_millisecond, to_milliseconds
+from airflow_changefeed.core.values import floor_to_millisecond, to_milliseconds
 from airflow_changefeed.exceptions import InvalidArgumentError, NotYetError, StoppedError
-from airflow_changefeed.hooks import changefeed_wait
-from airflow_changefeed.operators.changefeed_consume import ChangefeedConsumeOperator
+from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.tasks import context as tasks_context
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowFailException, TaskDeferred
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
@@ -84,7 +84,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clocks]:
 
     def set_clocks(before_end: timedelta, ahead: timedelta = timedelta(0)) -> Clocks:
         set_to = Clocks(END - before_end, ahead)
-        monkeypatch.setattr(changefeed_wait, "time", set_to)
+        monkeypatch.setattr(tasks_context, "time", set_to)
         monkeypatch.setattr(
             SqliteDatabase, "now_ms", lambda _: to_milliseconds(floor_to_millisecond(set_to.database))
         )
@@ -393,7 +393,7 @@ def test_mapped_tasks_wait(database: str, path: str, clocks: Callable[..., Clock
 
 def test_a_consumer_waits_too(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
     """Where it consumes to the end of a window, which it seals; to the head it waits for nothing."""
-    from airflow_changefeed.consumers.begin import create_consumer
+    from airflow_changefeed.consumers.settings import create_consumer
     from airflow_changefeed.core.consumer import ConsumerSpec
 
     create_consumer(SqliteFeedSource(database), ConsumerSpec(CONSUMER, FEED), "earliest", by="tests")
@@ -441,7 +441,7 @@ def test_a_wrong_wait_timeout_is_refused(wait_timeout: Any) -> None:
 
 def test_a_wait_timeout_is_a_length_or_seconds() -> None:
     """Zero too."""
-    assert [changefeed_wait.WAIT_LENGTH(one) for one in (HOUR, 90, 0.5, 0, "1h")] == [
+    assert [tasks_context.WAIT_LENGTH(one) for one in (HOUR, 90, 0.5, 0, "1h")] == [
         HOUR,
         90 * SECOND,
         SECOND / 2,

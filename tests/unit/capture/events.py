@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
+from airflow_changefeed.sources.arrow import EventColumns, captured_batch, captured_schema
 
 #: When the first event comes, 2026-11-22 01:02:03.004 UTC; each later one a millisecond after it.
 START_MS = 1_795_309_323_004

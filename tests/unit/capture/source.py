@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.sources.arrow import captured_schema
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.captured import captured_schema
 from tests.unit.capture.events import Event, capture_shape, captured_table, typed_batch
 
 TABLE = "dbo.orders"

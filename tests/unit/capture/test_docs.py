@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.plan import SHAPES
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.captured import captured_schema
+from airflow_changefeed.sources.arrow import captured_schema
 from tests.examples import DOCS, examples
 from tests.unit.capture.events import START_MS, Event, capture_shape, captured_table, typed_batch
 

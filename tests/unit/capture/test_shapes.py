@@ -21,7 +21,7 @@ from airflow_changefeed.core.capture import METADATA_KEY
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError, SchemaChangedError
-from airflow_changefeed.sources.captured import captured_schema, shape_of
+from airflow_changefeed.sources.arrow import captured_schema, shape_of
 from tests.unit.capture.events import START_MS, Event, capture_shape, captured_table, typed_batch
 
 ROW = [
@@ -345,12 +345,12 @@ from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.capture import CaptureShape
 from airflow_changefeed.sources.arrow import byte_strings
-from airflow_changefeed.sources.captured import EventColumns, captured_batch, captured_schema
+from airflow_changefeed.sources.arrow import EventColumns, captured_batch, captured_schema
 
 def numbers(*values, kind=pa.int64(), dtype=np.int64):
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.array(values, dtype=dtype))])
 
-shape = decode(CaptureShape, {encode(SHAPE)!r}, where="shape")
+shape = decode(CaptureShape, {encode(SHAPE)!r}, named="shape")
 row = [pa.field(*each) for each in (
     ("id", pa.int64()), ("text", pa.string()), ("amount", pa.float64()), ("at", pa.timestamp("us")),
     ("at_100ns", pa.uint8()), ("zoned", pa.timestamp("us", "UTC")), ("zoned_offset_minutes", pa.int16()),

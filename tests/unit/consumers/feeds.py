@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.capture.session import transaction
-from airflow_changefeed.consumers.begin import create_consumer
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.settings import Pace, create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

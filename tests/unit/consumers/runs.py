@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from airflow_changefeed.consumers.handlers.run import Run, run_consumer
+from airflow_changefeed.consumers.run import Run, run_consumer
 from airflow_changefeed.core.consumer import Outcome
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import Run, run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import Backoff, Run, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import (
     Attempt,
     ConsumerSpec,

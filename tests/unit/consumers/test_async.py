@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.consumers.aio import AsyncConsumer
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.settings import Pace
 from airflow_changefeed.exceptions import ConsumerNotFoundError, ConsumerUseError, LeaseHeldError
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from airflow_changefeed.consumers.events.batch import Batch
+from airflow_changefeed.consumers.event import Batch
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.pace import Pace
+from airflow_changefeed.consumers.settings import Pace
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError
-from airflow_changefeed.sources.base_leases import Grant
+from airflow_changefeed.sources.base_consumers import Grant
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 
 SAY = "insert into audit values (?, ?)"

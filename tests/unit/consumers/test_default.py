@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.default import default_rows
+from airflow_changefeed.consumers.consumer import default_rows
 from airflow_changefeed.consumers.settings import DefaultOptions
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.exceptions import ConsumerNotFoundError, InvalidArgumentError, LeaseLostError

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.run import run_consumer
-from airflow_changefeed.consumers.settings import DefaultOptions
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import DefaultOptions, create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState
 from tests.examples import DOCS, examples, run_example
 from tests.unit.consumers.feeds import Shop
@@ -102,7 +101,7 @@ def test_the_reference_runs(orders: Shop, capsys: pytest.CaptureFixture[str]) ->
 def test_the_reference_names_every_call() -> None:
     """Of consumers and of events."""
     from airflow_changefeed.consumers.consumer import Consumer
-    from airflow_changefeed.consumers.events.event import FeedEvent
+    from airflow_changefeed.consumers.event import FeedEvent
 
     text = (DOCS / "reference/consumers.md").read_text(encoding="utf-8")
     internal = {"page", "place", "metadata", "transaction", "is_captured"}

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.consumers.events.event import events_of
-from airflow_changefeed.consumers.events.page import EventColumns, EventPage, python_values
+from airflow_changefeed.consumers.event import events_of
+from airflow_changefeed.consumers.page import EventColumns, EventPage, python_values
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_values
 from tests.unit.consumers.feeds import CAPTURE, PLAIN, Shop
@@ -136,8 +136,8 @@ def test_events_are_made_without_pandas() -> None:
     """Which takes a second to load."""
     code = (
         "import sys, datetime, pyarrow as pa\n"
-        "from airflow_changefeed.consumers.events.event import events_of\n"
-        "from airflow_changefeed.consumers.events.page import EventColumns, EventPage\n"
+        "from airflow_changefeed.consumers.event import events_of\n"
+        "from airflow_changefeed.consumers.page import EventColumns, EventPage\n"
         "from airflow_changefeed.sources.arrow import ULID_FIELD, TIME_FIELD, byte_strings, ulid_times\n"
         "import numpy as np\n"
         "raw = np.zeros((1, 16), dtype=np.uint8)\n"

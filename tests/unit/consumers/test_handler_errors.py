@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.handlers.attempt import Backoff
+from airflow_changefeed.consumers.run import Backoff
 from airflow_changefeed.core.consumer import MAX_REASON, OnPoison, Outcome
 from airflow_changefeed.exceptions import PoisonError
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.handlers.functions import load_handler
-from airflow_changefeed.consumers.handlers.procedure import ProcedureFailedError, ProcedureHandler
+from airflow_changefeed.consumers.handlers import ProcedureFailedError, ProcedureHandler, load_handler
 from airflow_changefeed.exceptions import HandlerError
 from tests.unit.consumers.feeds import CAPTURE, PLAIN, Shop
 

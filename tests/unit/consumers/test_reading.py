@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.sources.base import Capabilities
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.consumers.feeds import NAME, PLAIN, Shop

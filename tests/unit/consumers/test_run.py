@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.core.consumer import Attempt, Consumption, DeadLetterState, OnPoison, Outcome
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.ulid import Ulid

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.exceptions import InvalidArgumentError, SourceUnavailableError
 from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 from tests.unit.consumers.runs import Sayer, run

@@ -13,10 +13,9 @@ import pytest
 
 from airflow_changefeed.capture.session import transaction
 from airflow_changefeed.consumers.aio import AsyncConsumer
-from airflow_changefeed.consumers.default import default_rows
-from airflow_changefeed.consumers.events.batch import Batch
-from airflow_changefeed.consumers.handlers.attempt import Backoff
-from airflow_changefeed.consumers.handlers.run import Run, run_consumer
+from airflow_changefeed.consumers.consumer import default_rows
+from airflow_changefeed.consumers.event import Batch
+from airflow_changefeed.consumers.run import Backoff, Run, run_consumer
 from airflow_changefeed.consumers.settings import DefaultOptions
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import DeadLetterState, OnPoison, Outcome

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.cursor import Frontier
-from airflow_changefeed.core.times import EPOCH, from_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import EPOCH, from_milliseconds
 from airflow_changefeed.core.window import ExportUnit, Window
 
 #: Milliseconds from 1970 to the last one of the year 9999.

@@ -72,13 +72,13 @@ _shapes = st.builds(
 @given(_specs)
 def test_a_spec_survives_json(spec: CaptureSpec) -> None:
     """The command line and the embedded source read what was written."""
-    assert decode(CaptureSpec, json.loads(json.dumps(encode(spec))), where="spec") == spec
+    assert decode(CaptureSpec, json.loads(json.dumps(encode(spec))), named="spec") == spec
 
 
 @given(_shapes)
 def test_a_shape_survives_json(shape: CaptureShape) -> None:
     """It travels as JSON in Arrow's metadata."""
-    assert decode(CaptureShape, json.loads(json.dumps(encode(shape))), where="shape") == shape
+    assert decode(CaptureShape, json.loads(json.dumps(encode(shape))), named="shape") == shape
 
 
 def test_operations_are_those_that_are_not_none() -> None:
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_named(arguments: dict[str, Any], words: list[str]) -> 
 def test_what_is_no_capture_is_refused(value: Any) -> None:
     """An unknown name must not pass for a default."""
     with pytest.raises(InvalidArgumentError):
-        decode(CaptureSpec, value, where="spec")
+        decode(CaptureSpec, value, named="spec")
 
 
 def test_a_capture_is_known_by_its_shapes_name() -> None:

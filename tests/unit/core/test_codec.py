@@ -122,14 +122,14 @@ def test_what_was_encoded_is_decoded_as_it_was(outer: Outer) -> None:
     written = json.loads(json.dumps(encode(outer), allow_nan=False))
     assert written["double"] == 2 * outer.number
     assert written["until"] == written["at"]
-    assert decode(Outer, written, where="outer") == outer
+    assert decode(Outer, written, named="outer") == outer
 
 
 @given(st.lists(ranges).map(tuple))
 def test_a_bare_list_needs_its_type(some: tuple[UlidRange, ...]) -> None:
     """Which says what the empty one is."""
     written = json.loads(json.dumps(encode(some, tuple[UlidRange, ...])))
-    assert decode(tuple[UlidRange, ...], written, where="ranges") == some
+    assert decode(tuple[UlidRange, ...], written, named="ranges") == some
 
 
 _ULID, _TIME = "0" * 26, "2013-01-01T00:00:00Z"
@@ -144,7 +144,7 @@ _GIVEN: dict[str, Any] = {
 
 def test_what_is_missing_takes_its_default() -> None:
     """And a name that nobody knows is passed over, where nothing says otherwise."""
-    found = decode(Outer, {**_GIVEN, "taste": "sour"}, where="outer")
+    found = decode(Outer, {**_GIVEN, "taste": "sour"}, named="outer")
     assert (found.maybe, found.secret, found.inners[0].rows) == (None, (), 0)
     assert (found.length, found.hexadecimal, type(found.ratio)) == (timedelta(seconds=1.5), 31, float)
 
@@ -188,7 +188,7 @@ def test_what_is_missing_takes_its_default() -> None:
 def test_what_does_not_fit_is_named_with_its_place(changes: dict[str, Any], message: str) -> None:
     """The field, however deep, the value, and what it must be."""
     with pytest.raises(InvalidArgumentError) as caught:
-        decode(Outer, {**_GIVEN, **changes}, where="outer")
+        decode(Outer, {**_GIVEN, **changes}, named="outer")
     assert str(caught.value).startswith(message)
 
 
@@ -197,15 +197,15 @@ def test_what_has_no_plain_default_must_be_there(name: str) -> None:
     """What is always written, such as an empty mapping, is not taken for empty where it is missing."""
     given = {key: value for key, value in _GIVEN.items() if key != name}
     with pytest.raises(ManifestError, match=f"outer: {name}: is missing") as caught:
-        decode(Outer, given, where="outer", error=ManifestError)
-    assert caught.value.facts == {"where": "outer"}
+        decode(Outer, given, named="outer", error=ManifestError)
+    assert caught.value.facts == {"named": "outer"}
 
 
 @pytest.mark.parametrize("secret", ["hunter2", ["hunter2", 2], {"hunter2": 1}])
 def test_a_field_that_no_repr_shows_is_not_shown(secret: object) -> None:
     """It may hold a password."""
     with pytest.raises(InvalidArgumentError, match="outer: secret") as caught:
-        decode(Outer, {**_GIVEN, "secret": secret}, where="outer")
+        decode(Outer, {**_GIVEN, "secret": secret}, named="outer")
     assert "hunter" not in str(caught.value)
 
 
@@ -213,7 +213,7 @@ def test_a_field_that_no_repr_shows_is_not_shown(secret: object) -> None:
 def test_a_type_without_a_form_is_an_error_of_ours(kind: Any) -> None:
     """Whatever the value."""
     with pytest.raises(TypeError, match="has no form in JSON"):
-        decode(kind, None, where="it")
+        decode(kind, None, named="it")
 
 
 @dataclass(frozen=True)
@@ -231,5 +231,5 @@ def test_what_has_its_default_is_left_out_where_the_type_says_so() -> None:
     """So an older version, which knows only some of the names, reads what uses none of the others."""
     assert encode(Options()) == {}
     assert encode(Options(rows=5)) == {"rows": 5}
-    assert decode(Options, {"rows": 5}, where="it") == Options(rows=5)
-    assert decode(Options, {}, where="it") == Options()
+    assert decode(Options, {"rows": 5}, named="it") == Options(rows=5)
+    assert decode(Options, {}, named="it") == Options()

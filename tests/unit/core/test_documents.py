@@ -26,7 +26,7 @@ _contents = st.dictionaries(texts.filter(lambda name: name not in _OURS), _value
 
 
 def _load(text: str, version: int = 2, *, check_digest: bool = True) -> dict[str, object]:
-    return codec.load(text, KIND, version, where="here", error=ManifestError, check_digest=check_digest)
+    return codec.load(text, KIND, version, named="here", error=ManifestError, check_digest=check_digest)
 
 
 @given(_contents, st.sampled_from([None, 2]))

@@ -23,7 +23,7 @@ from airflow_changefeed.core.feed import (
 )
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.messages import length_text
+from airflow_changefeed.sources.shared import length_text
 from tests.unit.core.strategies import shards, ulids
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core import codec
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.manifest import FileFacts, Manifest, checksum_text, combine_checksums
+from airflow_changefeed.core.plan import FileFacts, Manifest, checksum_text, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError
@@ -42,7 +42,7 @@ _manifests = st.builds(
 @given(_manifests)
 def test_a_manifest_survives_json(manifest: Manifest) -> None:
     """What was committed is what is read, and its totals are those of its files."""
-    found = Manifest.from_json(manifest.to_json(), where="m.json")
+    found = Manifest.from_json(manifest.to_json(), named="m.json")
     assert found == manifest
     written = json.loads(manifest.to_json())
     assert (written["rows"], written["size"]) == (found.rows, found.size)
@@ -96,17 +96,17 @@ def _changed(**changes: object) -> str:
 def test_a_damaged_manifest_is_refused_and_named(text: str) -> None:
     """Truncated, edited or senseless: the error names its path."""
     with pytest.raises(ManifestError, match=r"out/m\.json"):
-        Manifest.from_json(text, where="out/m.json")
+        Manifest.from_json(text, named="out/m.json")
 
 
 def test_a_manifest_of_a_newer_version_is_refused() -> None:
     """It is not damaged: the installation is too old."""
     with pytest.raises(UnsupportedVersionError):
-        Manifest.from_json(codec.dump(Manifest.KIND, 2, {}), where="m.json")
+        Manifest.from_json(codec.dump(Manifest.KIND, 2, {}), named="m.json")
 
 
 def test_an_empty_unit_has_a_manifest() -> None:
     """Complete, 0 rows, is a result."""
     empty = Manifest("f", _UNIT, 1, "c", "run", _TIME, (), _TIME, 0, "")
     assert (empty.rows, empty.size, empty.checksum) == (0, 0, 0)
-    assert Manifest.from_json(empty.to_json(), where="m.json") == empty
+    assert Manifest.from_json(empty.to_json(), named="m.json") == empty

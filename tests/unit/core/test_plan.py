@@ -52,7 +52,7 @@ _plans = st.builds(
 @given(_plans)
 def test_a_plan_survives_json(plan: Plan) -> None:
     """The Spark job reads what the operator wrote."""
-    assert Plan.from_json(plan.to_json(), where="plan") == plan
+    assert Plan.from_json(plan.to_json(), named="plan") == plan
 
 
 @given(_plans)
@@ -62,7 +62,7 @@ def test_a_plan_of_before_there_were_shapes_is_typed(plan: Plan) -> None:
     for header in ("kind", "schema_version", "digest"):
         del content[header]
     content["options"].pop("shape", None)
-    found = Plan.from_json(codec.dump(Plan.KIND, 1, content), where="plan")
+    found = Plan.from_json(codec.dump(Plan.KIND, 1, content), named="plan")
     assert found.options.shape is Shape.TYPED
     assert found.units == plan.units
 
@@ -129,10 +129,10 @@ def _without(name: str) -> str:
 def test_a_damaged_plan_is_refused(text: str) -> None:
     """A terminal error that names the plan."""
     with pytest.raises(TerminalError, match="my plan"):
-        Plan.from_json(text, where="my plan")
+        Plan.from_json(text, named="my plan")
 
 
 def test_a_plan_of_a_newer_version_is_refused() -> None:
     """The cluster's installation may be older than the scheduler's."""
     with pytest.raises(UnsupportedVersionError):
-        Plan.from_json(codec.dump(Plan.KIND, 2, {}), where="plan")
+        Plan.from_json(codec.dump(Plan.KIND, 2, {}), named="plan")

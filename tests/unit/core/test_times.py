@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core import times as times_module
-from airflow_changefeed.core.times import (
+from airflow_changefeed.core import values as times_module
+from airflow_changefeed.core.values import (
     floor_to_millisecond,
     format_compact,
     format_time,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import HighWater, Ulid, UlidRange, random_80_bits
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.exceptions import InvalidUlidError, InvalidWindowError
 from tests.unit.core.strategies import milliseconds, numbers, ranges, times, ulids
 

@@ -19,13 +19,13 @@ from tests.unit.core.strategies import ranges, shards, units, windows
 @given(units)
 def test_a_unit_survives_json(unit: ExportUnit) -> None:
     """Windows and batches come back as they were."""
-    assert decode(ExportUnit, json.loads(json.dumps(encode(unit))), where="unit") == unit
+    assert decode(ExportUnit, json.loads(json.dumps(encode(unit))), named="unit") == unit
 
 
 @given(ranges)
 def test_a_range_survives_json(range_: UlidRange) -> None:
     """So does a bare range."""
-    assert decode(UlidRange, json.loads(json.dumps(encode(range_))), where="range") == range_
+    assert decode(UlidRange, json.loads(json.dumps(encode(range_))), named="range") == range_
 
 
 @given(units, units)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.times import from_milliseconds, parse_time, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import from_milliseconds, parse_time, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidWindowError
 from tests.unit.core.strategies import LAST_MS, milliseconds, times, ulids, windows

@@ -11,14 +11,14 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.consumers.begin import create_consumer
-from airflow_changefeed.consumers.handlers.run import run_consumer
+from airflow_changefeed.consumers.run import run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import CursorDocument, variable_key
 from airflow_changefeed.core.fault import Examination, FaultKind
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors, recovery
-from airflow_changefeed.cursors.leases import leased
+from airflow_changefeed.cursors.cursors import leased
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import AirflowUnavailableError, PoisonError
 from airflow_changefeed.output.store import ExportStore

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_changefeed.core import codec
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.read import unit_files
@@ -70,7 +70,7 @@ def _edit(path: Path, was: str, now: str) -> None:
 def _forge(store: ExportStore, change: Callable[[Manifest], Manifest]) -> None:
     """Write what another export would have, over a manifest: whole in itself."""
     path = first_manifest(store)
-    path.write_text(change(Manifest.from_json(path.read_text(), where="here")).to_json())
+    path.write_text(change(Manifest.from_json(path.read_text(), named="here")).to_json())
 
 
 def _remove_unit(store: ExportStore) -> None:

@@ -13,17 +13,16 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
-from airflow_changefeed.core.times import EPOCH
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import EPOCH
+from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.layout import Layout
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.objects import OpenUpload, Receipt, Upload
-from airflow_changefeed.storage.other import OtherObjects
-from airflow_changefeed.storage.remote import RemoteFiles
-from airflow_changefeed.verify.verify import read_facts
+from airflow_changefeed.storage.remote import OtherObjects, RemoteFiles
 
 CHANGES = ("write", "move", "swap_in", "remove", "remove_file", "prune")
 

@@ -13,7 +13,7 @@ from airflow_changefeed.core.completeness import Evidence, ShardProgress, Window
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.output.calendar import Cell, make_calendar, missing_ranges
+from airflow_changefeed.output.coverage import Cell, make_calendar, missing_ranges
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.flights import FEED, START, Flights, hours
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.verify.checksum import checksum
+from airflow_changefeed.export.checksum import checksum
 
 # What each type may hold; every one of them goes to Parquet and back.
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

@@ -13,7 +13,8 @@ import pytest
 
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.cursors import cursors, leases
+from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors import cursors as cursors_cursors
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
     CursorEditedError,
@@ -242,7 +243,7 @@ def test_a_crash_before_the_move_repeats_harmlessly(
     source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead mover's lease runs out, and a retry comes to the same end."""
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(cursors_cursors, "LEASE_SECONDS", 0.3)
     begin(source)
     with pytest.raises(Crash):
         advance(Crashing(source.database.path), variables, 0)

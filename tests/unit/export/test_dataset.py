@@ -20,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.completeness import MissingRange
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.manifest import FileFacts, Manifest
+from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (
@@ -31,10 +31,10 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.completed import completed_export
 from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.verify import verify
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.cli.console import parser
+from airflow_changefeed.cli.changefeed import parser
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument, CursorRow, Frontier, variable_key
 from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits, Severity
@@ -22,11 +22,11 @@ from airflow_changefeed.core.feed import FeedKind, ShardStatus
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.cursors.moves import move_to, plan_moves
+from airflow_changefeed.doctor.airflow import published
 from airflow_changefeed.doctor.cursors import FeedState, cursor_faults
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.doctor.files import begins_later
 from airflow_changefeed.doctor.freshness import check_freshness
-from airflow_changefeed.doctor.variables import published
+from airflow_changefeed.doctor.output import begins_later
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     CursorBeyondFeedError,
@@ -165,7 +165,7 @@ def test_a_lost_event_table_is_told_with_what_it_hides(patient: Patient) -> None
     lost, hidden = patient.examine(open_store=None).faults
     assert lost.kind is FaultKind.EVENT_TABLE_MISSING
     assert hidden.kind is FaultKind.NOT_CHECKED
-    assert hidden.where == "; ".join(
+    assert hidden.place == "; ".join(
         f"{what} of feed {FEED}"
         for what in ("shards", "cursors", "consumers", "dead letters", "stale marks", "Variables")
     )
@@ -177,7 +177,7 @@ def test_a_lost_table_of_ours_hides_only_what_it_held(patient: Patient) -> None:
     found = patient.examine().faults
     assert {fault.kind for fault in found} >= {FaultKind.TABLE_MISSING, FaultKind.NOT_CHECKED}
     (hidden,) = (fault for fault in found if fault.kind is FaultKind.NOT_CHECKED)
-    assert hidden.where == f"shards of feed {FEED}; beginnings of feed {FEED}"
+    assert hidden.place == f"shards of feed {FEED}; beginnings of feed {FEED}"
     assert f"table 'changefeed.state:{FEED}' is missing" in hidden.what
 
 
@@ -393,7 +393,7 @@ def test_variables_out_of_reach_are_told(patient: Patient) -> None:
     found = patient.examine()
     lease, hidden = found.faults
     assert lease.kind is FaultKind.LEASE_EXPIRED
-    assert hidden.where == f"Variables of feed {FEED}; Variables of other feeds"
+    assert hidden.place == f"Variables of feed {FEED}; Variables of other feeds"
     assert (hidden.what, hidden.remedy) == ("could not list Airflow Variables: no such table", "Migrate it")
     assert "Airflow's Variables" in found.left_out
     assert "Airflow's Variables" not in found.checked
@@ -408,7 +408,7 @@ def test_a_person_s_own_variables_are_left_alone(patient: Patient) -> None:
     key = variable_key(DATABASE, "lake", feed)
     patient.variables.values[key] = CursorDocument("lake", feed, {}, DATABASE).to_json()
     (fault,) = patient.examine().faults
-    assert fault.where == f"Variable {key}"
+    assert fault.place == f"Variable {key}"
     assert feed in fault.what
 
 
@@ -473,7 +473,7 @@ def test_errors_come_first(patient: Patient) -> None:
     assert found.faults[0].to_dict() == {
         "severity": "error",
         "code": "variable-edited",
-        "where": f"Variable {KEY}",
+        "place": f"Variable {KEY}",
         "what": found.faults[0].what,
         "remedy": found.faults[0].remedy,
         "shard": None,

@@ -15,7 +15,7 @@ import pytest
 from airflow_changefeed.core.capture import CapturedTable, Operation
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.exceptions import FoldError, InvalidWindowError, ManifestError, NotExportedError
-from airflow_changefeed.folding.plan import find_fold
+from airflow_changefeed.lake.plan import find_fold
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, Flights, hours
@@ -348,7 +348,7 @@ def test_a_shape_travels_as_json() -> None:
     """With the time when it began, and without."""
     for begun in (None, START):
         known = replace(shape(TABLE, "shop.Box"), begun_at=begun)
-        assert decode(type(known), encode(known), where="known") == known
+        assert decode(type(known), encode(known), named="known") == known
     without = {name: value for name, value in encode(shape()).items() if name != "begun_at"}
-    assert decode(type(shape()), without, where="shape") == shape()
+    assert decode(type(shape()), without, named="shape") == shape()
     assert isinstance(shape().tables[TABLE], CapturedTable)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.begin import create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import (
     Attempt,
     Beginning,
@@ -23,9 +23,9 @@ from airflow_changefeed.core.consumer import (
 from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.cursors.leases import leased
+from airflow_changefeed.cursors.cursors import leased
 from airflow_changefeed.cursors.moves import accept_beginning, go_back, move_to, plan_moves, plan_reset
-from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
+from airflow_changefeed.cursors.recovery import VariableKind, variable_state
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
     CursorEditedError,

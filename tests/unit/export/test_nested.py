@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.export.parts import PartFile
-from airflow_changefeed.output.schemas import parse_schema, schema_text, wider_type
+from airflow_changefeed.export.verify import Extent, MisleadingFooterError, read_facts
+from airflow_changefeed.output.schemas import leaf_types, leaves, parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.output.structs import leaf_types, leaves
 from airflow_changefeed.storage.local import LocalFiles
-from airflow_changefeed.verify.checksum import checksum
-from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
-from airflow_changefeed.verify.verify import read_facts
 from tests.unit.export.test_checksum import VALUES
 
 ROW = pa.struct([("a", pa.int64()), ("b", pa.string()), ("inner", pa.struct([("c", pa.bool_())]))])
@@ -45,7 +43,7 @@ _kinds = st.recursive(
 def test_columns_are_read_back_from_their_text(kinds: dict[str, pa.DataType]) -> None:
     """Whatever the names of columns and fields; metadata is left out."""
     schema = pa.schema(kinds)
-    found = parse_schema(schema_text(schema.with_metadata({"a": "b"})), where="manifest")
+    found = parse_schema(schema_text(schema.with_metadata({"a": "b"})), named="manifest")
     assert found.equals(schema, check_metadata=True)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_changefeed.storage.aws import S3Objects
 from airflow_changefeed.storage.objects import PART_BYTES
-from airflow_changefeed.storage.other import OtherObjects
-from airflow_changefeed.storage.s3 import S3Objects
+from airflow_changefeed.storage.remote import OtherObjects
 from tests.unit.export.faults import remote_files, uploading_files
 
 BEGUN = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.manifest import FileFacts
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import ExportOptions, FileFacts
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     IncompleteReadError,
@@ -27,15 +26,15 @@ from airflow_changefeed.exceptions import (
     own_error,
 )
 from airflow_changefeed.export import parts
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import PlannedPart, gather, write_part
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import read_receipt, write_receipt
+from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.storage.local import LocalFiles
-from airflow_changefeed.verify.verify import read_facts
 
 SCHEMA = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])
 RANGE = UlidRange(Ulid.MIN, Ulid.of_int(1000))
@@ -183,8 +182,8 @@ def test_a_result_survives_json() -> None:
     """Done or failed, the operator reads what the job wrote."""
     done = ExportResult("done", ("a.json",), 1, 2, 3, 0.5)
     failed = ExportResult.of_error(MissingEventError("gone"), 4, 3)
-    assert ExportResult.from_json(done.to_json(), where="result") == done
-    assert ExportResult.from_json(failed.to_json(), where="result") == failed
+    assert ExportResult.from_json(done.to_json(), named="result") == done
+    assert ExportResult.from_json(failed.to_json(), named="result") == failed
     done.raise_error()
     with pytest.raises(MissingEventError, match="gone"):
         failed.raise_error()
@@ -196,10 +195,10 @@ def test_a_connection_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "connection.json"
     connection.save(str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert JobConnection.from_json(path.read_text(), where=str(path)) == connection
+    assert JobConnection.from_json(path.read_text(), named=str(path)) == connection
     assert "hunter2" not in repr(connection)
     with pytest.raises(TerminalError) as caught:
-        JobConnection.from_json(path.read_text().replace("hunter2", "hunter3"), where=str(path))
+        JobConnection.from_json(path.read_text().replace("hunter2", "hunter3"), named=str(path))
     assert "hunter" not in str(caught.value)
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.feed import FeedKind
-from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.core.plan import ExportOptions, Plan
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.plan import ExportOptions, FileFacts, Manifest, Plan
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
@@ -31,13 +30,12 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
-from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest
+from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.sqlite.feed.writer import lock
 from tests.unit.export.faults import Killed, kill_at, local_files, stepped, tree
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
@@ -58,7 +56,7 @@ def test_windows_become_counted_units_of_every_shard(flights: Flights, store: Ex
     ]
     assert set(plan.seals) == {1, 2}
     assert all(until >= hours(0, 3)[-1].end for until in plan.seals.values())
-    assert Plan.from_json(plan.to_json(), where="plan") == plan
+    assert Plan.from_json(plan.to_json(), named="plan") == plan
     starts = {row.shard: row.frontier.start for row in flights.source.cursors(FEED, CONSUMER)}
     assert starts == dict.fromkeys((1, 2), hours(0, 1)[0].range.after)
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_changefeed.core.cursor import Began, Frontier
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.manifest import Manifest
+from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import cursors, recovery

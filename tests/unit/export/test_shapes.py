@@ -16,18 +16,17 @@ import pytest
 from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
-from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.parts import ROW_GROUP_BYTES, run_here
 from airflow_changefeed.export.planner import check_shape, make_plan
-from airflow_changefeed.export.request import ExportRequest
+from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.export.result import ExportResult
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema, parse_schema, schema_text
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.captured import shape_of
-from airflow_changefeed.verify.verify import verify
+from airflow_changefeed.sources.arrow import shape_of
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource, event, row
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
@@ -59,7 +58,7 @@ def plan(source: Any, store: ExportStore, first: int, last: int, **options: Any)
 
 def export(source: Any, store: ExportStore, first: int, last: int, **options: Any) -> ExportResult:
     """Export hours, through the plan's JSON, as the Spark job does."""
-    made = Plan.from_json(plan(source, store, first, last, **options).to_json(), where="plan")
+    made = Plan.from_json(plan(source, store, first, last, **options).to_json(), named="plan")
     return ran(source, store, made)
 
 
@@ -282,7 +281,7 @@ def test_a_manifests_schema_is_the_files(source: CaptureSource, tmp_path: Path) 
     export(source, store, 0, 1)
     (file,) = unit_files(store)
     written = pq.read_schema(file.path)
-    found = parse_schema(file.manifest.schema, where="manifest")
+    found = parse_schema(file.manifest.schema, named="manifest")
     assert found.equals(written)
     assert (found.metadata, bool(written.metadata)) == (None, True)
     assert file.manifest.columns == {column.name: str(column.type) for column in written}

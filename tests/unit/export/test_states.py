@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core import codec
 from airflow_changefeed.exceptions import ForeignOutputError, ManifestError, OutputNotWritableError
-from airflow_changefeed.folding.states import State, StateStore, new_attempt
+from airflow_changefeed.lake.states import State, StateStore, new_attempt
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import LocalFiles

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.verify.statistics import Extent, MisleadingFooterError
+from airflow_changefeed.export.verify import Extent, MisleadingFooterError
 
 NAN, INFINITE = float("nan"), float("inf")
 COLUMNS = {

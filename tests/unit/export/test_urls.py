@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow.fs
 import pytest
 
-from airflow_changefeed.folding.states import StateStore
+from airflow_changefeed.lake.states import StateStore
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.read import spark_path
 

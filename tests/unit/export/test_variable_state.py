@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
-from airflow_changefeed.cursors.variable_state import VariableKind, variable_state
+from airflow_changefeed.cursors.recovery import VariableKind, variable_state
 from airflow_changefeed.exceptions import CursorBeyondFeedError, CursorEditedError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (

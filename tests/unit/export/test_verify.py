@@ -19,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
+from airflow_changefeed.export.verify import verify, verify_export
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.read import unit_files
@@ -26,7 +27,6 @@ from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.remote import RemoteFiles
-from airflow_changefeed.verify.verify import verify, verify_export
 from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours
 
@@ -53,7 +53,7 @@ def test_damage_is_named(store: ExportStore, name: str) -> None:
     (fault,) = verify(store)
     assert fault.kind is kind
     assert str(fault.path) == (path or str(where(store)))
-    assert (fault.path or str(fault.unit)) in fault.where
+    assert (fault.path or str(fault.unit)) in fault.place
     assert fault.remedy
 
 

@@ -42,8 +42,8 @@ def test_a_document_is_read_or_refused_by_its_name(valid: tuple[Document, ...], 
     one = data.draw(st.sampled_from(valid))
     text = data.draw(hostile_texts(one.to_json()))
     with value_or_error("out/document.json"):
-        found = type(one).from_json(text, where="out/document.json")
-        assert type(one).from_json(found.to_json(), where="again") == found
+        found = type(one).from_json(text, named="out/document.json")
+        assert type(one).from_json(found.to_json(), named="again") == found
         found.to_json().encode()
 
 
@@ -102,4 +102,4 @@ def test_what_a_database_or_a_file_says_is_read_or_refused(
 def test_any_value_fits_or_is_named(kind: type[Any], value: object) -> None:
     """Whatever the type that is asked for."""
     with value_or_error("it: "):
-        decode(kind, value, where="it")
+        decode(kind, value, named="it")

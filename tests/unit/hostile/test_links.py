@@ -32,16 +32,16 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
-from airflow_changefeed.folding.bases import base_of
-from airflow_changefeed.folding.snapshots import Snapshot, SnapshotBegin, SnapshotFiles
-from airflow_changefeed.folding.states import StateStore
+from airflow_changefeed.export.verify import verify_export
+from airflow_changefeed.lake.bases import base_of
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotBegin, SnapshotFiles
+from airflow_changefeed.lake.states import StateStore
 from airflow_changefeed.output.attempts import begin, end
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.layout import token_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import open_files
 from airflow_changefeed.storage.local import LocalFiles
-from airflow_changefeed.verify.verify import verify_export
 from tests.identity import DATABASE
 from tests.unit.export.captures import CAPTURE, TABLE
 from tests.unit.export.flights import FEED, START, Flights, hours

@@ -19,8 +19,8 @@ from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.core.feed import DatabaseIdentity
-from airflow_changefeed.core.manifest import FileFacts, Manifest
-from airflow_changefeed.doctor.variables import unknown_feeds
+from airflow_changefeed.core.plan import FileFacts, Manifest
+from airflow_changefeed.doctor.airflow import unknown_feeds
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     CursorFormatError,
@@ -35,15 +35,15 @@ from airflow_changefeed.export.completed import CompletedExport, completed_expor
 from airflow_changefeed.export.parts import PlannedPart, gather
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import SpecList, read_job, read_spec, write_job, write_spec
-from airflow_changefeed.folding.current import CurrentOutput, MergeRecord
-from airflow_changefeed.folding.merge import newest_version
+from airflow_changefeed.export.verify import verify_sample
+from airflow_changefeed.formats.base import PlainFile, TableState
+from airflow_changefeed.lake.current import CurrentOutput, MergeRecord
+from airflow_changefeed.lake.merge import newest_version
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore, StagedFile
-from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
-from airflow_changefeed.tables.base import PlainFile, TableState
-from airflow_changefeed.verify.verify import verify_sample
+from airflow_changefeed.sources.base_capture import KeyRange, key_text
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.hostile.test_variables import ListedVariables
 from tests.unit.hostile.valid import samples
@@ -181,7 +181,7 @@ def test_a_column_whose_name_is_no_text_is_named() -> None:
         bytes(pa.schema([("aaaa", pa.int64())]).serialize()).replace(b"aaaa", b"a\xff\xfea")
     )
     with pytest.raises(ColumnTypeError, match=r"m\.json"):
-        parse_schema(schema.decode(), where="m.json")
+        parse_schema(schema.decode(), named="m.json")
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "\ud800"])

@@ -117,7 +117,7 @@ def test_a_schema_of_any_bytes_is_read_or_refused(place: float, piece: bytes, is
     changed = whole[:at] + piece + (b"" if is_cut else whole[at + len(piece) :])
     for text in (base64.b64encode(changed).decode(), schema_text(schema)[:at], "=" * at, "\ud800"):
         with value_or_error("m.json"):
-            found = parse_schema(text, where="m.json")
+            found = parse_schema(text, named="m.json")
             assert "".join(f"{each.name}: {each.type}" for each in found) or not len(found)
 
 

@@ -29,12 +29,12 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
+from airflow_changefeed.export.verify import verify_export, verify_sample
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.attempts import Start, begin, committed_before
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.verify.verify import verify_export, verify_sample
 from tests.unit.export.flights import FEED, Flights, found_faults, hours
 from tests.unit.hostile.mutation import NAMES, hostile, hostile_texts, value_or_error
 
@@ -65,7 +65,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(home: Path) -> Plan:
     """Give the plan in the output's spec."""
     (spec,) = (home / "pristine").rglob("spec.json")
-    return Plan.from_json(spec.read_text(), where="spec")
+    return Plan.from_json(spec.read_text(), named="spec")
 
 
 def _files(root: Path) -> list[Path]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors.cursors import resolve
-from airflow_changefeed.cursors.recovery import adopt, adopted, publish
-from airflow_changefeed.cursors.variable_state import variable_state
-from airflow_changefeed.doctor.variables import unknown_feeds, variable_faults
+from airflow_changefeed.cursors.recovery import adopt, adopted, publish, variable_state
+from airflow_changefeed.doctor.airflow import unknown_feeds, variable_faults
 from airflow_changefeed.sources.base import FeedSource
 from tests.unit.export.consumers import CONSUMER, FEED, Variables, advance, begin, make_source
 from tests.unit.hostile.mutation import NAMES, hostile, hostile_texts, value_or_error

@@ -18,13 +18,12 @@ import airflow_changefeed
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import Frontier
-from airflow_changefeed.core.manifest import FileFacts
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.plan import ExportOptions, FileFacts
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport, CompletedWindow
-from airflow_changefeed.folding.merge_task import MergeTask
-from airflow_changefeed.sources.base_snapshots import KeyRange, key_text
+from airflow_changefeed.lake.merge_task import MergeTask
+from airflow_changefeed.sources.base_capture import KeyRange, key_text
 from tests.unit.core.strategies import frontiers, ranges, shards, texts, times, ulids, units, windows
 
 _completed_windows = st.builds(

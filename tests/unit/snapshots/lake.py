@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_changefeed.folding.current import VALID_FROM, VALID_TO, CurrentOutput
-from airflow_changefeed.folding.merge import merge
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
-from airflow_changefeed.hooks.changefeed_lake import lake_table
-from airflow_changefeed.snapshots.ranges import read_here
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
+from airflow_changefeed.connections.output import lake_table
+from airflow_changefeed.formats.base import CURRENT, LakeTable
+from airflow_changefeed.lake.current import VALID_FROM, VALID_TO, CurrentOutput
+from airflow_changefeed.lake.merge import merge
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
+from airflow_changefeed.lake.snapshot_ranges import read_here
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.sources.base_snapshots import KeyRange
-from airflow_changefeed.tables.base import CURRENT, LakeTable
+from airflow_changefeed.sources.base_capture import KeyRange
 
 
 def silent(line: str) -> None:

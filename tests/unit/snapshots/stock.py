@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
-from airflow_changefeed.core.times import from_milliseconds, to_milliseconds
+from airflow_changefeed.core.values import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan

@@ -22,13 +22,13 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     TransientError,
 )
-from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.plan import find_fold
-from airflow_changefeed.folding.snapshots import ReadRange, Snapshot, SnapshotFiles
+from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
+from airflow_changefeed.lake.snapshots import ReadRange, Snapshot, SnapshotFiles
+from airflow_changefeed.lake.states import BaseChoice
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_ranges
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
-from airflow_changefeed.sources.base_snapshots import key_ranges
+from airflow_changefeed.sources.base_capture import key_ranges
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 

@@ -14,16 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.times import EPOCH
+from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.exceptions import CaptureGapError, FoldError
-from airflow_changefeed.folding.bases import Base
-from airflow_changefeed.folding.choice import BaseChoice
-from airflow_changefeed.folding.plan import find_fold
-from airflow_changefeed.folding.snapshots import ReadingFiles, Snapshot, SnapshotFiles
-from airflow_changefeed.folding.states import StateStore, new_attempt
+from airflow_changefeed.lake.bases import Base
+from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
+from airflow_changefeed.lake.snapshots import ReadingFiles, Snapshot, SnapshotFiles
+from airflow_changefeed.lake.states import BaseChoice, StateStore, new_attempt
+from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.snapshots.ranges import RangesToRead, read_here
-from airflow_changefeed.snapshots.take import SnapshotRequest, take_snapshot
 from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import LockTimeoutError
-from airflow_changefeed.snapshots import settle as module
-from airflow_changefeed.snapshots.settle import settle
+from airflow_changefeed.lake import take_snapshot as module
+from airflow_changefeed.lake.take_snapshot import settle
 
 MS = timedelta(milliseconds=1)
 

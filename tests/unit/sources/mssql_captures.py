@@ -10,9 +10,9 @@ from typing import Any
 from airflow_changefeed.core.capture import CaptureGap, Operation
 from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.mssql.capture.drift import TableDrift
+from airflow_changefeed.sources.mssql.capture.info import TableDrift
 from airflow_changefeed.sources.mssql.capture.registry import Registry
-from airflow_changefeed.sources.mssql.doctor import capture_faults as told
+from airflow_changefeed.sources.mssql.doctor import captures as told
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
 from tests.unit.sources.mssql_feeds import make_feed
 

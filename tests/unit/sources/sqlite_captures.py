@@ -51,7 +51,7 @@ class CaptureFile:
     def enable(self, *tables: TableCapture | str, snapshot: bool = False, **options: Any) -> CaptureInfo:
         """Enable a capture; a table alone is captured whole."""
         asked = tuple(TableCapture(one) if isinstance(one, str) else one for one in tables)
-        return self.source.enable_capture(CaptureSpec(asked, **options), snapshot=snapshot)
+        return self.source.enable_capture(CaptureSpec(asked, **options), record_rows=snapshot)
 
     def events(
         self, capture: str, shards: Iterable[Shard] = (0,), source: SqliteFeedSource | None = None

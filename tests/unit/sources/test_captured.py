@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.capture import METADATA_KEY
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.captured import (
+from airflow_changefeed.sources.arrow import (
     TYPES,
     EventColumns,
     captured_batch,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.exceptions import InvalidArgumentError
-from airflow_changefeed.sources.key_conditions import KeyCondition, key_conditions, normal_where
+from airflow_changefeed.sources.base_capture import KeyCondition, key_conditions, normal_where
 
 KINDS = {
     "id": pa.int32(),

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from airflow_changefeed.sources import mssql
-from airflow_changefeed.sources.mssql.procedures import call, parameter_types
+from airflow_changefeed.sources.mssql.feed.feed import call, parameter_types
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import FEED
 

@@ -19,8 +19,8 @@ from airflow_changefeed.exceptions import (
     MissingEventError,
     SchemaChangedError,
 )
+from airflow_changefeed.sources.arrow import shape_of
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
-from airflow_changefeed.sources.captured import shape_of
 from airflow_changefeed.sources.mssql.capture.query import CaptureQuery, feed_schema, range_query
 from airflow_changefeed.sources.mssql.capture.registry import Registry
 from airflow_changefeed.sources.mssql.feed.arrow import converted, plan_batches

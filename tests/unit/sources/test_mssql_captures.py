@@ -10,10 +10,9 @@ import pytest
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.mssql.capture.drift import TableDrift, column_drift
-from airflow_changefeed.sources.mssql.capture.info import capture_spec
+from airflow_changefeed.sources.mssql.capture.info import TableDrift, capture_spec, column_drift
 from airflow_changefeed.sources.mssql.capture.registry import Registry, is_of_capture
-from airflow_changefeed.sources.mssql.doctor import capture_faults as told
+from airflow_changefeed.sources.mssql.doctor import captures as told
 from tests.unit.sources.mssql_captures import (
     BROKEN,
     NAME,
@@ -233,7 +232,7 @@ def test_rows_that_were_counted_are_compared_with_what_was_recorded() -> None:
     assert found(3) == []
     (gap,) = found(2)
     assert gap.kind is FaultKind.CAPTURE_GAP
-    assert "table s.T" in gap.where
+    assert "table s.T" in gap.place
     assert "it has 2 rows, but 3 according to the recorded changes" in str(gap)
     (busy,) = found(None)
     assert busy.kind is FaultKind.NOT_CHECKED
@@ -244,5 +243,5 @@ def test_triggers_of_each_operation_are_looked_for() -> None:
     """And of those alone that are captured."""
     rows = [trigger(one) for one in (Operation.INSERT, Operation.DELETE)]
     (fault,) = told.trigger_faults(capture(), table(), rows)
-    assert fault.where == f"trigger capture_update.0:{NAME} on myservice.MyTable"
+    assert fault.place == f"trigger capture_update.0:{NAME} on myservice.MyTable"
     assert list(told.trigger_faults(capture(), table(update_columns=None), rows)) == []

@@ -26,8 +26,7 @@ from airflow_changefeed.exceptions import (
     StaleVersionError,
     TerminalError,
 )
-from airflow_changefeed.sources.mssql.connection.errors import THROWN, name_error, thrown
-from airflow_changefeed.sources.mssql.connection.native_errors import NATIVE
+from airflow_changefeed.sources.mssql.connection.errors import NATIVE, THROWN, name_error, thrown
 from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 
 FILES = files("airflow_changefeed.sql.mssql")

@@ -20,7 +20,7 @@ from airflow_changefeed.core.fault import Fault, FaultKind
 from airflow_changefeed.core.feed import FeedInfo, FeedKind
 from airflow_changefeed.sources.mssql.doctor import faults as told
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.install.objects import (
+from airflow_changefeed.sources.mssql.rights import (
     capture_objects,
     feed_objects,
     feed_roles,
@@ -329,7 +329,7 @@ def test_a_role_that_is_gone_is_told(schema: str, last: str) -> None:
     assert expected[-1] == f"{last}{FEED}"
     assert told.missing_roles(expected, expected, "do something") == []
     (fault,) = told.missing_roles(expected, expected[1:], "do something")
-    assert (fault.kind, fault.where) == (FaultKind.OBJECT_MISSING, f"role {schema}.readers:{FEED}")
+    assert (fault.kind, fault.place) == (FaultKind.OBJECT_MISSING, f"role {schema}.readers:{FEED}")
 
 
 @pytest.mark.parametrize(

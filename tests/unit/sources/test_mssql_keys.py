@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.base_snapshots import key_ranges, key_text, key_values
-from airflow_changefeed.sources.mssql.capture.keys import KeyColumn, bound, declarations, key_form
+from airflow_changefeed.sources.base_capture import key_ranges, key_text, key_values
+from airflow_changefeed.sources.mssql.capture.table import KeyColumn, bound, declarations, key_form
 
 
 def _key(name: str, type_: str = "int", *, is_descending: bool = False) -> KeyColumn:

@@ -10,9 +10,9 @@ import pytest
 from airflow_changefeed.core.feed import Column, FeedKind, Shard, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.sources.mssql.feed.feed import declared, stored_type
 from airflow_changefeed.sources.mssql.feed.query import RangeQuery
 from airflow_changefeed.sources.mssql.feed.reader import key_definitions
-from airflow_changefeed.sources.mssql.feed.types import declared, stored_type
 from airflow_changefeed.sources.mssql.names import quote, split_name
 from tests.unit.sources.mssql_feeds import make_feed
 

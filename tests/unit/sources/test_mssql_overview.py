@@ -13,7 +13,7 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedNotFoundError, FeedSetupError
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.feed.overview import MssqlOverview
+from airflow_changefeed.sources.mssql.feed.poll import MssqlOverview
 from tests.unit.sources.mssql_feeds import make_feed
 
 Answer = TypeVar("Answer")

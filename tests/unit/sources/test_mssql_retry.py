@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import (
     PermissionDeniedError,
     SourceUnavailableError,
 )
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy, may_pass
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy, may_pass
 
 AT_ONCE = RetryPolicy(first_pause=0.0, longest_pause=0.0)
 LOST = "feed 's.T': the connection was lost"
@@ -91,7 +91,7 @@ def test_each_attempt_is_told_with_feed_and_reason(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         AT_ONCE.call(_Failing(SourceUnavailableError, 2), feed="s.T")
     assert [record.name for record in caplog.records] == [
-        "airflow_changefeed.sources.mssql.connection.retry"
+        "airflow_changefeed.sources.mssql.connection.pool"
     ] * 2
     assert "'s.T'" in caplog.records[0].getMessage()
     assert "the connection was lost" in caplog.records[0].getMessage()

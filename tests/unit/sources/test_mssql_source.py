@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql.connection import pool
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 
 SECRET = "hunter2;{}=\\"
 DESCRIPTION = {

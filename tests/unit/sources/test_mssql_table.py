@@ -12,7 +12,7 @@ import pytest
 
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError, SchemaChangedError
-from airflow_changefeed.sources.base_snapshots import KeyRange
+from airflow_changefeed.sources.base_capture import KeyRange
 from airflow_changefeed.sources.mssql.capture.registry import Registry
 from airflow_changefeed.sources.mssql.capture.table import (
     SourceTable,

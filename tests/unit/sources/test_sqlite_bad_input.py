@@ -26,7 +26,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
 )
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base_cursors import CursorMove
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 
 ALL = UlidRange(Ulid.MIN, Ulid.MAX)

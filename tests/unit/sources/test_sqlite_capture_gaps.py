@@ -180,7 +180,7 @@ def test_the_doctor_tells_what_the_next_seal_will_find(file: CaptureFile) -> Non
     assert _kinds(file) == []
     file.sql("alter table flight add column gate int")
     (drift,) = file.source.inspect(None, Limits()).faults
-    assert (drift.kind, drift.where) == (FaultKind.CAPTURE_DRIFT, f"capture {NAME}")
+    assert (drift.kind, drift.place) == (FaultKind.CAPTURE_DRIFT, f"capture {NAME}")
     assert "column 'gate' of 'flight' is not captured by insert, update, delete" in drift.what
     file.sql(f"drop trigger {TRIGGER}")
     assert _kinds(file) == [FaultKind.CAPTURE_TRIGGER, FaultKind.CAPTURE_DRIFT]

@@ -15,7 +15,7 @@ from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
-from airflow_changefeed.sources.sqlite.feed.poll import poll_sql
+from airflow_changefeed.sources.sqlite.feed.reader import poll_sql
 from airflow_changefeed.sources.sqlite.feed.writer import lock
 
 #: Columns of an event table, and the kind of its feed.

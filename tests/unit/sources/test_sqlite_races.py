@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.feed import FeedKind, Shard
-from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     InvalidArgumentError,

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core.consumer import ConsumerSpec, Consumption
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.sources.rows import Row
+from airflow_changefeed.sources.shared import Row
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.records import Records
 

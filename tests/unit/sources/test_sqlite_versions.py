@@ -19,7 +19,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.feed.names import load_feed
-from airflow_changefeed.sources.sqlite.install.versions import check_feed
+from airflow_changefeed.sources.sqlite.versions import check_feed
 
 
 @pytest.fixture

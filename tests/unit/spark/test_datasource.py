@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from airflow_changefeed.core.times import format_time
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     ConnectionNotUsableError,
@@ -28,7 +28,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.options import parse_options
+from airflow_changefeed.spark.ranges import parse_options
 from tests.unit.export.flights import FEED, START, Flights, hours
 from tests.unit.spark.feeds import exported, load, make_flights, planned, rows, tables, ulids
 

@@ -19,24 +19,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.manifest import FileFacts
-from airflow_changefeed.core.plan import Plan, PlannedUnit
+from airflow_changefeed.core.plan import FileFacts, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.export.job_connection import JobConnection
 from airflow_changefeed.export.parts import cut_tasks, run_attempt
-from airflow_changefeed.export.progress import ProgressWatch, TaskProgress, size_text
-from airflow_changefeed.export.result import TaskResult
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.result import ProgressWatch, TaskProgress, TaskResult, size_text
+from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import TASKS, main
+from airflow_changefeed.spark.job import EXIT_STATUS, TASKS, is_alive, main, watch
 from airflow_changefeed.spark.read import spark_type
-from airflow_changefeed.spark.watch import EXIT_STATUS, is_alive, watch
 from airflow_changefeed.storage.local import LocalFiles
-from airflow_changefeed.verify.verify import verify
 from tests.identity import DATABASE
 from tests.unit.export.flights import FEED, hours
 
@@ -88,7 +85,7 @@ def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
 import json, sqlite3, sys
 import pyarrow as pa
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.export.job_connection import JobConnection
+from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
@@ -167,7 +164,7 @@ import sys
 sys.path[:] = [{str(path)!r}, *(p for p in sys.path if "site-packages" not in p), {str(installed)!r}]
 import airflow_changefeed.sources.mssql.source, airflow_changefeed.spark.tasks as tasks
 import airflow_changefeed.spark.export_job, airflow_changefeed.spark.snapshot_job
-from airflow_changefeed.sources.mssql.connection.retry import RetryPolicy
+from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 import ulid
 print(tasks.__file__, ulid.__file__, RetryPolicy().call(lambda: sys.modules["tenacity"].__file__))
 """
@@ -257,6 +254,6 @@ def test_a_task_of_no_known_kind_is_refused(tmp_path: Path, kind: str) -> None:
     task.write_text(json.dumps({"kind": kind}))
     JobConnection({}).save(str(connection))
     assert main(["--task", str(task), "--connection", str(connection)]) == 1
-    receipt = TaskResult.from_json((tmp_path / "result.json").read_text(), where="receipt")
+    receipt = TaskResult.from_json((tmp_path / "result.json").read_text(), named="receipt")
     assert f"is a {kind}, which is no task of a Spark job" in (receipt.error or "")
     assert not connection.exists()

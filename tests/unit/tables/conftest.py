@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.formats.publish import CURRENT_FORMATS, FORMATS
 from airflow_changefeed.output import store as store_module
-from airflow_changefeed.tables.open import CURRENT_FORMATS, FORMATS
 from tests.unit.export.flights import Flights
 from tests.unit.tables.current import Current
 from tests.unit.tables.exports import Export

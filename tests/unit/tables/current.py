@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.codec import decode, encode
-from airflow_changefeed.folding.current import DELETED_COLUMN, KEEP, CurrentOutput
-from airflow_changefeed.folding.merge import merge
-from airflow_changefeed.folding.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
+from airflow_changefeed.formats.base import CURRENT, LakeTable, TableChange, TableState
+from airflow_changefeed.formats.publish import open_table
+from airflow_changefeed.lake.current import DELETED_COLUMN, KEEP, CurrentOutput
+from airflow_changefeed.lake.merge import merge
+from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.output.read import SHARD_COLUMN
-from airflow_changefeed.tables.base import CURRENT, LakeTable, TableChange, TableState
-from airflow_changefeed.tables.open import open_table
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
 from tests.unit.tables.formats import LIBRARIES, Row
@@ -58,9 +58,9 @@ class Current:
 
     def run(self, task: MergeTask) -> MergedFiles:
         """Run the job here, with its task as it is handed over."""
-        handed = MergeTask.from_json(task.to_json(), where="task")
+        handed = MergeTask.from_json(task.to_json(), named="task")
         self.tasks.append(handed)
-        return decode(MergedFiles, encode(self.job(handed)), where="result")
+        return decode(MergedFiles, encode(self.job(handed)), named="result")
 
     def job(self, task: MergeTask) -> MergedFiles:
         """Write all rows into one file, in place of all others; as the Spark job may."""

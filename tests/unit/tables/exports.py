@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.manifest import FileFacts
+from airflow_changefeed.core.plan import FileFacts
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
+from airflow_changefeed.formats.base import PARTITIONS, LakeTable, TableChange, TableFile, TableState
+from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
-from airflow_changefeed.tables.base import PARTITIONS, LakeTable, TableChange, TableFile, TableState
-from airflow_changefeed.tables.open import open_table
 from tests.unit.tables.formats import LIBRARIES, Row
 
 FEED = "dbo.flights"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.plan import ExportOptions
-from airflow_changefeed.tables.types import DELTA, ICEBERG, TableTypes
+from airflow_changefeed.formats.types import DELTA, ICEBERG, TableTypes
 
 #: Name of a table that has one, in the catalog of :func:`catalog_below`.
 NAME = "nyc.flight"

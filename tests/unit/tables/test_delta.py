@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_changefeed.exceptions import TableConflictError
-from airflow_changefeed.tables import delta as delta_module
-from airflow_changefeed.tables.delta_log import kept_longer
+from airflow_changefeed.formats import delta as delta_module
+from airflow_changefeed.formats.delta import kept_longer
 from tests.unit.export.captures import Event, minute, shoe
 from tests.unit.tables.current import Current
 from tests.unit.tables.exports import COLUMNS, Export, change, first, paths, unit

@@ -22,14 +22,13 @@ from airflow_changefeed.exceptions import (
     TableError,
     TransientError,
 )
-from airflow_changefeed.folding import merge_task
-from airflow_changefeed.operators.changefeed_merge import ChangefeedMergeOperator
+from airflow_changefeed.formats import publish as open_module
+from airflow_changefeed.formats.base import CURRENT, LakeTable, TableState, asking
+from airflow_changefeed.formats.publish import FORMATS, open_table
+from airflow_changefeed.formats.storage import object_store_options
+from airflow_changefeed.lake import merge_task
+from airflow_changefeed.operators.fold import ChangefeedMergeOperator
 from airflow_changefeed.output.manifests import ManifestStore
-from airflow_changefeed.tables import open as open_module
-from airflow_changefeed.tables.base import CURRENT, LakeTable, TableState
-from airflow_changefeed.tables.errors import asking
-from airflow_changefeed.tables.open import FORMATS, open_table
-from airflow_changefeed.tables.storage import object_store_options
 from tests.unit.tables.exports import Export, change, paths, unit
 from tests.unit.tables.formats import LIBRARIES, NAME
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_changefeed.exceptions import OutputError, TableError
-from airflow_changefeed.tables.open import CURRENT_FORMATS
+from airflow_changefeed.formats.publish import CURRENT_FORMATS
 from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.tables.current import Current
 from tests.unit.tables.formats import LIBRARIES

@@ -12,9 +12,9 @@ from airflow_changefeed.exceptions import (
     SupersededError,
     TableConflictError,
 )
+from airflow_changefeed.formats.base import LakeTable, TableChange, TableState
+from airflow_changefeed.formats.publish import publish
 from airflow_changefeed.output.attempts import end
-from airflow_changefeed.tables.base import LakeTable, TableChange, TableState
-from airflow_changefeed.tables.publish import publish
 from tests.clocks import after_now
 from tests.unit.export.faults import Killed, kill_at
 from tests.unit.export.flights import FEED, Flights, hours
@@ -189,7 +189,7 @@ def test_who_always_loses_gives_up_and_is_retried(
     lakes: Callable[[Flights], Lake], flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is transient, and nothing is half done."""
-    monkeypatch.setattr("airflow_changefeed.tables.publish._MOST_WAIT", 0.001)
+    monkeypatch.setattr("airflow_changefeed.formats.publish._MOST_WAIT", 0.001)
     lake = lakes(flights)
     attempt = lake.attempt(hours(0, 1), run="task/1")
     attempt.write()

@@ -19,11 +19,10 @@ from airflow_changefeed.exceptions import (
     SupersededError,
     TableError,
 )
+from airflow_changefeed.export.verify import verify, verify_export
+from airflow_changefeed.formats.base import UNKNOWN, LakeTable, TableState, clean
+from airflow_changefeed.formats.publish import differences, publish
 from airflow_changefeed.output.schemas import schema_text
-from airflow_changefeed.tables.base import UNKNOWN, LakeTable, TableState
-from airflow_changefeed.tables.clean import clean
-from airflow_changefeed.tables.publish import differences, publish
-from airflow_changefeed.verify.verify import verify, verify_export
 from tests.unit.export.faults import Killed, kill_at
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.tables.formats import OPTIONS

@@ -11,9 +11,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from airflow_changefeed.formats.base import TableFile
 from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
-from airflow_changefeed.tables.base import TableFile
 from tests.unit.tables.exports import COLUMNS, Export, Row, change, in_order, unit
 
 ROW = pa.struct([("a", pa.int32()), ("small", pa.uint8()), ("text", pa.string())])

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.formats.types import DELTA, ICEBERG, TableTypes, coarse_times, table_schema, united
 from airflow_changefeed.output.schemas import file_schema
-from airflow_changefeed.tables.types import DELTA, ICEBERG, TableTypes, coarse_times, table_schema, united
 from tests.unit.tables.exports import COLUMNS, Export
 
 

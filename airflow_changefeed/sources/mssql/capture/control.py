@@ -23,17 +23,17 @@ from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     LockTimeoutError,
 )
-from airflow_changefeed.sources.base_versions import capture_text, check_version
-from airflow_changefeed.sources.messages import no_capture
+from airflow_changefeed.sources.base_control import capture_text, check_version
 from airflow_changefeed.sources.mssql.capture.info import load_captures
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error, name_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.catalog import check_tables
-from airflow_changefeed.sources.mssql.install.setup import install_where_missing
+from airflow_changefeed.sources.mssql.feed.feed import call
 from airflow_changefeed.sources.mssql.names import quote, split_name
-from airflow_changefeed.sources.mssql.procedures import call
+from airflow_changefeed.sources.mssql.setup import install_where_missing
+from airflow_changefeed.sources.shared import no_capture
 
 #: Of a call that records rows.
 _RECORD_SECONDS = 5.0
@@ -48,7 +48,7 @@ class MssqlCaptures:
         self,
         spec: CaptureSpec,
         *,
-        snapshot: bool = False,
+        record_rows: bool = False,
         storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> CaptureInfo:
@@ -65,12 +65,14 @@ class MssqlCaptures:
             _check_present(session, self.database.schema, spec, capture, resource_version)
             with session.transaction():
                 for number, table in enumerate(spec.tables):
-                    arguments = _arguments(spec, table, capture, storage or FeedStorage(), snapshot=snapshot)
+                    arguments = _arguments(
+                        spec, table, capture, storage or FeedStorage(), record_rows=record_rows
+                    )
                     # The first table increments the version.
                     arguments["resource_version"] = None if number else resource_version
                     with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
                         session.execute(*call(self.database.schema, "enable_capture", arguments))
-        if snapshot:
+        if record_rows:
             self._record_rows(capture)
         return self.capture(capture)
 
@@ -192,7 +194,7 @@ def server_refusals(capture: str, asked: str = "") -> Iterator[None]:
 
 
 def _arguments(
-    spec: CaptureSpec, table: TableCapture, capture: str, storage: FeedStorage, *, snapshot: bool
+    spec: CaptureSpec, table: TableCapture, capture: str, storage: FeedStorage, *, record_rows: bool
 ) -> dict[str, Any]:
     """Return the arguments of ``enable_capture``, by name."""
     schema, name = split_name(table.table)
@@ -219,7 +221,7 @@ def _arguments(
         "not_for_replication": spec.not_for_replication,
         "filegroup": storage.filegroup,
         "compression": storage.compression,
-        "snapshot": snapshot,
+        "record_rows": record_rows,
     }
 
 

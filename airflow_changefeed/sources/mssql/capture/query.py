@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from airflow_changefeed.core.feed import Column, Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError, SchemaChangedError
-from airflow_changefeed.sources.arrow import whole_numbers
-from airflow_changefeed.sources.captured import (
+from airflow_changefeed.sources.arrow import (
     DDL,
     NEW,
     OLD,
@@ -27,6 +26,7 @@ from airflow_changefeed.sources.captured import (
     EventColumns,
     captured_batch,
     captured_schema,
+    whole_numbers,
 )
 from airflow_changefeed.sources.mssql.capture.registry import EVENT_KEY, HEADER
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture, MssqlFeed

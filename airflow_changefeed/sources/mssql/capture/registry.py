@@ -11,11 +11,10 @@ from typing import Any
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureGap, CaptureShape, KeyChange, Operation
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.sources.messages import no_capture
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.feed import MssqlCapture
 from airflow_changefeed.sources.mssql.names import literal, quote
-from airflow_changefeed.sources.rows import as_time, as_time_or_none
+from airflow_changefeed.sources.shared import as_time, as_time_or_none, no_capture
 
 Row = Mapping[str, Any]
 #: For a gap before the first seal; a naive datetime2 in UTC.

@@ -14,15 +14,13 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     SourceUnavailableError,
 )
-from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
-from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
+from airflow_changefeed.sources.base_capture import KeyRange, SnapshotClaim, TableColumns
 from airflow_changefeed.sources.mssql.capture.registry import load_capture
 from airflow_changefeed.sources.mssql.connection.session import Record, Session
-from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls, call_feed
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.catalog import MssqlCalls, call_feed, load_feed
+from airflow_changefeed.sources.mssql.feed.feed import call
 from airflow_changefeed.sources.mssql.names import without_zone
-from airflow_changefeed.sources.mssql.procedures import call
-from airflow_changefeed.sources.rows import as_time
+from airflow_changefeed.sources.shared import MAX_BATCH_ROWS, as_time, check_count
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,17 +12,16 @@ import pyarrow as pa
 
 from airflow_changefeed.core.feed import Column, counted
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
-from airflow_changefeed.sources.base_snapshots import KeyRange, TableColumns, key_text, key_values
-from airflow_changefeed.sources.key_conditions import KeyCondition
-from airflow_changefeed.sources.mssql.capture.keys import (
+from airflow_changefeed.sources.base_capture import KeyCondition, KeyRange, TableColumns, key_text, key_values
+from airflow_changefeed.sources.mssql.capture.table import (
     KeyColumn,
+    SourceTable,
     bound,
     condition_declarations,
     condition_values,
     conditions_sql,
     declarations,
 )
-from airflow_changefeed.sources.mssql.capture.table import SourceTable
 from airflow_changefeed.sources.mssql.connection.session import Session
 from airflow_changefeed.sources.mssql.feed.arrow import (
     check_given,
@@ -30,9 +29,9 @@ from airflow_changefeed.sources.mssql.feed.arrow import (
     plan_batches,
     replaced_texts,
 )
+from airflow_changefeed.sources.mssql.feed.feed import parse
 from airflow_changefeed.sources.mssql.feed.mapping import Exported, parts
 from airflow_changefeed.sources.mssql.feed.query import FRESH, ArrowQuery
-from airflow_changefeed.sources.mssql.feed.types import parse
 from airflow_changefeed.sources.mssql.names import quote
 
 #: Answers a statement with its parameters, on another connection than the stream's.

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to SQL Server: queries, and its handling in a forked child."""
+"""One connection to SQL Server by Microsoft's driver: opening it, queries, and a forked child."""
 
 from __future__ import annotations
 
 import os
+import re
+import socket
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from airflow_changefeed.exceptions import ConnectionNotUsableError, SourceUnavailableError
+from airflow_changefeed.sources.mssql.connection.errors import hidden, is_driver_error, name_error
+from airflow_changefeed.sources.mssql.connection.options import DEFAULT_PORT, DEFAULTS, DriverOptions
 
 if TYPE_CHECKING:
     import mssql_python
@@ -156,3 +163,136 @@ os.register_at_fork(
 def abandon(session: Session) -> None:
     """Keep a parent's connection forever: closing it here would end the parent's session."""
     _ABANDONED.append(session)
+
+
+#: Timeout in seconds for probing a port after the driver could not connect.
+_LOOK_SECONDS = 3.0
+_INSTALL_DRIVER = "install it with: pip install 'airflow-changefeed[mssql]'"
+_INSTALL_LIBRARIES = (
+    "its ODBC driver needs system libraries: apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2 (or your "
+    "distribution's equivalents)"
+)
+_INSTALL_IDENTITY = "install the Entra ID libraries with: pip install azure-identity"
+#: Driver messages for a failed connection before the login.
+_UNREACHABLE = re.compile(
+    r"tcp provider|login timeout|timeout expired|network-related|prelogin|handshakes before login|"
+    r"unable to complete login",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    r"""
+    The address of a database, and the login to use.
+
+    :param port: None lets the driver find it, as for ``host\instance``.
+    :param encrypt: ``yes``, ``no`` or ``strict``.
+    :param is_read_only: whether connections declare read-only intent, so that a listener may route them
+        to a readable secondary.
+    """
+
+    host: str
+    port: int | None
+    database: str
+    user: str
+    password: str = field(repr=False)
+    encrypt: str = "yes"
+    trust_server_certificate: bool = False
+    options: DriverOptions = DEFAULTS
+    is_read_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.host}{f',{self.port}' if self.port is not None else ''}/{self.database}"
+
+    def keywords(self) -> dict[str, str]:
+        """Return the driver's keywords; they hold the password."""
+        login = {"UID": self.user, "PWD": self.password} if self.options.takes_login and self.user else {}
+        if not self.options.needs_login:
+            # A managed identity is given by its client id and has no password.
+            login.pop("PWD", None)
+        intent = {"ApplicationIntent": "ReadOnly"} if self.is_read_only else {}
+        return {
+            "Server": self.host if self.port is None else f"{self.host},{self.port}",
+            "Database": self.database,
+            **login,
+            "Encrypt": self.encrypt,
+            "TrustServerCertificate": "yes" if self.trust_server_certificate else "no",
+            **self.options.keywords(),
+            **intent,
+        }
+
+
+def load_driver() -> Any:
+    """Import the driver, without its pool: a forked child would share connections with its parent."""
+    try:
+        import mssql_python
+    except ModuleNotFoundError as error:
+        raise ConnectionNotUsableError(
+            f"mssql-python, the SQL Server driver, is not installed; {_INSTALL_DRIVER}"
+        ) from error
+    except (ImportError, OSError) as error:
+        raise ConnectionNotUsableError(
+            f"the SQL Server driver could not be loaded ({error}): {_INSTALL_LIBRARIES}"
+        ) from error
+    mssql_python.pooling(enabled=False)
+    return mssql_python
+
+
+def open_connection(server: Server) -> Any:
+    """
+    Open a connection in autocommit.
+
+    :raises ConnectionNotUsableError: the driver is incomplete, or the server or Entra ID refuses.
+    :raises SourceUnavailableError: the server does not answer. The fact ``login_timeout``
+        means that the driver tried for that many seconds.
+    """
+    driver = load_driver()
+    timeout = server.options.login_timeout
+    start = time.monotonic()
+    try:
+        return driver.connect(autocommit=True, timeout=timeout, **server.keywords())
+    except Exception as error:
+        seconds = time.monotonic() - start
+        # Not chained: the driver's message for an unparsable connection may contain the password.
+        raise _name(error, server, seconds) from None
+
+
+def _name(error: Exception, server: Server, seconds: float) -> BaseException:
+    """Return our error for a failed connection, without the password."""
+    text = str(error)
+    if "Failed to load the driver" in text or "cannot open shared object" in text:
+        return ConnectionNotUsableError(f"the SQL Server driver could not be loaded: {_INSTALL_LIBRARIES}")
+    if "libraries are not installed" in text:
+        return ConnectionNotUsableError(f"{server}: {_INSTALL_IDENTITY}", server=str(server))
+    named = name_error(error, secret=server.password, server=str(server))
+    if named is error:
+        # A driver error we do not know may pass; a Python error is an argument the driver rejects.
+        kind = SourceUnavailableError if is_driver_error(error) else ConnectionNotUsableError
+        return kind(f"{server}: {hidden(text, server.password)}; check the connection", server=str(server))
+    if not isinstance(named, SourceUnavailableError):
+        return named
+    facts = dict(named.facts)
+    if seconds >= 0.9 * server.options.login_timeout:
+        facts["login_timeout"] = server.options.login_timeout
+    found = probe(server) if _UNREACHABLE.search(named.message) else None
+    return SourceUnavailableError(f"{named.message}{f'. {found}' if found else ''}", **facts)
+
+
+def probe(server: Server) -> str | None:
+    """Say how far a connection gets, as the driver only reports a number. None for a named instance."""
+    host = server.host.removeprefix("tcp:")
+    if "\\" in host:
+        return None
+    name, _, port_text = host.partition(",")
+    port = server.port or (int(port_text) if port_text.strip().isdigit() else DEFAULT_PORT)
+    try:
+        with socket.create_connection((name, port), timeout=_LOOK_SECONDS):
+            return f"Something is listening on {name} port {port}; check that it is SQL Server and is healthy"
+    except socket.gaierror:
+        return f"The name {name!r} cannot be resolved here; check the host of the connection"
+    except ConnectionRefusedError:
+        return f"Nothing is listening on {name} port {port}; check the port, and that the server is running"
+    except OSError as error:
+        reason = "in time" if isinstance(error, TimeoutError) else f"({error.strerror or error})"
+        return f"{name} port {port} does not answer {reason}; check host, port and firewalls"

@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_changefeed import __version__
 from airflow_changefeed.core.fault import Fault, FaultKind, not_checked, shell
-from airflow_changefeed.sources.messages import length_text
 from airflow_changefeed.sources.mssql.names import quote
+from airflow_changefeed.sources.shared import length_text
 
 Row = Mapping[str, Any]
 #: Of ``lock_escalation`` in ``sys.tables``.

@@ -9,33 +9,31 @@ from typing import Any
 
 from airflow_changefeed.core.fault import Examination, Fault, Limits, not_checked, shell
 from airflow_changefeed.core.feed import parse_shard, shard_text
-from airflow_changefeed.core.times import format_time
+from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ChangefeedError,
     ConnectionNotUsableError,
     PermissionDeniedError,
     SourceUnavailableError,
 )
-from airflow_changefeed.sources.messages import old_outbox
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
+from airflow_changefeed.sources.mssql.doctor import captures as asked
 from airflow_changefeed.sources.mssql.doctor import faults
-from airflow_changefeed.sources.mssql.doctor import queries as asked
-from airflow_changefeed.sources.mssql.doctor.capture_faults import count_faults
-from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, not_reported
+from airflow_changefeed.sources.mssql.doctor.captures import CaptureCheck, count_faults, not_reported
 from airflow_changefeed.sources.mssql.feed.catalog import load_feeds
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.install.objects import (
+from airflow_changefeed.sources.mssql.names import quote, split_name
+from airflow_changefeed.sources.mssql.rights import (
     capture_objects,
     feed_objects,
     feed_roles,
     installed_objects,
     rights,
 )
-from airflow_changefeed.sources.mssql.install.versions import registered
-from airflow_changefeed.sources.mssql.names import quote, split_name
-from airflow_changefeed.sources.rows import as_time
+from airflow_changefeed.sources.mssql.versions import registered
+from airflow_changefeed.sources.shared import as_time, old_outbox
 
 #: Engine editions of SQL Server on premises, and its first supported major version: a server with a lower one
 #: imitates it, and reports less.

@@ -1,26 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A feed for SQL Server statements: its registry row and the names of its objects."""
+"""A feed for SQL Server statements: its registry row, names of its objects, types of its columns."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 from airflow_changefeed.core.capture import CaptureGap, CaptureShape
-from airflow_changefeed.core.feed import (
-    Column,
-    FeedInfo,
-    FeedKind,
-    Shard,
-    check_shard,
-    shard_text,
-)
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed.core.feed import Column, FeedInfo, FeedKind, Shard, check_shard, shard_text
+from airflow_changefeed.exceptions import InvalidArgumentError, storable
 from airflow_changefeed.sources.mssql.names import literal, quote
-from airflow_changefeed.sources.mssql.procedures import call, is_common
+from airflow_changefeed.sql import load_sql
+from airflow_changefeed.sql.mssql import FEED, INSTALL
+
+#: Parameters for texts of people, handlers and drivers, which may hold what no database stores.
+_FREE_TEXTS = ("by", "error", "holder", "note", "reason", "why")
+_PARAMETER = re.compile(r"@(\w+) (<<shard_type>>|\w+(?:\(\w+\))?)")
+
+
+@cache
+def parameter_types(procedure: str) -> dict[str, str]:
+    """
+    Return the types of a procedure's parameters by name, as the file that creates it declares them.
+
+    A procedure that differs between kinds of feeds has the same parameters in each of their files.
+    """
+    files = [f"install/{name}" for name in INSTALL] + [f"feed/{name}" for name in FEED]
+    file = next(file for file in files if file.rpartition("/")[2] == f"{procedure}.procedure")
+    _, _, created = load_sql(f"mssql/{file}.sql").partition("\ncreate or alter procedure ")
+    return dict(_PARAMETER.findall(created.partition("\nas\n")[0]))
+
+
+def is_common(procedure: str) -> bool:
+    """Return whether a procedure is common to all feeds; else each feed has its own."""
+    return f"{procedure}.procedure" in INSTALL
+
+
+def call(
+    schema: str,
+    procedure: str,
+    arguments: Mapping[str, Any],
+    shard_key_type: str = "int",
+    suffix: str = "",
+) -> tuple[Any, ...]:
+    """
+    Return the batch that calls one of our procedures, and behind it its values, as a session takes them.
+
+    :param procedure: for example ``setup_feed``, or ``read_feed:`` with the feed's name behind it.
+    :param arguments: by name; None keeps the procedure's default. Declares the types, because the driver
+        guesses them from the values, and never binary for a null.
+    :param suffix: of the names of variables, which a batch has once.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    types = parameter_types(procedure.partition(":")[0])
+    for name in given.keys() & _FREE_TEXTS:
+        given[name] = storable(given[name], int(types[name].removeprefix("nvarchar(").rstrip(")")))
+    declared = ", ".join(f"@{name}{suffix} {types[name]} = ?" for name in given)
+    named = ", ".join(f"@{name} = @{name}{suffix}" for name in given)
+    declare = f"declare {declared}; " if given else ""
+    text = f"{declare}exec {quote(schema)}.{quote(procedure)} {named}".rstrip()
+    return text.replace("<<shard_type>>", shard_key_type), *given.values()
+
+
+_WITH_LENGTH = ("binary", "varbinary", "char", "varchar")
+_WITH_WIDE_LENGTH = ("nchar", "nvarchar")
+_WITH_SCALE = ("datetime2", "time", "datetimeoffset")
+_WITH_PRECISION = ("decimal", "numeric")
+_DECLARED = re.compile(r"(\w+)(?:\((\w+)(?:, ?(\d+))?\))?")
+#: Types that are other words for one that the catalog lists.
+_SYNONYMS = {"timestamp": "rowversion"}
+
+
+class Declared(NamedTuple):
+    """
+    A declared type, taken apart.
+
+    :param length: characters, bytes, precision, or fraction digits of seconds; None for ``max`` and for types
+        that have none.
+    """
+
+    name: str
+    length: int | None
+    scale: int
+    is_max: bool
+
+
+def declared(column: Mapping[str, Any]) -> str:
+    """
+    Write a column's type as one declares it, for example ``nvarchar(100)``.
+
+    :param column: ``type``, ``max_length`` in bytes or -1, ``precision`` and ``scale``, as ``sys.columns``
+        has them.
+    """
+    name = str(column["type"]).lower()
+    length = column["max_length"]
+    if name == "sysname":
+        # Another name of nvarchar(128), which some catalogs resolve and some do not.
+        return "nvarchar(128)"
+    if name in (*_WITH_LENGTH, *_WITH_WIDE_LENGTH):
+        wide = 2 if name in _WITH_WIDE_LENGTH else 1
+        return f"{name}({'max' if length == -1 else length // wide})"
+    if name in _WITH_PRECISION:
+        return f"{name}({column['precision']},{column['scale']})"
+    if name in _WITH_SCALE:
+        return f"{name}({column['scale']})"
+    return _SYNONYMS.get(name, name)
+
+
+def parse(column: Column) -> Declared:
+    """Take a declared type apart."""
+    found = _DECLARED.fullmatch(column.type)
+    if found is None:
+        return Declared(column.type, None, 0, False)
+    name, length, scale = found.groups()
+    is_max = length == "max"
+    return Declared(name, None if is_max or length is None else int(length), int(scale or 0), is_max)
+
+
+def stored_type(column: Column) -> str:
+    """Return the type in which a key column's values are kept beside their ULIDs."""
+    return "binary(8)" if column.type == "rowversion" else column.type
 
 
 @dataclass(frozen=True)

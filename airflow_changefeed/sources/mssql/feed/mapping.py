@@ -19,8 +19,7 @@ import pyarrow as pa
 from airflow_changefeed.core.capture import BASE_TYPE, OFFSET, TICKS
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.feed.types import Declared, parse
+from airflow_changefeed.sources.mssql.feed.feed import Declared, MssqlFeed, parse
 
 #: Decimal digits of seconds in Arrow's microseconds, which cover years 1 to 9999.
 _MICRO_DIGITS = 6

@@ -16,14 +16,13 @@ from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_texts, ulid_times
-from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed, parse
 from airflow_changefeed.sources.mssql.feed.mapping import (
     Exported,
     exported_columns,
     is_large_object,
     most_bytes,
 )
-from airflow_changefeed.sources.mssql.feed.types import parse
 from airflow_changefeed.sources.mssql.names import quote
 
 #: Bytes of a batch: long values, not many rows, fill a worker's memory.

@@ -11,16 +11,21 @@ from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Event, FeedInfo, Page, Shard, ShardStatus, StaleMark, parse_shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.sources.base import MAX_PAGE_SIZE, Ask, Capabilities, FeedStatus, RangePart
-from airflow_changefeed.sources.messages import MAX_PARTS, check_count, check_stream
 from airflow_changefeed.sources.mssql.connection.session import Record, Session
-from airflow_changefeed.sources.mssql.feed.calls import MssqlCalls
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed, load_feeds
-from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
+from airflow_changefeed.sources.mssql.feed.catalog import MssqlCalls, load_feed, load_feeds
+from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed, stored_type
 from airflow_changefeed.sources.mssql.feed.poll import poll
-from airflow_changefeed.sources.mssql.feed.types import stored_type
 from airflow_changefeed.sources.mssql.names import quote
-from airflow_changefeed.sources.polls import answers, only, wanted_of
-from airflow_changefeed.sources.rows import shard_status, stale_mark
+from airflow_changefeed.sources.shared import (
+    MAX_PARTS,
+    answers,
+    check_count,
+    check_stream,
+    only,
+    shard_status,
+    stale_mark,
+    wanted_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +122,7 @@ class MssqlReader(MssqlCalls):
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        from airflow_changefeed.sources.mssql.feed.ranges import RangeStream
+        from airflow_changefeed.sources.mssql.feed.arrow import RangeStream
 
         check_stream(batch_rows, on_missing)
         yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()

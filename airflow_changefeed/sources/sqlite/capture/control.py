@@ -17,21 +17,19 @@ from airflow_changefeed.core.capture import (
 )
 from airflow_changefeed.core.consumer import MAX_BY, MAX_REASON
 from airflow_changefeed.core.feed import FeedKind, FeedStorage, folder_problems
-from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.values import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, storable
-from airflow_changefeed.sources.sqlite.capture.drift import (
-    drift_of,
-    refreshed_spec,
-    unrecorded_fields,
-)
 from airflow_changefeed.sources.sqlite.capture.gaps import (
     DISABLED,
     add_gaps,
     close_gaps,
+    drift_of,
     find_gaps,
     gap_error,
     gaps,
+    refreshed_spec,
     take_baseline,
+    unrecorded_fields,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import (
     Plan,
@@ -61,8 +59,8 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
 from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, with_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
-from airflow_changefeed.sources.sqlite.install.setup import check_storage, create, install, register
-from airflow_changefeed.sources.sqlite.install.versions import (
+from airflow_changefeed.sources.sqlite.setup import check_storage, create, install, register
+from airflow_changefeed.sources.sqlite.versions import (
     begin_version,
     bump_version,
     check_absent,
@@ -84,7 +82,7 @@ class SqliteCapture:
         self,
         spec: CaptureSpec,
         *,
-        snapshot: bool = False,
+        record_rows: bool = False,
         storage: FeedStorage | None = None,
         resource_version: int | None = None,
     ) -> CaptureInfo:
@@ -98,20 +96,20 @@ class SqliteCapture:
                 install(connection)
                 if not load_captures(connection, spec.name):
                     check_absent(f"capture {spec.name!r}", resource_version)
-                    self._enable_new(connection, spec, snapshot=snapshot)
+                    self._enable_new(connection, spec, record_rows=record_rows)
                     begin_version(load_feed(connection, spec.name))
                 else:
                     tables = load_feed(connection, spec.name)
                     check_feed(tables, resource_version)
                     check_same(tables.captured, spec)
                     if not tables.captured.is_enabled:
-                        self._enable_again(tables, snapshot=snapshot)
+                        self._enable_again(tables, record_rows=record_rows)
                         bump_version(connection, spec.name)
-        if snapshot:
+        if record_rows:
             record_begun(self.database, spec.name)
         return self.capture(spec.name)
 
-    def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, snapshot: bool) -> None:
+    def _enable_new(self, connection: sqlite3.Connection, spec: CaptureSpec, *, record_rows: bool) -> None:
         plan = Plan(connection, spec)
         problems = name_problems(connection, spec.name) + plan.problems
         problems += folder_problems(spec.name, *(table.table for table in spec.tables))
@@ -125,13 +123,13 @@ class SqliteCapture:
         filled = [number for number, table in enumerate(capture.tables) if has_rows(connection, table.name)]
         # Whether a table's events cover all rows.
         whole = [
-            len(table.columns) == len(Operation) and (snapshot or number not in filled)
+            len(table.columns) == len(Operation) and (record_rows or number not in filled)
             for number, table in enumerate(capture.tables)
         ]
         tables = replace(tables, capture=capture)
-        _restart(tables, whole, filled if snapshot else (), now_ms, _ENABLING)
+        _restart(tables, whole, filled if record_rows else (), now_ms, _ENABLING)
 
-    def _enable_again(self, tables: FeedTables, *, snapshot: bool) -> None:
+    def _enable_again(self, tables: FeedTables, *, record_rows: bool) -> None:
         """Record again; changes made meanwhile are unknown, so they are a gap."""
         capture, now_ms = tables.captured, self.database.now_ms()
         check_columns(tables.connection, capture)
@@ -141,7 +139,7 @@ class SqliteCapture:
         # A disabled capture can still be sealed, so that it is exported to its end.
         add_gaps(tables, [(number, DISABLED, reason) for number in numbers], now_ms, since_ms)
         tables = replace(tables, capture=replace(capture, disabled_at_ms=None))
-        _restart(tables, None, numbers if snapshot else (), now_ms, _ENABLING)
+        _restart(tables, None, numbers if record_rows else (), now_ms, _ENABLING)
 
     def disable_capture(self, name: str, *, resource_version: int | None = None) -> None:
         with self._written(name, resource_version) as tables:
@@ -251,7 +249,7 @@ class SqliteCapture:
             if recorder is not None:
                 raise FeedSetupError(
                     f"capture {capture.name!r} is disabled, so its rows cannot be recorded; enable it with "
-                    "snapshot=True, or resolve without resync",
+                    "record_rows=True, or resolve without resync",
                     capture=capture.name,
                 )
             return

@@ -15,10 +15,16 @@ from airflow_changefeed.core.capture import CaptureSpec, OnDdl, Operation, Table
 from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.base import RESERVED_PREFIX
-from airflow_changefeed.sources.messages import no_table
+from airflow_changefeed.sources.shared import no_table
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.feed.names import columns_of, key_columns, quote, users_tables
-from airflow_changefeed.sources.sqlite.feed.types import shard_check, storage_of
+from airflow_changefeed.sources.sqlite.feed.names import (
+    columns_of,
+    key_columns,
+    quote,
+    shard_check,
+    storage_of,
+    users_tables,
+)
 
 #: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
 MAX_FIELDS = 990

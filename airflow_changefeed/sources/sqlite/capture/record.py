@@ -19,18 +19,18 @@ from datetime import timedelta
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import Column, counted
-from airflow_changefeed.core.times import from_milliseconds
+from airflow_changefeed.core.values import from_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.base_snapshots import (
+from airflow_changefeed.sources.arrow import DDL, READY, RESET, SNAPSHOT
+from airflow_changefeed.sources.base_capture import (
     INTO_FEED,
     PROTECTED,
     KeyRange,
     SnapshotClaim,
     held_snapshot,
 )
-from airflow_changefeed.sources.captured import DDL, READY, RESET, SNAPSHOT
-from airflow_changefeed.sources.rows import as_row
-from airflow_changefeed.sources.sqlite.capture.keys import key_behind, key_names, range_values, within
+from airflow_changefeed.sources.shared import as_row
+from airflow_changefeed.sources.sqlite.capture.drain import event_numbers, next_number, number_range
 from airflow_changefeed.sources.sqlite.capture.plan import declared, shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import StoredCapture, StoredTable
 from airflow_changefeed.sources.sqlite.capture.snapshots import (
@@ -42,10 +42,17 @@ from airflow_changefeed.sources.sqlite.capture.snapshots import (
     move_to,
     renew,
 )
-from airflow_changefeed.sources.sqlite.capture.transaction import event_numbers, next_number, number_range
+from airflow_changefeed.sources.sqlite.capture.table import key_behind, key_names, range_values, within
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
-from airflow_changefeed.sources.sqlite.feed.types import Storage, has_text_affinity, shard_check, storage_of
+from airflow_changefeed.sources.sqlite.feed.names import (
+    FeedTables,
+    Storage,
+    has_text_affinity,
+    load_feed,
+    quote,
+    shard_check,
+    storage_of,
+)
 from airflow_changefeed.sql import fill, load_sql
 
 #: Rows of a transaction: as many as take so long, so that no writer waits longer.

@@ -24,9 +24,8 @@ from airflow_changefeed.core.capture import (
 )
 from airflow_changefeed.core.codec import decode_text, encode
 from airflow_changefeed.core.feed import Column
-from airflow_changefeed.core.times import from_milliseconds
-from airflow_changefeed.sources.messages import no_capture
-from airflow_changefeed.sources.rows import Row, as_value
+from airflow_changefeed.core.values import from_milliseconds
+from airflow_changefeed.sources.shared import Row, as_value, no_capture
 from airflow_changefeed.sources.sqlite.records import Records
 
 #: Table of captures; missing if there never was one.
@@ -250,9 +249,9 @@ def renamed(columns: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]
 def _stored(row: Row) -> StoredCapture:
     name = row["name"]
     return StoredCapture(
-        spec=decode_text(CaptureSpec, row["spec"], where=f"capture {name!r}"),
-        fields=decode_text(tuple[Column, ...], row["fields"], where=f"fields of capture {name!r}"),
-        tables=decode_text(tuple[StoredTable, ...], row["tables"], where=f"tables of capture {name!r}"),
+        spec=decode_text(CaptureSpec, row["spec"], named=f"capture {name!r}"),
+        fields=decode_text(tuple[Column, ...], row["fields"], named=f"fields of capture {name!r}"),
+        tables=decode_text(tuple[StoredTable, ...], row["tables"], named=f"tables of capture {name!r}"),
         enabled_at_ms=row["enabled_at"],
         disabled_at_ms=row["disabled_at"],
         balances=tuple(json.loads(row["balances"])),

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.exceptions import SnapshotError
-from airflow_changefeed.sources.base_snapshots import KeyRange, SnapshotClaim, TableColumns
-from airflow_changefeed.sources.rows import as_row, as_value
+from airflow_changefeed.sources.base_capture import KeyRange, SnapshotClaim, TableColumns
+from airflow_changefeed.sources.shared import as_row, as_value
 from airflow_changefeed.sources.sqlite.capture.registry import load_capture
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import load_feed

@@ -17,8 +17,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite.capture.plan import shard_sql
 from airflow_changefeed.sources.sqlite.capture.registry import TRIGGER, StoredCapture, StoredTable
-from airflow_changefeed.sources.sqlite.feed.names import any_of, columns_of, literal, quote
-from airflow_changefeed.sources.sqlite.feed.types import shard_check
+from airflow_changefeed.sources.sqlite.feed.names import any_of, columns_of, literal, quote, shard_check
 from airflow_changefeed.sql import fill, load_sql
 
 #: Rounded, as a day of 64-bit floats is a little off; the same for all rows of a statement.

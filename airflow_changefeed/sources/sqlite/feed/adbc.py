@@ -24,7 +24,7 @@ from airflow_changefeed.core.feed import Column
 from airflow_changefeed.exceptions import LockTimeoutError, SourceUnavailableError
 from airflow_changefeed.sources.arrow import one_value, whole_numbers
 from airflow_changefeed.sources.sqlite.feed.arrow import ARROW, Query, check_rows
-from airflow_changefeed.sources.sqlite.feed.types import Storage, storage_of
+from airflow_changefeed.sources.sqlite.feed.names import Storage, storage_of
 
 #: A literal of each type.
 _HIGHEST = 2**62

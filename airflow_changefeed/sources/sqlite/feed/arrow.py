@@ -19,8 +19,13 @@ from airflow_changefeed.core.feed import Column, Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ColumnTypeError, MissingEventError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, ulid_bytes, ulid_texts, ulid_times
-from airflow_changefeed.sources.sqlite.feed.names import FeedTables, quote
-from airflow_changefeed.sources.sqlite.feed.types import Storage, misfit_condition, storage_of
+from airflow_changefeed.sources.sqlite.feed.names import (
+    FeedTables,
+    Storage,
+    misfit_condition,
+    quote,
+    storage_of,
+)
 
 ARROW = {
     Storage.INTEGER: pa.int64(),

@@ -18,16 +18,15 @@ from typing import Any
 
 from airflow_changefeed.core.cursor import Began
 from airflow_changefeed.core.feed import Seal, Shard
-from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, UlidRange, uncovered
+from airflow_changefeed.core.values import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import FutureTimeError, NotYetError
 from airflow_changefeed.sources.base_control import Purged
-from airflow_changefeed.sources.messages import MAX_BATCH_ROWS, check_count
+from airflow_changefeed.sources.shared import MAX_BATCH_ROWS, check_count
 from airflow_changefeed.sources.sqlite.capture.drain import move_captured, purge_captured
-from airflow_changefeed.sources.sqlite.capture.drift import check_names
-from airflow_changefeed.sources.sqlite.capture.gaps import find_gaps, gap_error
+from airflow_changefeed.sources.sqlite.capture.gaps import check_names, find_gaps, gap_error
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import (
+from airflow_changefeed.sources.sqlite.cursors import (
     ACKNOWLEDGED,
     CURSORS,
     forget_acknowledged,

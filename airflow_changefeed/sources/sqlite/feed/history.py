@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_changefeed.core.feed import Shard, StaleMark, counted, shard_text
-from airflow_changefeed.core.times import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.core.ulid import Ulid, random_80_bits
+from airflow_changefeed.core.values import format_time, from_milliseconds, to_milliseconds
 from airflow_changefeed.exceptions import HistoryError
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed

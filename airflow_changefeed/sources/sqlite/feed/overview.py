@@ -18,16 +18,15 @@ from airflow_changefeed.core.consumer import (
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
 from airflow_changefeed.exceptions import FeedSetupError
-from airflow_changefeed.sources.messages import check_overview
-from airflow_changefeed.sources.rows import as_time_or_none, as_ulid, shard_status
+from airflow_changefeed.sources.shared import as_time_or_none, as_ulid, check_overview, shard_status
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.sources.sqlite.consumers.cursor_rows import CHECKS, SETTINGS, cursor_row
+from airflow_changefeed.sources.sqlite.cursors import CHECKS, SETTINGS, cursor_row
 from airflow_changefeed.sources.sqlite.feed.control import HINT_MS
 from airflow_changefeed.sources.sqlite.feed.names import KNOWN, FeedTables, check_whole, load_feed, load_feeds
 from airflow_changefeed.sources.sqlite.feed.reader import count_pieces
-from airflow_changefeed.sources.sqlite.install.versions import check_beneath
 from airflow_changefeed.sources.sqlite.records import records
+from airflow_changefeed.sources.sqlite.versions import check_beneath
 
 #: Named as no event table can be.
 _DEPTHS, _PAGE = '"changefeed.depths"', '"changefeed.page"'

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.times import to_milliseconds
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError, LockTimeoutError
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_again, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import load_high_water, store_high_water

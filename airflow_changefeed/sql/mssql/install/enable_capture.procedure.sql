@@ -8,7 +8,7 @@
 --     chosen column. @session_keys: JSON array of session_context keys to record. @trace_key: key of the trace context; N'' for none.
 --     @with_sequence: 1 shows readers the number of each event in its shard.
 -- @guard_table: 1 makes the server refuse truncate and switch. @guard_schema: 1 makes it refuse table changes that would make writers
---     fail. @snapshot: 1 also begins to record the existing rows; record_rows:T goes on. @resource_version: expected version of the
+--     fail. @record_rows: 1 also begins to record the existing rows; record_rows:T goes on. @resource_version: expected version of the
 --     capture; null skips the check.
 -- @on_ddl: what a change of the table's columns does. pause: a new column is not recorded until refresh_capture. evolve: the schema guard
 --     records a new column that has no values yet from the same transaction on, all else as pause. refuse: it refuses every change.
@@ -34,7 +34,7 @@ create or alter procedure <<schema>>.[enable_capture] (
     @with_sequence bit = 0,
     @guard_table bit = 1,
     @guard_schema bit = 1,
-    @snapshot bit = 0,
+    @record_rows bit = 0,
     @resource_version bigint = null,
     @on_ddl varchar(10) = 'pause',
     @not_for_replication bit = 0,
@@ -213,7 +213,7 @@ begin
             exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;
             update <<schema>>.[capture_tables]
             set base_rows = case when insert_columns is null or delete_columns is null or @not_for_replication = 1 then null else @rows end,
-                is_whole = case when (@rows = 0 or @snapshot = 1) and isnull(@not_for_replication, 0) = 0 and insert_columns is not null and update_columns is not null and delete_columns is not null
+                is_whole = case when (@rows = 0 or @record_rows = 1) and isnull(@not_for_replication, 0) = 0 and insert_columns is not null and update_columns is not null and delete_columns is not null
                     then 1 else 0 end
             where capture_id = @capture_id and table_no = @no;
         end
@@ -229,7 +229,7 @@ begin
             where f.name = @capture;
         end;
         -- An empty table has nothing to record.
-        if @snapshot = 1 and isnull(@rows, 1) > 0
+        if @record_rows = 1 and isnull(@rows, 1) > 0
         begin
             set @sql = concat(N'exec <<schema_in_text>>.', quotename(concat(N'capture_snapshot.', @no, N':', @capture)), N' @what = ''reset''');
             exec sys.sp_executesql @sql;
@@ -247,7 +247,7 @@ begin
         -- A capture just created is at its first version.
         else update <<schema>>.[feeds] set schema_print = <<schema>>.[columns_print](name, object_id) where name = @capture;
         -- Behind the version: begin_snapshot locks both in this order.
-        if @snapshot = 1 and isnull(@rows, 1) > 0
+        if @record_rows = 1 and isnull(@rows, 1) > 0
             exec <<schema>>.[claim_recording] @capture = @capture, @table_no = @no, @by = N'enable_capture';
         commit;
     end try

@@ -36,7 +36,7 @@ begin
         begin
             -- A caller who has seen it enabled hears that first.
             exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
-            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @snapshot = 1, or resolve without @resync', 1;
+            throw 77143, N'changefeed 77143: feed "<<name_text>>": its capture is disabled, so its rows cannot be recorded; enable it with @record_rows = 1, or resolve without @resync', 1;
         end;
         insert into @tables (table_no)
         select distinct g.table_no from <<schema>>.[capture_gaps] as g

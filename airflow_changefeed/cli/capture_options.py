@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The commands of ``airflow-changefeed`` on captures, snapshots and outputs: names and options only.
+
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+
+Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
+"""
+
+from __future__ import annotations
+
+from airflow_changefeed.cli.options import (
+    CONN_ID,
+    FEED_HELP,
+    SEEN,
+    SHOWN,
+    TIME_HELP,
+    VERBOSE,
+    YES,
+    Group,
+    Option,
+    action,
+    count,
+    duration_or_none,
+    note,
+    option,
+    path,
+    shard,
+    storage,
+    time,
+)
+
+_COLUMNS = "a comma-separated list of columns, all (default), or none to record no {}"
+
+
+def _guards() -> tuple[Option, Option, Option]:
+    return (
+        option(
+            "--no-guard-table",
+            help="Allow truncate and partition switch, which then leave a gap",
+            action="store_true",
+        ),
+        option(
+            "--no-guard-schema",
+            help="Allow changes to captured columns that may make writers of the tables fail",
+            action="store_true",
+        ),
+        _on_ddl("What a change of a table's columns does: pause (default), evolve"),
+    )
+
+
+def _on_ddl(help_: str) -> Option:
+    more = "(record an added column without values at once) or refuse; other than pause needs SQL Server"
+    return option("--on-ddl", help=f"{help_} {more}", choices=("pause", "evolve", "refuse"))
+
+
+def _name(of: str = "the capture, for example shop.Order_changes", **more: str) -> Option:
+    return option("name", help=f"Name of {of}", **more)
+
+
+_ENABLE = action(
+    "enable",
+    "capture.enable",
+    "Record the inserts, updates and deletes of tables from now on",
+    "Creates triggers on the tables, an event table, and a feed on it. Safe to run again; asks for "
+    "confirmation before it enables a disabled capture. On SQL Server it requires membership in "
+    "db_owner, and warns about statements with an output clause, which fail on tables with triggers.",
+    CONN_ID,
+    option("--table", help="Table, as schema.table; may be given more than once", action="append"),
+    option("--insert", help=f"Columns recorded on insert: {_COLUMNS.format('inserts')}", metavar="COLUMNS"),
+    option("--update", help=f"Columns recorded on update: {_COLUMNS.format('updates')}", metavar="COLUMNS"),
+    option("--delete", help=f"Columns recorded on delete: {_COLUMNS.format('deletes')}", metavar="COLUMNS"),
+    option(
+        "--shard",
+        help="An integer, or an SQL expression on the key columns that returns one (default: 0)",
+    ),
+    option(
+        "--name",
+        help="Name of the capture, its feed and its event table (default for a single table: TABLE_changes)",
+    ),
+    option(
+        "--shard-key-type",
+        help="int (default), bigint, smallint, tinyint or uniqueidentifier",
+        choices=("int", "bigint", "smallint", "tinyint", "uniqueidentifier"),
+    ),
+    option(
+        "--key-change",
+        help="What an update of the key records: only the new row (new_only, the default), or a delete "
+        "of the old row and an insert of the new one (delete_insert, needed for folding)",
+        choices=("new_only", "delete_insert"),
+    ),
+    option(
+        "--keep-unchanged",
+        help="Also record updates that change none of the chosen columns",
+        action="store_true",
+    ),
+    option(
+        "--session-key",
+        help="Session variable whose value is recorded with each event; may be given more than once. "
+        "Clear it after use: it outlives the transaction",
+        action="append",
+    ),
+    option("--trace-key", help="Session variable with the trace context (default: traceparent), or none"),
+    option(
+        "--with-sequence",
+        help="Number the events of each shard from 1, without gaps",
+        action="store_true",
+    ),
+    *_guards(),
+    option(
+        "--not-for-replication",
+        help="Leave out changes by replication agents of SQL Server; such a capture cannot be folded",
+        action="store_true",
+    ),
+    option(
+        "--record-rows",
+        help="Also record the existing rows, as inserts, in short transactions",
+        action="store_true",
+    ),
+    *storage("of the event table, which writers wait for (default: none)"),
+    option("--spec", help="JSON file with these options, as printed by --dry-run; - for standard input"),
+    option("-n", "--dry-run", help="Only print the capture as JSON", action="store_true"),
+    *SEEN,
+    *SHOWN,
+)
+
+_DISABLE = action(
+    "disable",
+    "capture.disable",
+    "Stop recording; recorded events are kept",
+    "Asks for confirmation. The feed can still be exported to its end. Changes made while the capture "
+    "is disabled become a gap when it is enabled again. Exits with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    *SEEN,
+    *SHOWN,
+)
+
+_LIST = action(
+    "list",
+    "capture.list_captures",
+    "Show all captures, how their tables have changed since, and their open gaps",
+    "Changes nothing.",
+    CONN_ID,
+    *SHOWN,
+)
+
+_REFRESH = action(
+    "refresh",
+    "capture.refresh",
+    "Capture the current columns of the tables",
+    "Asks for confirmation. If an operation has a list of columns, only dropped columns are removed "
+    "from it. Events that are already recorded do not change. Exits with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    option(
+        "--without",
+        help="Column to stop capturing, so that it can be dropped or its type changed; may be given "
+        "more than once",
+        action="append",
+    ),
+    _on_ddl("Another policy for changes of columns (default: the present one): pause, evolve"),
+    *SEEN,
+    *SHOWN,
+)
+
+_CHECK = action(
+    "check",
+    "capture.check",
+    "Check for changes that were not recorded, as each seal does, and show the open gaps",
+    "Exits with status 1 if there is an open gap: the feed cannot be sealed until somebody resolves it.",
+    _name(nargs="?", of="one capture (default: all)"),
+    CONN_ID,
+    *SHOWN,
+)
+
+_RESOLVE = action(
+    "resolve",
+    "capture.resolve",
+    "Close the open gaps of a capture, so that its feed can be sealed again",
+    "Shows the gaps and asks for confirmation. Exits with status 1 if you decline.",
+    _name(),
+    CONN_ID,
+    option("--note", help="What was done about the gaps; kept with them", type=note, required=True),
+    option(
+        "--resync",
+        help="Record a reset and all rows of each affected table (of every table if no gap is open), so "
+        "that folds are correct from then on",
+        action="store_true",
+    ),
+    *SEEN,
+    *SHOWN,
+)
+
+_GAPS = action(
+    "gaps",
+    "capture.gaps",
+    "Show all gaps, open and resolved, and how they were resolved",
+    "Changes nothing. To search for new gaps use check.",
+    _name(nargs="?", of="one capture (default: all)"),
+    CONN_ID,
+    *SHOWN,
+)
+
+CAPTURE = Group(
+    name="capture",
+    help="Record the changes of any table, in its writers' transactions",
+    commands=(
+        _ENABLE,
+        _DISABLE,
+        _LIST,
+        _REFRESH,
+        _CHECK,
+        _RESOLVE,
+        _GAPS,
+    ),
+)
+
+
+def _capture() -> tuple[Option, Option]:
+    return (
+        option("--feed", help="Name of the capture, for example sales.Order_changes", required=True),
+        option("--table", help="Table of the capture, as schema.table (default: its only one)"),
+    )
+
+
+def _reading() -> tuple[Option, ...]:
+    return (
+        option(
+            "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
+        ),
+        option(
+            "--where",
+            help="Part of the table: comparisons of key columns with numbers or dates, joined by and, for "
+            "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
+        ),
+        option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
+    )
+
+
+_TAKE = action(
+    "take",
+    "capture.take",
+    "Read all rows of a captured table into Parquet, as a base for folds",
+    "Waits for nobody, and no writer waits for it. Run again after a failure, it continues; until then "
+    "the events since its begin are not purged. Reads here, one range after the other: use "
+    "ChangefeedSnapshotOperator to read with Spark.",
+    *_capture(),
+    CONN_ID,
+    *path("Root of the states and snapshots"),
+    *_reading(),
+    *SHOWN,
+)
+
+RECONCILE = action(
+    "reconcile",
+    "capture.reconcile_table",
+    "Compare a captured table with what its export gives, row by row",
+    "Waits for nobody, and no writer waits for it. Reads the table once, and compares it with the export "
+    "at that time: if the export does not reach until then yet, run it again after the next export. Runs "
+    "Spark here, which needs Java. Exits with status 0 if they are equal or were repaired, 1 if they "
+    "differ, 2 if they cannot be compared.",
+    *_capture(),
+    CONN_ID,
+    *path(),
+    option("--output-path", help="Root of the states, snapshots and reports", required=True),
+    option(
+        "--base",
+        help="What the export's rows start from: newest, beginning, the time of a state, or the begin of "
+        "a snapshot; current compares the table that merges keep in the output path (default: newest)",
+        default="newest",
+    ),
+    option("--catalog-conn-id", help="Airflow connection of the catalog of a current table of Iceberg"),
+    option(
+        "--repair",
+        help="If they differ, keep what was read as a snapshot, from which the next folds start",
+        action="store_true",
+    ),
+    option("--master", help="Spark master (default: local[*])", default="local[*]"),
+    *_reading(),
+    *SHOWN,
+)
+
+_LIST_SNAPSHOTS = action(
+    "list",
+    "capture.list_snapshots",
+    "Show the snapshots that have begun and not ended",
+    "Until one expires, the events since its begin are not purged. Changes nothing.",
+    CONN_ID,
+    option("--feed", help="Name of the capture (default: all)"),
+    *SHOWN,
+)
+
+_GIVE_UP = action(
+    "give-up",
+    "capture.give_up",
+    "Give up a snapshot that has begun, so that it no longer holds back purges",
+    "Shows it and asks for confirmation. What it has read is of no use any more; a task that is still "
+    "reading fails. Exits with status 1 if you decline.",
+    *_capture(),
+    CONN_ID,
+    YES,
+    *SHOWN,
+)
+
+SNAPSHOT = Group(
+    name="snapshot",
+    help="Read captured tables while others write to them, as bases for folds",
+    commands=(_TAKE, _LIST_SNAPSHOTS, _GIVE_UP),
+)
+
+
+_CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg, or generic)"
+
+
+def _of_table() -> tuple[Option, ...]:
+    """Return the options that name an export and its table."""
+    return (
+        option("--feed", help=FEED_HELP, required=True),
+        *path(),
+        option("--catalog-conn-id", help=_CATALOG_HELP),
+    )
+
+
+JOB_CONNECTION = action(
+    "job-connection",
+    "output.job_connection",
+    "Print the connection of a job, to be kept as a secret of the cluster that runs it",
+    "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
+    "write it into the cluster's secret store, not to a terminal that is recorded.",
+    CONN_ID,
+    *path(),
+    VERBOSE,
+)
+
+VERIFY = action(
+    "verify",
+    "output.verify",
+    "Compare an export with its manifests and report every difference",
+    "Reads an export, or a part of it. Exits with status 0 if nothing is damaged (there may be leftovers), 1 "
+    "if something is damaged, 2 if the export cannot be verified.",
+    *path(),
+    option("--feed", help=FEED_HELP, required=True),
+    option("--start", help=f"Start, inclusive: {TIME_HELP}", type=time),
+    option("--end", help="End, exclusive: ISO 8601 with a zone", type=time),
+    option("--shard", help="Shard; may be given more than once", type=shard, action="append"),
+    option("--catalog-conn-id", help=_CATALOG_HELP),
+    option("--conn-id", help="Airflow connection of the feeds' database, to report stale units too"),
+    *SHOWN,
+)
+
+_PUBLISH = action(
+    "publish",
+    "output.publish",
+    "Make a table of Delta Lake or Iceberg hold what an export has committed",
+    "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
+    "format, after the DAGs were changed and while no export runs. The table holds all committed units "
+    "afterwards, and nothing else.",
+    *_of_table(),
+    option("--table-format", help="delta or iceberg, where the export has no table yet"),
+    option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
+    VERBOSE,
+)
+
+_CLEAN = action(
+    "clean",
+    "output.clean",
+    "Remove files that a table of an export no longer needs",
+    "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
+    "asked can no longer be read, except the newest.",
+    *_of_table(),
+    option(
+        "--keep-for",
+        help="How long replaced versions can be read: longer than a reader takes (default: 7d)",
+        type=duration_or_none,
+        default="7d",
+    ),
+    VERBOSE,
+)
+
+OUTPUT = Group(name="output", help="Repair the output of exports", commands=(_PUBLISH, _CLEAN))
