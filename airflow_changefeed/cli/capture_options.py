@@ -3,10 +3,6 @@
 The commands of ``airflow-changefeed`` on captures, snapshots and outputs: names and options only.
 
 Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
-
-Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
-
-Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations

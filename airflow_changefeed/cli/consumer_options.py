@@ -3,8 +3,6 @@
 The commands of ``airflow-changefeed`` on consumers and cursors: names and options only.
 
 Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
-
-Every ``airflow`` command imports this file; the module of a command is imported when that command runs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Commands, options and parsers as values: Airflow's command line and ours are made from them.
 
 Every ``airflow`` command imports this file, so each parser imports what it needs when it is called.
-
-Airflow's own command line and ours are both made from them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ A consumer: processes every event of a feed once, in order, with exclusive owner
 Its methods are those of Comdb2's Lua consumers: get, poll, consume and next, with an explicit transaction to
 make the work and the consumption atomic.
 
-Names, options and row order are those of Comdb2's default Lua consumers, with ``changefeed_`` in place of
-``comdb2_``.
+Names, options and row order of the default one are those of Comdb2's default Lua consumers, with
+``changefeed_`` in place of ``comdb2_``.
 """
 
 from __future__ import annotations

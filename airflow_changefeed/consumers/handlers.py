@@ -2,7 +2,7 @@
 """
 What runs for each event: a function given by name, or a T-SQL procedure in the feed's database.
 
-It returns 0 on success, like Comdb2's triggers; any other value, or an error, is a failure.
+A procedure returns 0 on success, like Comdb2's triggers; any other value, or an error, is a failure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The kit of readers: flags, numbers, words, texts, lengths of time and times, whe
 The same text means the same in an argument, an option, a connection and a JSON object.
 
 A reader takes a typed value or its text, and raises ValueError with what the value must be: ``a whole number,
-1 or more``. Times, shards, positions and names have their readers beside them (``core.times``, ``core.feed``,
+1 or more``. Times, shards, positions and names have their readers beside them (below, ``core.feed``,
 ``core.consumer``, ``core.cursor``), which raise :class:`InvalidArgumentError` instead.
 
 No reader takes an empty text. In a connection a blank field is not given (:func:`read_fields`), since

@@ -2,8 +2,8 @@
 """
 Compares the files of an export with its manifests and their footers, and reports every difference.
 
-Readers that filter or count trust the footer without reading the rows, so they would silently lose rows
-although the checksum is right.
+Footers count, too: readers that filter or count trust them without reading the rows, so they would silently
+lose rows although the checksum is right.
 """
 
 from __future__ import annotations

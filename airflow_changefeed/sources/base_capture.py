@@ -2,9 +2,9 @@
 """
 The protocols of captures and of snapshots: record the changes of any table, and read it meanwhile.
 
-The database evaluates them when it reads rows, and Spark when it folds events. So only comparisons are taken
-that have one meaning in both: of whole numbers, decimals and dates. Texts are compared by collations, which
-Spark does not know; floats and times are not always stored as they are written.
+The database evaluates conditions on a key when it reads rows, and Spark when it folds events. So only
+comparisons are taken that have one meaning in both: of whole numbers, decimals and dates. Texts are compared
+by collations, which Spark does not know; floats and times are not always stored as they are written.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """
 What all engines share: values made of rows, refusals in the same words, one look for many polls.
 
-A time is a naive ``datetime2``, which is UTC, or milliseconds since 1970.
+In a row a time is a naive ``datetime2``, which is UTC, or milliseconds since 1970.
 """
 
 from __future__ import annotations

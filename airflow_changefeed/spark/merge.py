@@ -5,10 +5,10 @@ What a merge writes into a current table: the rows of changed files, with histor
 The keys of the events are looked for in the table first, in few columns. The files in which some are found
 are written again, and all others stay as they are.
 
-The open versions are those that a fold gives. The others come from the events, in the order of their ULIDs,
-and from the table.
+With history, the open versions of rows are those that a fold gives. The others come from the events, in the
+order of their ULIDs, and from the table.
 
-It commits nothing: the Airflow task does, so a cluster needs no package of the table's format.
+The job commits nothing: the Airflow task does, so a cluster needs no package of the table's format.
 """
 
 from __future__ import annotations

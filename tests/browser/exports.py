@@ -14,7 +14,7 @@ from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
-from tests.unit.snapshots.lake import silent
+from tests.unit.lake.lake import silent
 
 
 def export(

@@ -19,7 +19,7 @@ from airflow_changefeed.sources.base import FeedSource
 from tests.browser.exports import export
 from tests.clocks import after_now
 from tests.integration.contract.engines import Engine, Table
-from tests.unit.snapshots.lake import merge_here, take
+from tests.unit.lake.lake import merge_here, take
 
 MAILER = "mailer"
 #: Seconds until a snapshot that makes no progress expires.

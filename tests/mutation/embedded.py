@@ -10,7 +10,7 @@ _RACES = "tests/unit/sources/test_sqlite_races.py"
 _CONTROL = "sources/sqlite/feed/control.py"
 _LOST = f"{_CONTRACT}/test_consumer_examples.py::test_whoever_lost_its_shard_writes_nothing[sqlite]"
 _COMMIT = "tests/unit/export/test_commit.py"
-_NEWEST = "tests/unit/snapshots/test_newest.py"
+_NEWEST = "tests/unit/lake/test_newest.py"
 
 EMBEDDED = (
     # ---- order
@@ -348,7 +348,7 @@ EMBEDDED = (
             "(files.feed, files.database, where)": "(files.feed, where)",
             "(one.feed, one.database, one.where)": "(one.feed, one.where)",
         },
-        ("tests/unit/snapshots/test_losses.py::test_one_of_another_database_is_not_usable",),
+        ("tests/unit/lake/test_losses.py::test_one_of_another_database_is_not_usable",),
     ),
     Break(
         "another_databases_snapshot_is_a_base",
@@ -382,7 +382,7 @@ EMBEDDED = (
         "_commit",
         {"other is not None and other.begin == new.begin and not": "other is not None and not"},
         (
-            "tests/unit/tables/test_current.py"
+            "tests/unit/formats/test_current.py"
             "::test_a_commit_whose_answer_was_lost_keeps_its_files_though_others_went_on",
         ),
     ),
@@ -402,7 +402,7 @@ EMBEDDED = (
         "lake/merge.py",
         "_commit",
         {"if there.marks == new.marks:": "if False:"},
-        ("tests/unit/tables/test_current.py::test_a_commit_whose_answer_was_lost_is_recognised",),
+        ("tests/unit/formats/test_current.py::test_a_commit_whose_answer_was_lost_is_recognised",),
     ),
     # ---- comparison
     Break(
@@ -411,7 +411,7 @@ EMBEDDED = (
         "lake/take_snapshot.py",
         "settle",
         {"if not _waits(source, feed, bound):": "if True:"},
-        ("tests/unit/snapshots/test_settle.py::test_what_comes_into_sight_while_it_seals_is_waited_for",),
+        ("tests/unit/lake/test_settle.py::test_what_comes_into_sight_while_it_seals_is_waited_for",),
     ),
     Break(
         "a_comparison_takes_null_for_a_value",

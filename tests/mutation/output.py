@@ -232,7 +232,7 @@ OUTPUT = (
         },
         (
             (
-                "tests/unit/tables/test_published.py"
+                "tests/unit/formats/test_published.py"
                 "::test_a_unit_that_is_replaced_while_it_is_published_is_no_older_one"
             ),
         ),
@@ -320,7 +320,7 @@ OUTPUT = (
         {"if one.exact_from <= end and": "if one.begin <= end and"},
         (
             (
-                "tests/unit/snapshots/test_newest.py"
+                "tests/unit/lake/test_newest.py"
                 "::test_a_snapshot_is_no_base_of_a_time_at_which_it_is_not_exact_yet"
             ),
         ),
@@ -344,7 +344,7 @@ OUTPUT = (
                 "                self.files.remove_file("
             ): ("            if match:\n                self.files.remove_file(")
         },
-        ("tests/unit/tables/test_current.py::test_a_merge_that_was_killed_is_tried_again",),
+        ("tests/unit/formats/test_current.py::test_a_merge_that_was_killed_is_tried_again",),
     ),
     Break(
         "rows_that_others_wrote_are_not_noticed",
@@ -354,7 +354,7 @@ OUTPUT = (
         {") != record.rows:": ") < record.rows:"},
         (
             (
-                "tests/unit/tables/test_others.py"
+                "tests/unit/formats/test_others.py"
                 "::test_rows_that_others_added_in_a_lost_part_of_the_log_are_seen"
             ),
         ),
@@ -367,7 +367,7 @@ OUTPUT = (
         {"if reading is None or not _is_kept(reading):": "if True:"},
         (
             (
-                "tests/unit/snapshots/test_newest.py"
+                "tests/unit/lake/test_newest.py"
                 "::test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot"
             ),
         ),
@@ -380,7 +380,7 @@ OUTPUT = (
         {" and one.token != choice.without": ""},
         (
             (
-                "tests/unit/snapshots/test_newest.py"
+                "tests/unit/lake/test_newest.py"
                 "::test_a_reading_that_became_a_snapshot_is_not_compared_with_itself"
             ),
         ),

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.unit.tables.exports import Export, Row, change, in_order, paths, unit
-from tests.unit.tables.test_reading import written
+from tests.unit.formats.exports import Export, Row, change, in_order, paths, unit
+from tests.unit.formats.test_reading import written
 
 PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(900)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.unit.tables.formats import Delta, FormatLibrary, Iceberg, catalog_below
+from tests.unit.formats.libraries import Delta, FormatLibrary, Iceberg, catalog_below
 
 
 class _Stored(FormatLibrary):

@@ -21,7 +21,7 @@ from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeR
 from tests.stores.servers import Server
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
-from tests.unit.tables.current import Between
+from tests.unit.formats.current import Between
 
 
 def row(number: int) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from tests.stores import strangers
 from tests.stores.servers import Server
 from tests.unit.export.flights import FEED, Flights
 from tests.unit.export.test_commit import one_thread  # noqa: F401 - a fixture of all tests here
-from tests.unit.tables import test_publish as on_disks
-from tests.unit.tables.formats import FormatLibrary
-from tests.unit.tables.lakes import Lake, two_shards
+from tests.unit.formats import test_publish as on_disks
+from tests.unit.formats.lakes import Lake, two_shards
+from tests.unit.formats.libraries import FormatLibrary
 
 
 class StoredLake(Lake):

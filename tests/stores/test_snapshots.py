@@ -16,7 +16,7 @@ from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from tests.stores.servers import Server
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 
 class KilledError(Exception):

@@ -17,7 +17,7 @@ from airflow_changefeed.formats.base import TableState
 from tests.stores.proxy import Answer, Request
 from tests.stores.servers import Server
 from tests.stores.strangers import library
-from tests.unit.tables.exports import COLUMNS, Export, change, in_order, paths, unit
+from tests.unit.formats.exports import COLUMNS, Export, change, in_order, paths, unit
 
 Make = Callable[..., Export]
 

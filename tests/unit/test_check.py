@@ -16,7 +16,7 @@ CODEC, LAYOUT = "airflow_changefeed/core/codec.py", "airflow_changefeed/output/l
 
 
 FORMATS = {
-    f"tests/unit/tables/test_{name}.py"
+    f"tests/unit/formats/test_{name}.py"
     for name in ("commits", "current", "opening", "publish", "reading", "types")
 }
 
@@ -40,7 +40,7 @@ def graph() -> check.Graph:
         ("airflow_changefeed/formats/delta.py", FORMATS),
         ("airflow_changefeed/formats/iceberg.py", FORMATS),
         ("airflow_changefeed/formats/publish.py", FORMATS),
-        ("tests/unit/tables/formats.py", FORMATS),
+        ("tests/unit/formats/libraries.py", FORMATS),
         ("tests/unit/export/flights.py", {"tests/unit/export/test_commit.py"}),
         ("airflow_changefeed/sql/mssql/none/jobs.sql", set()),
     ],

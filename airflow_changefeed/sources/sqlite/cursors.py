@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The cursor rows of consumers and their history, in SQLite: compare-and-set under a lease (ADR 0004).
+The cursor rows of consumers and their history, in SQLite: compare-and-set under a lease.
 
 Hasura's resourceVersion; ADR 0004.
 """

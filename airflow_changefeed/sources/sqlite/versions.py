@@ -2,8 +2,8 @@
 """
 Which database a SQLite file is, and the resource versions of its feeds and captures.
 
-They are kept beside a fingerprint of the columns of the event table (of a capture: of its tables), so that a
-change beneath is a new version as soon as somebody reads or would write.
+Versions are kept beside a fingerprint of the columns of the event table (of a capture: of its tables), so
+that a change beneath is a new version as soon as somebody reads or would write.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.spark.merge import run_merge
-from tests.unit.tables.current import Current
+from tests.unit.formats.current import Current
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

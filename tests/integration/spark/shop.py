@@ -23,7 +23,7 @@ from airflow_changefeed.lake.states import FoldTask, new_attempt
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.reconcile import run_comparison
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

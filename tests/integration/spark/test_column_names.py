@@ -26,7 +26,7 @@ from airflow_changefeed.sources.sqlite.feed.names import quote
 from airflow_changefeed.spark.fold import fold
 from airflow_changefeed.spark.merge import run_merge
 from tests.integration.spark.shop import Shop
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,8 +33,8 @@ from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
-from tests.unit.snapshots.stock import CAPTURE as STOCK
-from tests.unit.snapshots.stock import Stock
+from tests.unit.lake.stock import CAPTURE as STOCK
+from tests.unit.lake.stock import Stock
 
 __all__ = ["database", "metadata", "server"]  # fixtures
 pytestmark = [

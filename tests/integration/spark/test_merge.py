@@ -2,8 +2,8 @@
 """
 Current tables on Spark: equal to the captured table, and only files with changed rows are written again.
 
-How commits are made is in ``tests/unit/tables/test_current.py``; here Delta Lake stands for all formats where
-only the rows matter.
+How commits are made is in ``tests/unit/formats/test_current.py``; here Delta Lake stands for all formats
+where only the rows matter.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tests.unit.export.captures import (
     shoe,
 )
 from tests.unit.export.flights import START, hours
-from tests.unit.tables.current import StoppedError, ids, kill
+from tests.unit.formats.current import StoppedError, ids, kill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

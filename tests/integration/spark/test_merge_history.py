@@ -35,7 +35,7 @@ from tests.unit.export.captures import (
     shoe,
 )
 from tests.unit.export.flights import START, hours
-from tests.unit.tables.current import Between, StoppedError, kill
+from tests.unit.formats.current import Between, StoppedError, kill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

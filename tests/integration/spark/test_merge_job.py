@@ -25,7 +25,7 @@ from tests.integration.spark.merging import Merging
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import HOUR, Event, fold_in_python, minute, shoe
 from tests.unit.export.flights import START, hours
-from tests.unit.tables.current import ids
+from tests.unit.formats.current import ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

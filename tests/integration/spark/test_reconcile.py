@@ -48,7 +48,7 @@ from tests.integration.spark.shop import Shop
 from tests.unit.export.captures import CAPTURE as SHOES
 from tests.unit.export.captures import CapturedExport
 from tests.unit.export.flights import START
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

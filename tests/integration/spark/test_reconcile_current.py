@@ -27,7 +27,7 @@ from airflow_changefeed.lake.merge import MergedFiles, MergeRequest, MergeTask, 
 from airflow_changefeed.lake.snapshots import ReadingFiles
 from airflow_changefeed.spark.merge import run_merge
 from tests.integration.spark.shop import Shop
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from tests.integration.spark.shop import Shop
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.lineage import completed, names, use_provider
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark import job
 from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.snapshot_job import run_ranges
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.doctor.doctor import begun_snapshots
 from tests.clocks import after_now
 from tests.unit.airflow.commands import Commands
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.conftest import PROJECT
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.lineage import completed, is_real, names, plain, use_provider
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 HOUR = timedelta(hours=1)
 PASSWORD, KEY = "pass-Word-7", "storage-Key-9"

@@ -42,7 +42,7 @@ from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.freshness import FEED as SHOP_FEED
 from tests.unit.airflow.freshness import OTHER, Shop, late
 from tests.unit.airflow.test_group import Group
-from tests.unit.snapshots.stock import CAPTURE, Stock
+from tests.unit.lake.stock import CAPTURE, Stock
 
 HOUR = timedelta(hours=1)
 TAGS = {"feed": FEED, "consumer": CONSUMER}

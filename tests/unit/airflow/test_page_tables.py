@@ -28,8 +28,8 @@ from airflow_changefeed.plugins.access import HIDDEN_RUN
 from tests.clocks import after_now
 from tests.minors import since
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
-from tests.unit.snapshots.lake import merge_here, take
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.lake import merge_here, take
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 pytestmark = since("3.1", "the page")
 

@@ -22,7 +22,7 @@ from airflow_changefeed.version_compat import AirflowException, AirflowFailExcep
 from tests.examples import examples, run_example
 from tests.system.example_dags import copy_dags
 from tests.unit.airflow.fakes import LocalSpark, context
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 
 class SubmitHook(ChangefeedSparkSubmitHook):

@@ -45,8 +45,8 @@ from airflow_changefeed.storage.local import LocalFiles
 from tests.identity import DATABASE
 from tests.unit.export.captures import CAPTURE, TABLE
 from tests.unit.export.flights import FEED, START, Flights, hours
+from tests.unit.formats.exports import Export, first
 from tests.unit.hostile.valid import samples
-from tests.unit.tables.exports import Export, first
 
 
 def _write(files: LocalFiles, path: str) -> None:

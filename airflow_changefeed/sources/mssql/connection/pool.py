@@ -2,8 +2,8 @@
 """
 Connections to SQL Server: opening, pooling, closing, and which calls are repeated with which pauses.
 
-Only for calls that change nothing or may be repeated; the caller decides that. The failure must be likely to
-pass, and must not have been waited for already.
+A call is repeated only if it changes nothing or may be repeated; the caller decides that. The failure must be
+likely to pass, and must not have been waited for already.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """
 The statement that reads a range of a capture's events in SQLite, and the conversion of its columns.
 
-Readers of a capture's events never skip such a value: the whole range is refused. So nobody has seen the
-event, and correcting the value changes nothing that was exported (ADR 0007).
+Readers never skip a recorded value of another class than its column's: the whole range is refused. So nobody
+has seen the event, and correcting the value changes nothing that was exported (ADR 0007).
 """
 
 from __future__ import annotations

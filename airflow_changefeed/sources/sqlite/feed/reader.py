@@ -2,9 +2,9 @@
 """
 Reading and polling feeds in SQLite.
 
-A select names its tables, and serialized writers have user-defined columns. So a feed is assumed to have an
-outbox until proven otherwise; later polls of this process reuse the result, and each checks that it still
-holds.
+A poll is a select that names its tables, and serialized writers have user-defined columns. So a feed is
+assumed to have an outbox until proven otherwise; later polls of this process reuse the result, and each
+checks that it still holds.
 """
 
 from __future__ import annotations

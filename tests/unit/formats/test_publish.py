@@ -18,7 +18,7 @@ from airflow_changefeed.output.attempts import end
 from tests.clocks import after_now
 from tests.unit.export.faults import Killed, kill_at
 from tests.unit.export.flights import FEED, Flights, hours
-from tests.unit.tables.lakes import ROWS, Lake, SteppedTable, check_whole
+from tests.unit.formats.lakes import ROWS, Lake, SteppedTable, check_whole
 
 _MOST_CHANGES = 80
 

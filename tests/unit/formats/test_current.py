@@ -23,7 +23,7 @@ from airflow_changefeed.exceptions import (
 )
 from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.export.flights import START
-from tests.unit.tables.current import KILLS, Between, Current, Kill, StoppedError, ids
+from tests.unit.formats.current import KILLS, Between, Current, Kill, StoppedError, ids
 
 
 def test_a_window_without_events_is_a_commit_without_a_job(current: Current) -> None:

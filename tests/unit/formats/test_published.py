@@ -25,8 +25,8 @@ from airflow_changefeed.formats.publish import differences, publish
 from airflow_changefeed.output.schemas import schema_text
 from tests.unit.export.faults import Killed, kill_at
 from tests.unit.export.flights import FEED, Flights, hours
-from tests.unit.tables.formats import OPTIONS
-from tests.unit.tables.lakes import ROWS, Lake, check_whole
+from tests.unit.formats.lakes import ROWS, Lake, check_whole
+from tests.unit.formats.libraries import OPTIONS
 
 
 def test_a_window_that_became_empty_leaves_the_table(

@@ -30,7 +30,7 @@ from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base_capture import key_ranges
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 
 @pytest.fixture

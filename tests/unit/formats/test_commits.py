@@ -23,7 +23,7 @@ from airflow_changefeed.export.verify import verify
 from airflow_changefeed.formats.base import TableFile, TableState
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.faults import Killed
-from tests.unit.tables.exports import COLUMNS, Export, change, first, paths, unit
+from tests.unit.formats.exports import COLUMNS, Export, change, first, paths, unit
 
 KEY = ("0", unit(0).name, 1)
 

@@ -12,9 +12,9 @@ import pytest
 from airflow_changefeed.formats.publish import CURRENT_FORMATS, FORMATS
 from airflow_changefeed.output import store as store_module
 from tests.unit.export.flights import Flights
-from tests.unit.tables.current import Current
-from tests.unit.tables.exports import Export
-from tests.unit.tables.lakes import Lake, two_shards
+from tests.unit.formats.current import Current
+from tests.unit.formats.exports import Export
+from tests.unit.formats.lakes import Lake, two_shards
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from airflow_changefeed.exceptions import TableConflictError
 from airflow_changefeed.formats import delta as delta_module
 from airflow_changefeed.formats.delta import kept_longer
 from tests.unit.export.captures import Event, minute, shoe
-from tests.unit.tables.current import Current
-from tests.unit.tables.exports import COLUMNS, Export, change, first, paths, unit
+from tests.unit.formats.current import Current
+from tests.unit.formats.exports import COLUMNS, Export, change, first, paths, unit
 
 KEY = ("0", unit(0).name, 1)
 

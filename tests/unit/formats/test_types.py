@@ -9,7 +9,7 @@ import pytest
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.formats.types import DELTA, ICEBERG, TableTypes, coarse_times, table_schema, united
 from airflow_changefeed.output.schemas import file_schema
-from tests.unit.tables.exports import COLUMNS, Export
+from tests.unit.formats.exports import COLUMNS, Export
 
 
 def columns(**kinds: pa.DataType) -> pa.Schema:

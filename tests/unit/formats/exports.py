@@ -21,7 +21,7 @@ from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
-from tests.unit.tables.formats import LIBRARIES, Row
+from tests.unit.formats.libraries import LIBRARIES, Row
 
 FEED = "dbo.flights"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)

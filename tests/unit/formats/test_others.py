@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from airflow_changefeed.exceptions import OutputError, TableError
 from airflow_changefeed.formats.publish import CURRENT_FORMATS
 from tests.unit.export.captures import HOUR, Event, minute, shoe
-from tests.unit.tables.current import Current
-from tests.unit.tables.formats import LIBRARIES
+from tests.unit.formats.current import Current
+from tests.unit.formats.libraries import LIBRARIES
 
 _WRITTEN = r"something else than a merge has written to .* Restore the version .*base="
 

@@ -23,7 +23,7 @@ from airflow_changefeed.lake.snapshots import ReadingFiles, Snapshot, SnapshotFi
 from airflow_changefeed.lake.states import BaseChoice, StateStore, new_attempt
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
-from tests.unit.snapshots.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 
 class Lake:

@@ -23,7 +23,7 @@ from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeR
 from airflow_changefeed.output.read import SHARD_COLUMN
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
-from tests.unit.tables.formats import LIBRARIES, Row
+from tests.unit.formats.libraries import LIBRARIES, Row
 
 
 class Current:

@@ -19,7 +19,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from tests.unit.export.faults import local_files, manifest_rows, stepped
 from tests.unit.export.flights import FEED, Flights
-from tests.unit.tables.formats import LIBRARIES, OPTIONS, FormatLibrary
+from tests.unit.formats.libraries import LIBRARIES, OPTIONS, FormatLibrary
 
 Before = Callable[[int], None]
 #: Events of the first hour of :func:`two_shards`.

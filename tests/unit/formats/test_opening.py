@@ -29,8 +29,8 @@ from airflow_changefeed.formats.storage import object_store_options
 from airflow_changefeed.lake import merge_task
 from airflow_changefeed.operators.fold import ChangefeedMergeOperator
 from airflow_changefeed.output.manifests import ManifestStore
-from tests.unit.tables.exports import Export, change, paths, unit
-from tests.unit.tables.formats import LIBRARIES, NAME
+from tests.unit.formats.exports import Export, change, paths, unit
+from tests.unit.formats.libraries import LIBRARIES, NAME
 
 AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.formats.base import TableFile
 from airflow_changefeed.output.schemas import file_schema
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD
-from tests.unit.tables.exports import COLUMNS, Export, Row, change, in_order, unit
+from tests.unit.formats.exports import COLUMNS, Export, Row, change, in_order, unit
 
 ROW = pa.struct([("a", pa.int32()), ("small", pa.uint8()), ("text", pa.string())])
 #: Every type that a source gives, and some more.
