@@ -318,7 +318,6 @@ def capture_row(info: CaptureInfo) -> Row:
 
 
 def _short(row: Row) -> Row:
-    """Return the values of a capture that fit a screen."""
     return {
         "capture": row["capture"],
         "tables": [table["table"] for table in row["spec"]["tables"]],
@@ -331,7 +330,6 @@ def _short(row: Row) -> Row:
 
 
 def _open(row: Row) -> Row:
-    """Return the values of an open gap that fit a screen."""
     return {name: row[name] for name in ("number", "capture", "table", "reason", "after")}
 
 
@@ -400,7 +398,6 @@ def _report(found: ReadRange) -> None:
 
 
 def _spark(master: str) -> SparkSession:
-    """Start Spark in this process."""
     from pyspark.sql import SparkSession
 
     from airflow_changefeed.connections.spark import check_java

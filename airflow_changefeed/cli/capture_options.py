@@ -312,7 +312,6 @@ _CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg,
 
 
 def _of_table() -> tuple[Option, ...]:
-    """Return the options that name an export and its table."""
     return (
         option("--feed", help=FEED_HELP, required=True),
         *path(),

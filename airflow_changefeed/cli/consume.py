@@ -63,7 +63,6 @@ def consume(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    """Refuse options that cannot be combined."""
     printing = {"--json": args.options, "--format": args.format}
     running = {"--handler-timeout": args.handler_timeout, "--on-poison": args.on_poison}
     given = printing if args.handler is not None else running
@@ -272,6 +271,5 @@ def _open(source: FeedSource, numbers: Sequence[int]) -> list[DeadLetter]:
 
 
 def _short(row: Row) -> Row:
-    """Return the values of a dead letter that fit a screen."""
     names = ("number", "consumer", "feed", "shard", "ulid", "state", "attempts", "reason")
     return {name: row[name] for name in names}

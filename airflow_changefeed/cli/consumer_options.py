@@ -45,7 +45,6 @@ _JSON_HELP = (
 def _settings(
     attempts_: str = "", poison: str = "", log: str = "", ddl: str = ""
 ) -> tuple[Option, Option, Option, Option]:
-    """Return the options of a consumer's settings, with the default of each."""
     return (
         option(
             "--max-attempts",

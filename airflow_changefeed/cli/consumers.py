@@ -77,7 +77,6 @@ def alter(args: Namespace) -> None:
 
 
 def _given(args: Namespace) -> dict[str, Any]:
-    """Return the settings given as options."""
     given: dict[str, Any] = {}
     if args.max_attempts is not None:
         given["max_attempts"] = None if args.max_attempts == "none" else args.max_attempts

@@ -105,7 +105,6 @@ def clean(args: Namespace) -> None:
 
 
 def _output(args: Namespace) -> tuple[ExportStore, Mapping[str, Any]]:
-    """Open an export that is there."""
     from airflow_changefeed.connections.output import storage_options
     from airflow_changefeed.output.read import export_there
     from airflow_changefeed.output.store import ExportStore

@@ -213,7 +213,6 @@ def _moved(ulid: Ulid | None) -> Ulid | None:
 
 
 def _short(row: Row) -> Row:
-    """Return the values that fit a screen: times instead of ULIDs."""
     seconds, holder = row["lag_seconds"], row["lease_holder"]
     is_at_start = row["consumer"] is not None and row["cursor"] is None
     behind: Any = "" if seconds is None else timedelta(seconds=round(seconds))
@@ -259,7 +258,6 @@ def sql(args: Namespace) -> None:
 
 
 def _write(text: str, output_file: str | None) -> None:
-    """Write a script to a file, or to standard output."""
     if output_file is None:
         sys.stdout.write(text)
         return

@@ -144,14 +144,11 @@ _PRIVATE = 0o077
 
 
 class _Cleaning(logging.Filter):
-    """Removes secrets from log lines."""
-
     def __init__(self) -> None:
         super().__init__()
         self.secrets: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Pass every line, without secrets."""
         try:
             said = record.getMessage()
         except (TypeError, ValueError):

@@ -131,7 +131,6 @@ def _seed(name: str, type_class: str, way: str) -> Any:
 
 
 def _column(name: str, column: pa.Array, way: str) -> Any:
-    """Return the first lane of each cell."""
     column, type_class = _plain(name, column)
     seed = _seed(name, type_class, way)
     null = _finalise(np.array([seed ^ _NULL], dtype=U64))[0]
@@ -205,7 +204,6 @@ def _fixed(column: pa.Array, seed: Any) -> Any:
 
 
 def _word_seed(seed: Any, number: int) -> Any:
-    """Return the seed for the n-th word of a value."""
     return U64((int(seed) + (number + 1) * int(_GOLDEN)) % (1 << 64))
 
 
@@ -254,7 +252,6 @@ def _add_word(lane: Any, words: Any, starts: Any, lengths: Any, number: int, pla
 
 
 def _add_rest(lane: Any, words: Any, starts: Any, lengths: Any, seed: Any) -> None:
-    """Add the remaining words of long values."""
     skip = 8 * _SHORT_WORDS
     some = np.flatnonzero(lengths > skip)
     left = lengths[some] - skip

@@ -245,13 +245,11 @@ def write_part(
 def _file_columns(
     schema: pa.Schema, options: ExportOptions, names: Mapping[str, str], feed: str
 ) -> pa.Schema:
-    """Return the columns of the files, for those of the feed."""
     shaped = shaped_schema(schema, options.shape, feed=feed)
     return file_schema(respelled(shaped, names), options.table_format)
 
 
 def _shaped(batch: pa.RecordBatch, options: ExportOptions, feed: str, written: pa.Schema) -> pa.RecordBatch:
-    """Return rows in the shape of the options, with the columns of the files."""
     rows = shaped_batch(batch, options.shape, feed=feed)
     if rows.schema == written:
         return rows

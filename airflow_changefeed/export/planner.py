@@ -339,14 +339,12 @@ def _count(
 
 
 def _check_kept(state: FeedState, request: ExportRequest, units: Sequence[ExportUnit]) -> None:
-    """Raise PurgedError for the first unit that begins before what was purged."""
     for unit in units:
         if unit.range.after < (purged := state.shards[unit.shard].purged_upto):
             raise _purged(request, unit, purged)
 
 
 def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError:
-    """Return the error for a unit that begins before what was purged."""
     begun = f"consumer {request.consumer!r} of feed {request.feed!r} cannot export {unit}"
     gone = f"events up to {upto} ({format_time(upto.time)}) were purged"
     if unit.window is None:

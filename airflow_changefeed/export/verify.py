@@ -171,7 +171,6 @@ def verify_sample(
 
 
 def _of_table(store: ExportStore, table: LakeTable) -> Iterator[Fault]:
-    """Compare what a table holds with all that is committed."""
     for what in differences(store, table):
         publish = shell("output publish", "--feed", store.feed, "--path", store.path)
         remedy = f"Nothing, if an export is running; otherwise {publish}"
@@ -308,7 +307,6 @@ def manifest_fault(
 
 
 def _kind_of(store: ExportStore, path: str, problem: Exception) -> FaultKind:
-    """Return the kind of fault for a manifest that cannot be read."""
     if isinstance(problem, UnsupportedVersionError):
         return FaultKind.MANIFEST_NEWER
     text = (store.files.read(path) or b"").decode(errors="replace").rstrip()
@@ -419,7 +417,6 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
 
 
 def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Fault]:
-    """Find units of one shard, in order, that overlap."""
     for unit, before in find_overlaps(units):
         what = f"it overlaps {before}; their common rows are duplicated"
         remedy = "Remove the manifest and the data of one of them"

@@ -263,7 +263,6 @@ class DeltaLakeTable:
         return object_store_options(self._url, self._options)
 
     def _load(self) -> Any:
-        """Return the table of the library; None if there is none."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -305,7 +304,6 @@ class DeltaLakeTable:
         return marks
 
     def _columns(self, table: Any) -> pa.Schema:
-        """Return the table's columns without its partitions."""
         import pyarrow as pa
 
         schema = pa.schema(table.schema().to_arrow())
@@ -313,7 +311,6 @@ class DeltaLakeTable:
         return table_schema(columns, DELTA, self._use)
 
     def _files(self, table: Any) -> dict[str, _File]:
-        """Return the files by their paths."""
         import pyarrow as pa
 
         found = pa.table(table.get_add_actions(flatten=True))

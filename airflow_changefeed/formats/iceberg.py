@@ -208,7 +208,6 @@ class IcebergTable:
                 catalog.close()
 
     def _load(self, catalog: Any) -> Any:
-        """Return the table of the library; None if there is none."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
         from pyiceberg.transforms import IdentityTransform
 
@@ -242,7 +241,6 @@ class IcebergTable:
         return table
 
     def _columns(self, table: Any) -> pa.Schema:
-        """Return the table's columns without its partitions."""
         import pyarrow as pa
 
         schema = table.schema().as_arrow()

@@ -153,11 +153,7 @@ def _difference(
 def _compare(
     store: ExportStore, table: LakeTable, seen: TableState, manifests: Sequence[Manifest], *, is_all: bool
 ) -> _Comparison:
-    """
-    Compare some units with what a table has of them, or with all that it has.
-
-    By rows, not by names, as somebody may have compacted the files of a unit.
-    """
+    """Compare some units with a table's, or all of them; by rows, as somebody may have compacted files."""
     wanted = {(shard_text(each.unit.shard), each.unit.name): each for each in manifests}
     settled: set[tuple[str, str]] = set()
     there: set[str] = set()
@@ -202,7 +198,6 @@ def _compare(
 
 
 def _files(store: ExportStore, manifest: Manifest) -> dict[str, FileFacts]:
-    """Return a unit's files by their paths relative to the table's folder."""
     placed = store.layout.placed(manifest.unit, manifest.attempt).removeprefix(store.layout.data)[1:]
     return {f"{placed}/{file.name}": file for file in manifest.files}
 
@@ -225,7 +220,6 @@ def _check_cut(table: LakeTable, others: Sequence[ExportUnit], manifests: Sequen
 
 
 def _note(feed: str, manifests: Sequence[Manifest], run: str) -> dict[str, str]:
-    """Return what a commit says of itself, for people who read the table's history."""
     note = {
         "changefeed.feed": feed,
         "changefeed.run": run,

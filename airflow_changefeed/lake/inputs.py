@@ -206,7 +206,6 @@ def _ignoring_case(name: str) -> str:
 
 
 def _problems(captured: CapturedTable) -> list[str]:
-    """Return the reasons why a table can never be folded from these events."""
     problems = [
         f"it does not capture {operation.value}s; enable a capture of all operations"
         for operation in Operation

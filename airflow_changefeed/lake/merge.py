@@ -148,11 +148,7 @@ def _new_record(
 
 
 def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRecord | None:
-    """
-    Return what the newest commit says of itself; None if there is no table yet.
-
-    :raises TableError: it says nothing, or its document is lost.
-    """
+    """Return what the newest commit says of itself; None if there is no table yet."""
     if seen.version is None:
         return None
     if FRONTIER_MARK not in seen.marks:
@@ -209,11 +205,7 @@ def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:
 def _there(
     output: CurrentOutput, lake: LakeTable, record: MergeRecord, request: MergeRequest
 ) -> MergeResult | None:
-    """
-    Return the table if it has a request's time already; None if not.
-
-    :raises TableError: it is further than an explicit time, or keeps other rows than asked for.
-    """
+    """Return the table if it has a request's time already; None if not."""
     made_with, asked_for = (
         "history=True" if one.history else f"deleted={one.deleted!r}" for one in (record, request)
     )
@@ -236,7 +228,6 @@ def _there(
 
 
 def _result(output: CurrentOutput, record: MergeRecord, done: MergedFiles | None = None) -> MergeResult:
-    """Return a table as a commit says; ``done`` is what this merge has committed."""
     add, remove = ((), ()) if done is None else (done.add, done.remove)
     own = _own_columns(record.base.has_integer_shards, record.deleted, history=record.history)
     columns = [*parse_schema(record.base.schema, named=output.path), *own]
@@ -262,11 +253,7 @@ def _result(output: CurrentOutput, record: MergeRecord, done: MergedFiles | None
 
 
 def _schema(source: FoldSource, deleted: str, *, history: bool) -> pa.Schema:
-    """
-    Return the columns of a table, in the types that Spark writes.
-
-    :raises ColumnTypeError: a captured column has the name of one of ours.
-    """
+    """Return the columns of a table, in the types that Spark writes."""
     import pyarrow as pa
 
     own = _own_columns(source.has_integer_shards, deleted, history=history)
@@ -278,7 +265,6 @@ def _schema(source: FoldSource, deleted: str, *, history: bool) -> pa.Schema:
 
 
 def _own_columns(has_integer_shards: bool, deleted: str, *, history: bool) -> pa.Schema:
-    """Return the columns that a table has besides the captured ones."""
     import pyarrow as pa
 
     shard = pa.int64() if has_integer_shards else pa.string()
@@ -288,11 +274,7 @@ def _own_columns(has_integer_shards: bool, deleted: str, *, history: bool) -> pa
 
 
 def _check_deletes(source: FoldSource) -> None:
-    """
-    Check that deletes have the last values of the rows.
-
-    :raises FoldError: they do not; names the columns.
-    """
+    """Check that deletes have the last values of the rows."""
     tables = [group.shape.tables.get(source.table) for group in source.groups]
     for table in (source.shape.tables[source.table], *tables):
         if table is None:
@@ -330,11 +312,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
 def _check_columns(
     lake: LakeTable, seen: TableState, record: MergeRecord | None, source: FoldSource, schema: pa.Schema
 ) -> None:
-    """
-    Check, before anything is written, that a table can have the columns of the events.
-
-    :raises ColumnTypeError: it cannot; names them, and the remedy.
-    """
+    """Check, before anything is written, that a table can have the columns of the events."""
     fields = {} if record is None else record.base.fields
     lost = [name for name, place in fields.items() if source.columns.get(name) != place]
     # First: a column whose name has other letter case now has the same remedy.

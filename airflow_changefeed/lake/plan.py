@@ -279,7 +279,6 @@ def _from_base(
 
 
 def _find(store: ExportStore, end: datetime, table: str | None, base: Base | None = None) -> FoldSource:
-    """Find what a fold reads from a base on, or from the beginning."""
     start, after = (None, Ulid.MIN) if base is None else (base.begin, base.after)
     found = units_and_files(store, start, end)
     units: dict[Shard, list[ExportUnit]] = {shard: [] for shard in store.shards()}

@@ -148,7 +148,6 @@ def _current(
     storage_options: Mapping[str, Any] | None,
     look: Callable[[CurrentOutput], CurrentVersion],
 ) -> CurrentVersion | None:
-    """Return the current table as it is now; None where it is not compared."""
     if request.base != CURRENT:
         return None
     feed, table = request.reading.feed, table_of(store, request.reading.table)
@@ -249,7 +248,6 @@ def _conclude(
     request: ReconcileRequest,
     storage_options: Mapping[str, Any] | None,
 ) -> Reconciliation:
-    """Repair, if that is wanted, write the report, and let go of what was read."""
     path = f"{files.reports}/{format_compact(taken.exact_from)}.{taken.token}.json"
     done = Reconciliation(
         feed=taken.feed,

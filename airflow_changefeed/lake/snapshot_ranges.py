@@ -106,7 +106,6 @@ def _read(
     range_: KeyRange,
     writer: Executor,
 ) -> ReadRange:
-    """Read a range into a file of its own, and let it count."""
     attempt = secrets.token_hex(8)
     path, mark = files.part(wanted.token, number, attempt), f"{number}.{attempt}"
     file: ParquetFile | None = None

@@ -150,7 +150,6 @@ class TableOutput(claims.Output):
         return ()
 
     def _written(self, folder: str) -> list[PlainFile]:
-        """Return the files that an attempt has written into its folder, by name."""
         import pyarrow.parquet as pq
 
         found = []
@@ -245,7 +244,6 @@ class StateStore(TableOutput):
         return counting if counting is not None else state
 
     def _committed(self, folder: str) -> list[str]:
-        """Return the attempts that have a document in a folder, ascending."""
         found = (_DOCUMENT.fullmatch(name) for name in self.files.names(folder))
         return sorted(match[1] for match in found if match)
 

@@ -275,8 +275,6 @@ def take_snapshot(
 
 @dataclass
 class _Work:
-    """A snapshot that is being taken."""
-
     source: FeedSource
     request: SnapshotRequest
     table: str
@@ -285,7 +283,6 @@ class _Work:
 
     @classmethod
     def begin(cls, source: FeedSource, request: SnapshotRequest, files: SnapshotFiles) -> _Work:
-        """Begin a snapshot, or join the one that has begun."""
         feed, table = request.feed, files.table
         columns = source.table_columns(feed, table)
         kinds = {field.name: field.type for field in columns.schema}
@@ -308,7 +305,6 @@ class _Work:
         return work
 
     def done(self) -> Snapshot | None:
-        """Return the snapshot; None if it is not complete yet."""
         return self.files.read(self.plan.token)
 
     def go_on(
@@ -333,11 +329,7 @@ class _Work:
         return None
 
     def left(self) -> RangesToRead:
-        """
-        Return the ranges that are to be read; those that are useless are forgotten.
-
-        :raises TransientError: see :meth:`check_columns`.
-        """
+        """Return the ranges that are to be read; those that are useless are forgotten."""
         columns = self.source.table_columns(self.request.feed, self.table)
         # Before ranges are read again in vain.
         self.check_columns(columns.shape)
@@ -375,11 +367,7 @@ class _Work:
         ]
 
     def finish(self) -> Snapshot | None:
-        """
-        Complete the snapshot; None if ranges turn out to be useless.
-
-        :raises TransientError: a gap, or a purge, has made all of it useless.
-        """
+        """Complete the snapshot; None if ranges turn out to be useless."""
         there = self.files.ranges(self.plan.token)
         exact_from = settle(self.source, self.request.feed, self.plan.begin)
         # What is true now is true of what was read before the seal.
@@ -405,11 +393,7 @@ class _Work:
         return self.files.commit(snapshot)
 
     def check(self, shape: CaptureShape) -> None:
-        """
-        Discard what was read if events since its begin are missing, or lack values of the rows.
-
-        :raises TransientError: they are, or do.
-        """
+        """Discard what was read if events since its begin are missing, or lack values of the rows."""
         begin, before = self.plan.begin, Ulid.floor(self.plan.begin).previous()
         missed = [found for _, found in shape.tables[self.table].gaps if found > begin]
         if missed:
@@ -431,7 +415,6 @@ class _Work:
             raise self._discarded(f"the table's columns were changed at {format_time(changed)}")
 
     def _discarded(self, why: str) -> TransientError:
-        """Discard what was read, and return the error that says so."""
         self.source.end_snapshot(self.request.feed, self.table, token=self.plan.token)
         self.files.discard(self.plan.token)
         return TransientError(
@@ -462,11 +445,7 @@ def _shards(source: FeedSource, feed: str) -> tuple[Shard, ...]:
 
 
 def _claimed(source: FeedSource, request: SnapshotRequest, table: str, files: SnapshotFiles) -> SnapshotClaim:
-    """
-    Return the snapshot of the table that has begun in this output, or begin a new one.
-
-    :raises SnapshotError: one of another output or part has begun.
-    """
+    """Return the snapshot of the table that has begun in this output, or begin a new one."""
     path = files.claimed_path
     mine = (path, request.where)
     for claim in source.snapshots(request.feed):

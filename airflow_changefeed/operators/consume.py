@@ -231,11 +231,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
     def _is_complete(
         self, source: FeedSource, shards: Sequence[Shard] | None, below: Ulid, end: datetime
     ) -> bool:
-        """
-        Whether all events below the window's end are consumed; others may hold shards of the rest.
-
-        :raises PoisonError: some were parked.
-        """
+        """Whether all events below the window's end are consumed; others may hold shards of the rest."""
         dead_letters = [
             dead_letter
             for dead_letter in source.dead_letters(self.feed, self.consumer)
@@ -263,11 +259,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         return True
 
     def _wait_for_others(self, source: FeedSource, end: datetime, deadline: float) -> None:
-        """
-        Wait until a lease of others may have expired: of a process that was killed, nobody prolongs it.
-
-        :raises LeaseHeldError: not within ``register_timeout``.
-        """
+        """Wait until a lease of others may have expired: of a process that was killed, nobody prolongs it."""
         from airflow_changefeed.consumers.holding import holders
 
         now, left = source.now(), deadline - time.monotonic()

@@ -202,7 +202,6 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         files: SnapshotFiles,
         wanted: RangesToRead,
     ) -> None:
-        """Read ranges here or on Spark."""
         from airflow_changefeed.lake.snapshot_ranges import read_here
 
         # All but the last range had so many rows when they were cut.

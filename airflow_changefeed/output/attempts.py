@@ -143,7 +143,6 @@ def end(store: ExportStore, plan: Plan, *, committed: bool) -> None:
 
 
 def _prune(store: ExportStore, attempt: int) -> None:
-    """Remove an attempt's empty folders."""
     home = store.layout.attempt(attempt)
     for name in store.files.names(home) if store.files.moves_folders else ():
         store.files.prune(f"{home}/{name}", store.layout.attempts)

@@ -274,7 +274,6 @@ class _Others:
         return found
 
     def check_again(self, units: Sequence[ExportUnit]) -> dict[Shard, dict[ExportUnit, int]]:
-        """Return those that overlap units of ours now."""
         return {shard: self._find(shard, wanted) for shard, wanted in by_shard(units).items()}
 
 

@@ -332,7 +332,6 @@ class ManifestStore(claims.Output):
 
 
 def _is_date(name: str) -> bool:
-    """Whether a folder of manifests is that of a date."""
     try:
         return name == f"date={datetime.strptime(name, 'date=%Y-%m-%d').date()}"
     except ValueError:

@@ -188,12 +188,7 @@ def _columns(manifest: Manifest) -> dict[str, pa.DataType]:
 
 
 def _common_type(kinds: Iterable[pa.DataType | None], unify: bool) -> pa.DataType | None:
-    """
-    Return one type for all values.
-
-    :param kinds: None where a unit does not have the column.
-    :return: None if there is no such type.
-    """
+    """Return one type for all values, if there is one; a kind is None where a unit lacks the column."""
     kinds = list(kinds)
     if not unify:
         return kinds[0] if len({_ordered(kind) for kind in kinds}) == 1 else None

@@ -116,12 +116,7 @@ async def planned_move(
 
 
 def _guarded(may: Callable[..., Any], event: str) -> list[Dependency]:
-    """
-    Return what a change must pass: same origin, permission; then it is logged.
-
-    :param may: the permission, as a dependency.
-    :param event: in Airflow's audit log.
-    """
+    """Return what a change must pass: same origin, permission; then Airflow's audit log has the event."""
     return [Depends(same_origin), Depends(may), Depends(action_logging(event=event))]
 
 
@@ -171,12 +166,7 @@ def _plan(
     to: Position,
     version: int,
 ) -> PlannedMove:
-    """
-    Plan a move.
-
-    :param version: resource version of the cursor that the user saw.
-    :raises StaleVersionError: the cursor has changed since; has the current one.
-    """
+    """Plan a move; ``version`` is that of the cursor that the user saw."""
 
     def check() -> None:
         for row in known_rows(source, consumer, feed):

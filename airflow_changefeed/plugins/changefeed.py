@@ -30,7 +30,6 @@ class LazyPage:
     """
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Handle a request."""
         # In a thread, so that imports do not block other requests.
         app = await asyncio.to_thread(_load)
         await app(scope, receive, send)

@@ -48,11 +48,7 @@ _late: Counter[str] = Counter()
 
 @dataclass
 class _Turn:
-    """
-    A query's permit for a thread.
-
-    :param is_late: its caller has stopped waiting.
-    """
+    """A query's permit for a thread; ``is_late``: its caller has stopped waiting."""
 
     place: str
     is_late: bool = False

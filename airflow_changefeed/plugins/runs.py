@@ -145,11 +145,7 @@ def interval_of(dag_id: str) -> timedelta | None:
 
 
 def _intervals(dag: Any, window: Window, length: timedelta) -> list[Any]:
-    """
-    Return the runs whose intervals overlap a window, as Airflow's timetable describes them.
-
-    :param length: of an interval.
-    """
+    """Return the runs whose intervals overlap a window, as Airflow's timetable describes them."""
     # The interval that contains the start follows the last one that ended before it, however long it is.
     before = dag.timetable.infer_manual_data_interval(run_after=coerce_datetime(window.start))
     infos = dag.iter_dagrun_infos_between(min(before.start, window.start - 2 * length), window.end)

@@ -243,12 +243,7 @@ def _converted(
 
 
 def _columns(source: FeedSource, feed: str, shape: Shape) -> StructType:
-    """
-    Return the columns and their types in Spark: those of the feed as exported, and the shard.
-
-    :raises InvalidArgumentError: a shape other than typed, for a feed that is not a capture's.
-    :raises ColumnTypeError: Spark has no such type.
-    """
+    """Return the columns and their types in Spark: those of the feed as exported, and the shard."""
     columns = _struct(feed, "", check_shape(source, feed, shape))
     is_number = source.feed(feed).shard_key_type in INTEGER_SHARD_BITS
     return columns.add(SHARD_COLUMN, "long" if is_number else "string")

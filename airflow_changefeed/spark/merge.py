@@ -147,11 +147,7 @@ def known_events(spark: SparkSession, source: FoldSource) -> tuple[CapturedEvent
 
 
 def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
-    """
-    Return the rows that were deleted: by the events, or before, unless they came back.
-
-    :raises FoldError: see :func:`known_events`.
-    """
+    """Return the rows that were deleted: by the events, or before, unless they came back."""
     from pyspark.sql import functions
 
     events, special = known_events(spark, source)

@@ -211,7 +211,6 @@ def _chosen(statuses: Sequence[ShardStatus], options: ReadOptions) -> list[Shard
 
 
 def _sealed(status: ShardStatus) -> Ulid:
-    """Return the last sealed ULID."""
     return Ulid.MIN if status.sealed_until is None else Ulid.floor(status.sealed_until).previous()
 
 

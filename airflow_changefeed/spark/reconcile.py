@@ -176,7 +176,6 @@ def _named(
     keys: list[str],
     differing: Mapping[str, Column],
 ) -> tuple[Difference, ...]:
-    """Return the first differences by key."""
     import pyarrow as pa
     from pyspark.sql import functions
 

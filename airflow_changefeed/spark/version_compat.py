@@ -92,7 +92,6 @@ def cancellable_jobs(spark: SparkSession, most: int) -> Iterator[Callable[[Any, 
 
 
 def _tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
-    """Tag the jobs that this thread starts from now on."""
     for tag in tags:
         try:
             spark.addTag(tag)
@@ -102,7 +101,6 @@ def _tag_jobs(spark: SparkSession, tags: Iterable[str]) -> None:
 
 
 def _job_tags(spark: SparkSession) -> set[str]:
-    """Return the tags of the jobs that this thread starts."""
     try:
         return set(spark.getTags())
     except RuntimeError:
@@ -110,7 +108,6 @@ def _job_tags(spark: SparkSession) -> set[str]:
 
 
 def _cancel_jobs(spark: SparkSession, tag: str) -> None:
-    """Cancel the jobs with a tag."""
     try:
         spark.interruptTag(tag)
     except RuntimeError:

@@ -140,7 +140,6 @@ def _basic(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return how the role is assumed."""
     method = extra.get("assume_role_method", "assume_role")
     if method not in _METHODS:
         raise unusable(
@@ -299,7 +298,6 @@ def _keys_and_region(
 
 
 def _frozen(session: Any) -> Any:
-    """Return the credentials that a session of aiobotocore has now."""
     from fsspec.asyn import get_loop, sync
 
     async def ask() -> Any:

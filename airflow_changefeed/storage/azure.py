@@ -178,7 +178,6 @@ class AzureObjects:
 
 
 def _code(problem: Exception) -> str:
-    """Return Azure's code of an error."""
     code = getattr(problem, "error_code", None)
     return str(getattr(code, "value", code))
 
@@ -328,7 +327,6 @@ def _plain_http(
 
 
 def _identity(extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of the machine's own identity, or of anonymous access."""
     if extra.get("anon"):
         return {"anon": True}
     found = {name: extra[name] for name in _IDENTITY if name in extra}

@@ -152,7 +152,6 @@ def is_transient(problem: BaseException) -> bool:
 
 
 def _chain(problem: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
     seen: set[int] = set()
     each: BaseException | None = problem
     while each is not None and id(each) not in seen:

@@ -73,17 +73,11 @@ def writing(path: str) -> Iterator[None]:
 
 
 def _looking(path: str) -> contextlib.AbstractContextManager[None]:
-    """
-    Map what the operating system refuses to ours: a name that is too long, a folder for a file, rights.
-
-    :raises OutputNotWritableError: it refused.
-    :raises TransientError: the disk did not answer.
-    """
+    """Map what the operating system refuses to ours: a name that is too long, a folder for a file, rights."""
     return answering(path, ours=(FileNotFoundError, NotADirectoryError, ChangefeedError))
 
 
 def _never_there(path: str) -> OutputNotWritableError:
-    """Return the error for a file whose folder cannot be created."""
     there = _deepest(os.path.dirname(path))
     return OutputNotWritableError(
         f"{path} cannot be created: a folder cannot be created in {there}, or disappears. "
@@ -93,7 +87,6 @@ def _never_there(path: str) -> OutputNotWritableError:
 
 
 def _deepest(path: str) -> str:
-    """Return the deepest existing part of a path."""
     while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -110,12 +103,7 @@ def link_error(path: str) -> SymbolicLinkError:
 
 
 def _open(name: str, flags: int, folder: int, path: str) -> int:
-    """
-    Open a name in an open folder.
-
-    :param path: of the same, for messages.
-    :raises SymbolicLinkError: it is a link.
-    """
+    """Open a name in an open folder; ``path`` is the same, for messages."""
     try:
         # Non-blocking: somebody may have put a pipe there, to which nobody writes.
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
@@ -175,12 +163,7 @@ class LocalFiles:
 
     @contextmanager
     def _folder(self, path: str, flags: int = _PASS, *, make: bool = False) -> Iterator[int]:
-        """
-        Open a folder.
-
-        :param make: it and its parents; FileNotFoundError if somebody prunes one at the same time.
-        :raises SymbolicLinkError: a link is on the way.
-        """
+        """Open a folder; FileNotFoundError if it is made and somebody prunes a parent at the same time."""
         way = self.root.rstrip("/")
         parts = [part for part in path[len(way) :].split("/") if part]
         if not f"{path}/".startswith(f"{way}/") or ".." in parts:

@@ -115,17 +115,14 @@ class _Remote:
         self._answering = answering_
 
     def write(self, content: Any) -> Any:
-        """Write bytes."""
         with self._answering():
             return self._file.write(content)
 
     def read(self, *size: int) -> Any:
-        """Read bytes."""
         with self._answering():
             return self._file.read(*size)
 
     def seek(self, *position: int) -> Any:
-        """Set the position."""
         with self._answering():
             return self._file.seek(*position)
 

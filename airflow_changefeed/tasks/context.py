@@ -119,7 +119,6 @@ def _aligned(core: CronPartitionTimetable, date: datetime) -> datetime:
 
 
 def _next(core: CronPartitionTimetable, date: datetime) -> datetime:
-    """Return the partition after another one."""
     from airflow.timetables.base import DagRunInfo
 
     from airflow_changefeed.version_compat import coerce_datetime

@@ -103,11 +103,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         self._hook = None
 
     def _run_spec(self, context: Context, spec: str, connection: JobConnection) -> None:
-        """
-        Run the job of a spec by the Spark connection, and return when it is over: its receipt says how.
-
-        :param spec: its URI.
-        """
+        """Run the job of a spec by the Spark connection, and return when it is over: its receipt says how."""
         from airflow_changefeed.spark.export_job import run_spec
 
         # A retry takes nothing that may be broken.
@@ -128,14 +124,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
     def _run_task(
         self, context: Context, task: Document, connection: JobConnection, facts: type[Any] | None
     ) -> Any:
-        """
-        Do a task by the Spark connection, and return its facts. The receipt decides: spark-submit only knows
-        that the job failed.
-
-        :param facts: their class; None where there are none.
-        :raises ChangefeedError: the job's own.
-        :raises TransientError: the job ended without a receipt.
-        """
+        """Do a task by the Spark connection and return its facts; its receipt decides, not spark-submit."""
         from airflow_changefeed.export.result import RESULT, TaskResult
         from airflow_changefeed.spark.job import run_task
 
@@ -180,12 +169,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
     @contextmanager
     def _connect(self, *, is_shared: bool = False) -> Iterator[Callable[[], SparkSession] | None]:
-        """
-        Give a session at the connection's Spark Connect server, to each thread that asks; None where jobs go
-        by spark-submit.
-
-        :param is_shared: see :func:`~airflow_changefeed.connections.spark.connect_session`.
-        """
+        """Give each thread a session at the Spark Connect server; None where jobs go by spark-submit."""
         connection = self._spark_connection()
         if connection.conn_type != spark.CONN_TYPE:
             yield None

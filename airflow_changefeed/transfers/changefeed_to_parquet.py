@@ -198,7 +198,6 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
             self._check_launch()
 
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
-        """Write and commit a plan here or on Spark, and return the attempt's result."""
         from airflow_changefeed.export.parts import run_here
         from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.version_compat import AirflowException

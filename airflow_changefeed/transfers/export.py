@@ -150,12 +150,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
             self._wrong.append(problem.message)
 
     def _check(self, *more: tuple[Any, ...], **values: Reader) -> None:
-        """
-        Check all arguments.
-
-        :param more, values: those of a subclass, as of :func:`check_arguments`.
-        :raises InvalidArgumentError: names everything that is wrong.
-        """
+        """Check all arguments, with those of a subclass, as :func:`check_arguments`."""
         of_windows = ("unit", "window_start", "window_end")
         wrong, self._wrong = self._wrong, []
         check_arguments(

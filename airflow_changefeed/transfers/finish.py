@@ -112,7 +112,6 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         return done
 
     def _spec_of(self, export: Mapping[str, str]) -> str:
-        """Return the spec's URI of one of many feeds."""
         if "error" in export:
             error = own_error(export["error"])
             raise AirflowFailException(

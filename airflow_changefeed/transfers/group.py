@@ -73,12 +73,7 @@ class ExportJob:
 
 @dataclass(frozen=True)
 class _Planned:
-    """
-    A feed's plan.
-
-    :param spec_uri: of its spec.
-    :param tasks: numbers of the units of each task that Spark will run.
-    """
+    """A feed's plan, and the numbers of the units of each task that Spark will run."""
 
     store: ExportStore
     plan: Plan
@@ -205,7 +200,6 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         ]
 
     def _push(self, context: Context, uri: str, plans: Sequence[_Planned]) -> None:
-        """Hand on what the job is to do."""
         job = archive = ""
         if self.program_path:
             job, archive = publish_program(self.program_path, self.program_conn_id or self.path_conn_id)
