@@ -146,11 +146,7 @@ def _seen_disabled(source: FeedSource, spec: CaptureSpec, args: Namespace) -> in
 
 
 def spec_of(args: Namespace) -> CaptureSpec:
-    """
-    Return the capture described by the options or by a file.
-
-    :raises InvalidArgumentError: both or neither, an unreadable file, or an invalid capture.
-    """
+    """Return the capture that options or a file describe; raise InvalidArgumentError for both or neither."""
     if args.spec is not None:
         given = [f"--{name.replace('_', '-')}" for name in _OF_SPEC if getattr(args, name)]
         if given:

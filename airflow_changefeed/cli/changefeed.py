@@ -267,11 +267,7 @@ def _as_airflows(entry: Command | Group) -> CLICommand:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """
-    Run a command as Airflow's own command line does.
-
-    :param arguments: None for those of the process.
-    """
+    """Run a command as Airflow's own command line does; None takes the arguments of the process."""
     # Before Airflow, whose import takes longer than help should.
     parsed = parser().parse_args(arguments)
     # First: if Airflow's settings are imported before its configuration, the two import each other.

@@ -77,11 +77,7 @@ def use_stored_connections() -> None:
 
 
 def open_feeds(conn_id: str) -> closing[FeedSource]:
-    """
-    Open the feeds of an Airflow connection, for a block.
-
-    :raises ConnectionNotUsableError: the connection does not exist or has no feeds.
-    """
+    """Open the feeds of an Airflow connection, for a block."""
     from airflow_changefeed.hooks.changefeed import ChangefeedHook
 
     use_stored_connections()
@@ -101,11 +97,7 @@ def feeds_command(run: Callable[[FeedSource, Namespace], None]) -> Callable[[Nam
 
 
 def ask(question: str, otherwise: str) -> None:
-    """
-    Continue only if a person confirms.
-
-    :param otherwise: what the command has not done if it ends here.
-    """
+    """Continue only if a person confirms; ``otherwise`` says what the command has not done."""
     print(f"{visible(question, are_lines=True)} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:

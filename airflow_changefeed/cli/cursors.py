@@ -163,11 +163,7 @@ def short_change(row: Row) -> Row:
 
 
 def export_notes(source: FeedSource, overview: FeedOverview, consumer: str) -> Iterator[str]:
-    """
-    Yield what the cursors of an export do not show, a line each.
-
-    :param overview: of its feed, with all shards.
-    """
+    """Yield what the cursors of an export do not show, a line each; the overview is of all its shards."""
     from airflow_changefeed.doctor.airflow import beginning_fault
     from airflow_changefeed.doctor.output import checked_fault
 

@@ -125,11 +125,7 @@ _CONN_ID = "changefeed_default"
 
 @dataclass(frozen=True)
 class Option:
-    """
-    An option, or an argument without a name.
-
-    :param settings: arguments of Python's ``add_argument``.
-    """
+    """An option, or an argument without a name; ``settings`` are those of Python's ``add_argument``."""
 
     flags: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -137,11 +133,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """
-    A command.
-
-    :param function: module and function, relative to ``COMMANDS``; imported when the command runs.
-    """
+    """A command; its module and function, relative to ``COMMANDS``, are imported when it runs."""
 
     name: str
     function: str
@@ -160,11 +152,7 @@ class Group:
 
 
 def action(name: str, function: str, help_: str, more: str, *options: Option) -> Command:
-    """
-    Describe a command.
-
-    :param more: added to ``help_`` in the command's own help.
-    """
+    """Describe a command; ``more`` is added to ``help_`` in the command's own help."""
     return Command(name, function, help_, f"{help_}. {more}", options)
 
 
@@ -174,11 +162,7 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 def path(of: str = "Root of the export", *, required: bool = True) -> tuple[Option, Option]:
-    """
-    Return the options that name an output.
-
-    :param of: what is there, and what for.
-    """
+    """Return the options that name an output; ``of`` says what is there, and what for."""
     types = "aws, wasb, adls, google_cloud_platform, generic"
     return (
         option("--path", help=f"{of}, a local path or an fsspec URL", required=required),
@@ -187,11 +171,7 @@ def path(of: str = "Root of the export", *, required: bool = True) -> tuple[Opti
 
 
 def storage(of: str) -> tuple[Option, Option]:
-    """
-    Return the options that say how SQL Server stores the tables that it creates.
-
-    :param of: what is compressed, and the default.
-    """
+    """Return options for how SQL Server stores tables; ``of`` is what is compressed, and the default."""
     what = "Filegroup of the tables that are created, on SQL Server (default: that of the database)"
     return (
         option("--filegroup", help=what),

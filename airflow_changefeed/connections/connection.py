@@ -33,12 +33,7 @@ _FIELDS = {
 def find_connection(
     conn_id: str, remedy: str, error: type[TerminalError] = ConnectionNotUsableError
 ) -> Connection:
-    """
-    Return one of Airflow's connections.
-
-    :param remedy: what to do if there is none.
-    :param error: raised then.
-    """
+    """Return one of Airflow's connections; raise the error, with the remedy, if there is none."""
     from airflow_changefeed.version_compat import AirflowNotFoundException, BaseHook
 
     try:

@@ -165,11 +165,7 @@ def table_to_verify(
 def current_version(
     output: CurrentOutput, storage_options: Mapping[str, Any] | None, catalog_conn_id: str | None
 ) -> CurrentVersion:
-    """
-    Return the version that the current table of an output has now.
-
-    :raises TableError: the table does not exist, or cannot be used.
-    """
+    """Return the version that an output's current table has now; raise TableError if it cannot be used."""
     from airflow_changefeed.exceptions import TableError
     from airflow_changefeed.formats.base import CURRENT
     from airflow_changefeed.lake.merge import newest_version

@@ -176,12 +176,7 @@ def kubernetes_named() -> Iterator[None]:
 
 
 def local_environment(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """
-    Return the environment of a local job: this Python for the driver and the workers, and a Java that starts
-    fast.
-
-    :param given: what the task says; it wins.
-    """
+    """Return a local job's environment: this Python, and a Java that starts fast; what is given wins."""
     env = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **(given or {})}
     others = env.get("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
     return {**env, "SPARK_SUBMIT_OPTS": f"{_JAVA_OPTIONS} {others}".strip()}
@@ -207,11 +202,7 @@ def search_path(env: Mapping[str, Any]) -> str:
 
 
 def check_java(env: Mapping[str, Any]) -> int:
-    """
-    Check the Java that Spark would take, and return its major version.
-
-    :raises SparkEnvironmentError: Java is missing, or too old.
-    """
+    """Return the major version of the Java that Spark takes; raise SparkEnvironmentError if too old."""
     java = str(Path(env["JAVA_HOME"]) / "bin" / "java") if env.get("JAVA_HOME") else "java"
     found = shutil.which(java, path=env.get("PATH"))
     if found is None:
@@ -405,11 +396,7 @@ def _open(url: str, conn_id: str, conf: Mapping[str, Any], *, is_shared: bool = 
 
 
 def _open_shared(url: str, connection: Connection, conf: Mapping[str, Any]) -> SparkSession | None:
-    """
-    Return the session of this hour.
-
-    :return: None where that fails: the server never takes the number of a session again that it has closed.
-    """
+    """Return the session of this hour; None if it fails: a server takes no number of a closed one again."""
     from pyspark.errors import PySparkException
 
     hour = datetime.now(timezone.utc).strftime("%Y%m%dT%H")

@@ -124,11 +124,7 @@ class Report:
             )
 
     def to_dict(self, most: int | None = None) -> dict[str, Any]:
-        """
-        Return the report as JSON values.
-
-        :param most: maximum number of faults, damage first; None for all.
-        """
+        """Return the report as JSON values, with ``most`` faults, damage first; None for all."""
         return {
             "feed": self.feed,
             "path": self.path,
@@ -157,11 +153,7 @@ _SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit
 
 
 def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
-    """
-    Check the claim: the document with the owner of the output.
-
-    :param database: identity of the feed's database; empty if it is not known.
-    """
+    """Check the claim, the document with the output's owner; ``database`` is empty if it is not known."""
     path = store.layout.claim
     content = store.files.read(path)
     if content is None:
@@ -206,12 +198,7 @@ def _shard(name: str) -> Shard | None:
 def orphans(
     store: ExportStore, shard: Shard, wanted: UlidRange, known: Collection[ExportUnit]
 ) -> list[tuple[ExportUnit, Fault]]:
-    """
-    Find a shard's placed units that have no manifest.
-
-    :param wanted: only units that overlap it.
-    :param known: units that have a manifest.
-    """
+    """Find a shard's placed units that have no manifest, of those that overlap the wanted range."""
     folder = f"{store.layout.data}/{_SHARD}{shard_text(shard)}"
     dates = [name for name in store.files.names(folder) if name.startswith(_DATE)]
     first = f"{_DATE}{wanted.after.next().time.date().isoformat()}"
@@ -250,11 +237,7 @@ def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Fault:
 
 
 def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection[str]) -> Iterator[Fault]:
-    """
-    Find files in a unit's folder that are not in its manifest.
-
-    :param named: names of the files in the manifest.
-    """
+    """Find files in a unit's folder that are not ``named`` in its manifest."""
     folder = store.layout.unit(unit)
     own = f"changefeed_attempt={attempt}/"
     ours = {f"{own}{name}" for name in named}

@@ -257,12 +257,7 @@ def _shaped(batch: pa.RecordBatch, options: ExportOptions, feed: str, written: p
 
 
 class ParquetFile:
-    """
-    A Parquet file that is being written.
-
-    :param compression: see :class:`~airflow_changefeed.core.plan.ExportOptions`.
-    :param first: the first rows, by which columns get dictionaries.
-    """
+    """A Parquet file that is being written; its first rows say which columns get dictionaries."""
 
     def __init__(
         self, files: Files, path: str, schema: pa.Schema, compression: str, first: pa.RecordBatch
@@ -378,13 +373,7 @@ class PartFile(ParquetFile):
 
 
 def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> WrittenParts:
-    """
-    Return what a task has written.
-
-    :param facts: as :func:`write_parts` yields them.
-    :param task: the parts that it was to write.
-    :raises IncompleteReadError: it says something else of itself.
-    """
+    """Return what a task has written; raise IncompleteReadError if its facts do not fit its parts."""
     units = [part.unit for part in task]
     files: list[StagedFile] = []
     schema: pa.Schema | None = None

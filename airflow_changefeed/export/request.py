@@ -48,11 +48,7 @@ class ExportRequest:
     unit: timedelta | None = None
 
     def check(self) -> None:
-        """
-        Check all that can be checked without a database.
-
-        :raises InvalidArgumentError: names everything that is wrong.
-        """
+        """Raise InvalidArgumentError, which names everything that is wrong as far as no database is asked."""
         problems = [f"{name} is missing" for name in ("feed", "path", "run") if not getattr(self, name)]
         try:
             check_consumer(self.consumer)

@@ -45,22 +45,14 @@ class Receipt(Document):
     error: str | None = None
 
     def raise_error(self, launcher: Exception | None = None) -> None:
-        """
-        Raise the job's error with its class; return if it succeeded.
-
-        :param launcher: how what started the job failed, which knows less.
-        """
+        """Raise the job's error with its class, from that of its launcher; return if it succeeded."""
         if self.error is not None:
             raise own_error(self.error) from launcher
 
 
 @dataclass(frozen=True)
 class TaskResult(Receipt):
-    """
-    The receipt of a job that was handed a task.
-
-    :param facts: what has become of it, as JSON values; each kind of task has its own.
-    """
+    """The receipt of a job that was handed a task; each kind of task has its own facts, as JSON values."""
 
     KIND = "changefeed task result"
 
@@ -95,11 +87,7 @@ class ExportResult(Receipt):
     def of_commit(
         cls, store: ExportStore, plan: Plan, manifests: Sequence[Manifest], *, seconds: float = 0.0
     ) -> ExportResult:
-        """
-        Return the result of an attempt at a plan.
-
-        :param manifests: that it has committed; the plan names those of earlier tries.
-        """
+        """Return the result of an attempt, by its manifests; the plan names those of earlier tries."""
         size = {planned.unit: planned.size for planned in plan.units}
         size.update({manifest.unit: manifest.size for manifest in manifests})
         return cls(
@@ -159,11 +147,7 @@ def summary(
     result: ExportResult,
     rows: Mapping[Shard, CursorRow],
 ) -> dict[str, Any]:
-    """
-    Return an export's result as JSON values.
-
-    :param rows: the cursors of the shards that were exported.
-    """
+    """Return an export's result as JSON values, with the cursors of the shards that were exported."""
     windows = {planned.unit.window for planned in plan.units if planned.unit.window is not None}
     spans = [(window.start, window.end) for window in sorted(windows)]
     if len(spans) > MOST_NAMED:
@@ -203,12 +187,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class TaskProgress:
-    """
-    A task's side.
-
-    :param path: where it leaves its file.
-    :param seconds: how often at the most.
-    """
+    """A task's side: writes a file every few seconds at the most."""
 
     def __init__(self, files: Files, path: str, seconds: float = SECONDS) -> None:
         self._files = files
@@ -232,11 +211,7 @@ class TaskProgress:
 
 
 class ProgressWatch:
-    """
-    The driver's side: says every few seconds how far the tasks are, while it is entered.
-
-    :param write: takes one line.
-    """
+    """The driver's side: says every few seconds in a line how far the tasks are, while it is entered."""
 
     def __init__(
         self, files: Files, plan: Plan, write: Callable[[str], None], seconds: float = SECONDS

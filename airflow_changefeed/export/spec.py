@@ -75,11 +75,7 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
 
 @dataclass(frozen=True)
 class SpecList(Document):
-    """
-    A job of several feeds below one path.
-
-    :param specs: URIs of their specs.
-    """
+    """A job of several feeds below one path: the URIs of their specs."""
 
     KIND = "changefeed job"
 
@@ -87,12 +83,7 @@ class SpecList(Document):
 
 
 def write_job(store: ExportStore, specs: Sequence[str]) -> str:
-    """
-    Write what a job is to do for several feeds, and return the URI.
-
-    :param store: of any of the feeds.
-    :param specs: URIs.
-    """
+    """Write what a job is to do for several feeds, the URIs of their specs, and return its URI."""
     for name in sorted(store.files.names(store.layout.jobs))[:-_MOST_SPECS]:
         store.files.remove_file(f"{store.layout.jobs}/{name}")
     where = store.layout.job(str(ULID()))

@@ -74,11 +74,7 @@ class Extent:
                 self._ends[number] = (min(least, ends["min"]), max(greatest, ends["max"]))
 
     def check(self, group: pq.RowGroupMetaData) -> None:
-        """
-        Compare with the footer.
-
-        :raises MisleadingFooterError: has the names of the columns.
-        """
+        """Raise MisleadingFooterError, with the columns' names, if the footer does not cover them."""
         wrong = list(self._wrong(group))
         if wrong:
             raise MisleadingFooterError(

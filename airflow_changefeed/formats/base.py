@@ -322,11 +322,7 @@ _LONGEST = 500
 
 
 def check_installed(package: str, extra: str, what: str) -> None:
-    """
-    Check that a table library is installed.
-
-    :raises TableError: it is not.
-    """
+    """Raise TableError if a table library is not installed."""
     try:
         importlib.import_module(package)
     except ImportError as problem:

@@ -86,11 +86,7 @@ def has_other_rows(files: Files, table: str, version: int, attempt: int) -> bool
 
 
 def kept_longer(configuration: Mapping[str, str], hours: int, now: float) -> dict[str, str]:
-    """
-    Return the properties that a table lacks for its log to tell of the last hours; none if it does.
-
-    :param now: in seconds.
-    """
+    """Return the properties that a log lacks to tell of the last hours; ``now`` is in seconds."""
     short = [name for name, usual in _HOURS.items() if _hours(configuration, name, usual) < hours]
     new = dict.fromkeys(short, f"interval {hours} hours")
     if _REMOVALS in new:
@@ -127,12 +123,7 @@ class _File(NamedTuple):
 
 
 class DeltaLakeTable:
-    """
-    The Delta table in the data folder of an output.
-
-    :param storage_options: for fsspec, as the output has them.
-    :param use: what it is for.
-    """
+    """The Delta table in the data folder of an output; ``storage_options`` are for fsspec."""
 
     def __init__(
         self,

@@ -33,12 +33,7 @@ _UNSAFE = {
 
 
 def check_links(home: TableHome, folder: str) -> None:
-    """
-    Check that a table's folder of metadata has no symbolic links: the library that writes there follows them.
-
-    :param folder: its name in the folder of the data.
-    :raises SymbolicLinkError: it has, or is one.
-    """
+    """Raise SymbolicLinkError if a folder of metadata is a link, or has one: the library follows it."""
     for link in home.files.links(f"{home.layout.data}/{folder}"):
         raise link_error(link)
 

@@ -96,11 +96,7 @@ ICEBERG = TableTypes(
 
 
 def table_type(kind: pa.DataType, types: TableTypes) -> pa.DataType | None:
-    """
-    Return the type that a table's column has for a column of a file; None if the format has no exact one.
-
-    :param kind: of the file, or of a table's column.
-    """
+    """Return the type that a table's column has for one of a file; None if the format has no exact one."""
     import pyarrow as pa
 
     is_kind = pa.types
@@ -256,12 +252,7 @@ _EPOCH_TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def iceberg_schema(
     columns: pa.Schema, partitions: Sequence[str] = (), *, has_uuid_shards: bool = False
 ) -> Any:
-    """
-    Return a schema: the columns, then the partitions; nothing is required.
-
-    :param columns: of :func:`~airflow_changefeed.formats.types.table_schema`.
-    :param partitions: none for columns that are added to a table's.
-    """
+    """Return a schema of columns, then partitions (none for columns that are added); nothing is required."""
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
@@ -331,11 +322,7 @@ def partition_spec(schema: Any, partitions: Sequence[str]) -> Any:
 
 
 def data_file(file: TableFile | PlainFile, location: str, metadata: Any) -> Any:
-    """
-    Return a file as a snapshot has it, with what is known of its rows; the file is not read.
-
-    :param metadata: of the table that it is added to.
-    """
+    """Return a file as a table's snapshot has it, with what is known of its rows; the file is not read."""
     from pyiceberg.conversions import to_bytes
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record

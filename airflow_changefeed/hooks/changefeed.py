@@ -178,11 +178,7 @@ def _prefixed_in_server(prefix: str) -> list[str]:
 
 @contextlib.contextmanager
 def named_errors(doing: str) -> Any:
-    """
-    Name what could not be done, in place of Airflow's and SQLAlchemy's own errors.
-
-    :raises AirflowUnavailableError: in place of them.
-    """
+    """Raise AirflowUnavailableError, with what was done, in place of Airflow's and SQLAlchemy's errors."""
     from airflow.sdk.exceptions import AirflowRuntimeError
     from sqlalchemy.exc import SQLAlchemyError
 

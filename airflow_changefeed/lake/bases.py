@@ -70,11 +70,7 @@ class Base:
         return self.begin < self.exact_from
 
     def is_before(self, snapshot: datetime | None) -> bool:
-        """
-        Whether its rows go back to an earlier snapshot, or to the beginning.
-
-        :param snapshot: begin of the other one; None if no snapshot can be used.
-        """
+        """Whether its rows go back to an earlier snapshot, if there is one, or to the beginning."""
         return snapshot is not None and self.facts.origin < snapshot
 
     @property
@@ -95,24 +91,14 @@ class Base:
         return key_conditions(self.where, self.facts.shape.tables[self.table].key_columns, self.kinds)
 
     def problem(self, shape: CaptureShape, end: datetime) -> str:
-        """
-        Return why a fold cannot start from this base; empty if it can.
-
-        :param shape: of the capture in the newest events.
-        :param end: of the fold, exclusive.
-        """
+        """Return why a fold until ``end``, exclusive, cannot start from this base; empty if it can."""
         begun = shape.begun_at
         if self.facts.shape.begun_at != begun and (begun is None or begun < end):
             return "the capture was recreated since"
         return self.missed(shape.tables[self.table].gaps if self.table in shape.tables else (), end)
 
     def missed(self, gaps: Collection[tuple[datetime, datetime]], end: datetime) -> str:
-        """
-        Return which changes since its begin nobody knows; empty if there are none.
-
-        :param gaps: of the table.
-        :param end: of the fold, exclusive.
-        """
+        """Return which changes between its begin and ``end``, exclusive, nobody knows; empty if none."""
         # Gaps before it were settled, or the feed could not have been sealed until its begin.
         known = {gap for gap in self.facts.shape.tables[self.table].gaps if gap[1] <= self.begin}
         missed = [found for after, found in gaps if after < end and (after, found) not in known]
@@ -172,12 +158,7 @@ def _find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: 
 
 @dataclass(frozen=True)
 class _Known:
-    """
-    A base that may be there.
-
-    :param is_state: preferred to a snapshot with the same begin.
-    :param where: of a part of the table.
-    """
+    """A base that may be there; a state is preferred to a snapshot with the same begin."""
 
     begin: datetime
     is_state: bool
@@ -207,11 +188,7 @@ def _known(
 
 
 def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:
-    """
-    Return a snapshot as a base.
-
-    :raises ManifestError: it has lost files.
-    """
+    """Return a snapshot as a base; raise ManifestError if it has lost files."""
     folder = snapshots.folder(one.token)
     lost = _gone(snapshots.files, folder, one.files)
     if lost:

@@ -101,12 +101,7 @@ def begun_at(attempt: int) -> datetime:
 
 
 class CurrentOutput(TableOutput):
-    """
-    The output of one current table.
-
-    :param table_format: ``delta`` or ``iceberg``.
-    :param catalog_table: of Iceberg: its name in the catalog.
-    """
+    """The output of one current table; of Iceberg, ``catalog_table`` is its name in the catalog."""
 
     def __init__(
         self,

@@ -42,11 +42,7 @@ _SECONDS = {
 
 @dataclass(frozen=True)
 class FileColumns:
-    """
-    The columns of a file of captured events.
-
-    :param fields: of ``old`` and ``new``, in order: name to type.
-    """
+    """The columns of a file of captured events; ``fields`` are those of ``old`` and ``new``, in order."""
 
     shape: CaptureShape
     fields: Mapping[str, pa.DataType]
@@ -107,12 +103,7 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
 
 
 def second_fields(fields: Mapping[str, pa.DataType], own: str, taken: Collection[str]) -> list[str]:
-    """
-    Return the suffixes of the second fields, which hold what a field cannot hold by itself.
-
-    :param fields: of a file: name to type.
-    :param taken: fields that belong to another column.
-    """
+    """Return the suffixes of the second fields of a field, but those that are ``taken`` by other columns."""
     names = {name: str(kind) for name, kind in fields.items()}
     return [
         suffix

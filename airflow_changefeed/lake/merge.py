@@ -189,12 +189,7 @@ def _is_outside(path: str) -> bool:
 
 
 def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:
-    """
-    Return the version that a table has now.
-
-    :raises TableError: there is no table yet, or it cannot be used.
-    :raises TransientError: it could not be reached.
-    """
+    """Return the version that a table has now; raise TableError if there is none, or it cannot be used."""
     seen = lake.look()
     record = _record(output, lake, seen)
     if record is None:

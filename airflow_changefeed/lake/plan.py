@@ -249,11 +249,7 @@ def table_of(store: ExportStore, table: str | None) -> str:
 
 
 def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:
-    """
-    Find what a fold from one base reads; see :func:`find_fold`.
-
-    :raises FoldError: it cannot start from the base.
-    """
+    """Find what a fold from one base reads, as :func:`find_fold`; raise FoldError if that cannot be."""
     source, problem = _from_base(store, at, base.table, base)
     if source is None:
         raise _refusal(store, base.table, at, problem)
@@ -370,8 +366,6 @@ def _last_gap(
     Return when the last gap that affects a time was found; None if there is none.
 
     The newest file has all gaps of before it, also those that were found after that time.
-
-    :param known: by the manifests.
     """
     files = [file for _, own in units_and_files(store, None, None) for file in own]
     shape = file_columns(store, max(files, key=_age)).shape

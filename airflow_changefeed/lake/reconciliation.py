@@ -111,11 +111,7 @@ class Reconciliation(Comparison, Document):
         )
 
     def check(self) -> None:
-        """
-        Check that nothing is wrong any more.
-
-        :raises ReconcileError: something differs and was not repaired.
-        """
+        """Raise ReconcileError if something differs and was not repaired."""
         if not self.equal and not self.repaired:
             raise ReconcileError(
                 f"{self.text}. Find out what changed the table without events, then repair: reconcile with "

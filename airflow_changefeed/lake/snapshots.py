@@ -199,12 +199,7 @@ class SnapshotFiles(TableOutput):
         return self._read(token, self._document, Snapshot)
 
     def all(self, *, only_readable: bool = False) -> list[Snapshot]:
-        """
-        Return the complete snapshots, the newest begin first.
-
-        :param only_readable: whether damaged ones are left out.
-        :raises ManifestError: one is damaged.
-        """
+        """Return the complete snapshots, the newest begin first; a damaged one is left out, or an error."""
         found = []
         for token in self.files.names(self._all):
             try:
@@ -216,11 +211,9 @@ class SnapshotFiles(TableOutput):
 
     def clean(self, before: str) -> None:
         """
-        Remove the left-overs of complete snapshots, and those that will never be complete.
+        Remove the left-overs of complete snapshots before a token, and those that will never be complete.
 
         Readings that wait to be compared stay.
-
-        :param before: token of the one that counts; only older ones are cleaned.
         """
         for token in self.files.names(self._all):
             if token >= before:

@@ -100,11 +100,7 @@ def new_attempt() -> str:
 
 
 class TableOutput(claims.Output):
-    """
-    Where the states and snapshots of one captured table are.
-
-    :param database: identity of the capture's database; empty if the export does not have it.
-    """
+    """Where states and snapshots of a captured table are; ``database`` is empty if the export has none."""
 
     def __init__(
         self,
@@ -192,11 +188,7 @@ class StateStore(TableOutput):
         return sorted(found)
 
     def read(self, at: datetime) -> State | None:
-        """
-        Return the state of a time; None if there is no complete one.
-
-        :raises ManifestError: its document is damaged.
-        """
+        """Return the state of a time; None without a complete one; raise ManifestError if it is damaged."""
         for _ in range(_TRIES):
             attempts = self._committed(self.folder(at))
             if not attempts:
@@ -214,11 +206,7 @@ class StateStore(TableOutput):
                     yield state
 
     def commit(self, at: datetime, attempt: str, base: BaseFacts | None = None) -> State:
-        """
-        Commit an attempt, and remove the files of older attempts.
-
-        :return: the state that counts: that of a newer attempt, if there is one.
-        """
+        """Commit an attempt, remove older ones, and return the state that counts, perhaps a newer one."""
         written = self._written(self.writing(at, attempt))
         path = self.files.url(self.placed(at, attempt))
         state = State(

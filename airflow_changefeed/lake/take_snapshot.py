@@ -404,11 +404,9 @@ class _Work:
 
     def check_columns(self, shape: CaptureShape) -> None:
         """
-        Discard what was read if columns got values without events since its begin.
+        Discard what was read, and raise TransientError, if columns got values without events since its begin.
 
         Reading ranges again is not enough: a row may count as an event of before left it.
-
-        :raises TransientError: they did.
         """
         changed = shape.tables[self.table].unrecorded_at
         if changed is not None and changed > self.plan.begin:

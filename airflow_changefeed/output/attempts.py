@@ -32,12 +32,7 @@ from airflow_changefeed.sources.base import FeedReader
 
 @dataclass(frozen=True)
 class Start(Document):
-    """
-    Who began an attempt, and what it writes.
-
-    :param task: who makes the export, without the number of the try.
-    :param units: the keys of the units that it was to write.
-    """
+    """Who began an attempt, a task without the number of its try; and the keys of the units it writes."""
 
     KIND = "changefeed attempt"
     ERROR = ManifestError
@@ -199,12 +194,7 @@ def withdraw_overlapping(store: ExportStore, units: Sequence[ExportUnit], attemp
 
 
 def check_database(source: FeedReader, feed: str, database: str) -> None:
-    """
-    Check that a source is the one that an export was planned for.
-
-    :param database: identity of the planned one.
-    :raises ConnectionNotUsableError: it is another.
-    """
+    """Raise ConnectionNotUsableError if a source is another database than an export was planned for."""
     if (found := source.identity().id) != database:
         raise ConnectionNotUsableError(
             f"feed {feed!r}: the export was planned for database {database}, and here the connection leads "

@@ -101,12 +101,7 @@ class Output:
         self.layout = Layout(self.files.root, name)
 
     def read_document(self, path: str, kind: type[Kind], where: str = "") -> Kind | None:
-        """
-        Read a document; None if it is not there.
-
-        :param where: names it in errors; its path if empty.
-        :raises TerminalError: it is damaged; as its ``ERROR``.
-        """
+        """Read a document; None if it is not there. ``where`` names it in its ``ERROR`` if it is damaged."""
         content = self.files.read(path)
         if content is None:
             return None
@@ -231,12 +226,7 @@ def _what(claim: Claim) -> str:
 
 
 def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
-    """
-    Check that what was written comes from a database.
-
-    :param theirs, ours: identities; empty where it is not known.
-    :raises ForeignOutputError: it comes from another one.
-    """
+    """Raise ForeignOutputError if what was written is another database's; an identity may be unknown."""
     if theirs and ours and theirs != ours:
         raise ForeignOutputError(
             f"{where} holds feed {feed!r} of database {theirs}, and this is feed {feed!r} of database "
@@ -248,11 +238,7 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
 
 
 def read(files: Files, layout: Layout) -> Claim | None:
-    """
-    Return whose output a folder is; None if nobody has claimed it.
-
-    :raises ManifestError: the document is damaged.
-    """
+    """Return whose output a folder is; None if nobody claimed it; raise ManifestError if that is damaged."""
     content = files.read(layout.claim)
     if content is None:
         return None
@@ -296,11 +282,7 @@ def _check_ancestors(files: Files, layout: Layout) -> None:
 
 
 def write(files: Files, layout: Layout, wanted: Claim) -> None:
-    """
-    Claim an output that was checked; harmless to repeat.
-
-    :raises ForeignOutputError: somebody else claimed it at the same moment.
-    """
+    """Claim an output that was checked, or repeat that; raise ForeignOutputError if somebody else did."""
     claimed = read(files, layout)
     if claimed is None and files.names(layout.data):
         log.warning("%s is lost, and is written again by what the other documents say", layout.claim)

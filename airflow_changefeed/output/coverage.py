@@ -105,11 +105,7 @@ def named_missing(missing: Sequence[MissingRange]) -> str:
 
 
 def find_overlaps(units: Iterable[ExportUnit]) -> Iterator[tuple[ExportUnit, ExportUnit]]:
-    """
-    Find units that overlap an earlier one: each of them, and the earlier one that reaches furthest.
-
-    :param units: of one shard, in order.
-    """
+    """Find units of a shard, in order, that overlap an earlier one: each, and the furthest before it."""
     furthest: ExportUnit | None = None
     for unit in units:
         if furthest is not None and furthest.range.overlaps(unit.range):

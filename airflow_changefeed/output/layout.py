@@ -113,12 +113,7 @@ def receipt_attempt(name: str) -> int | None:
 
 
 def is_document(kind: str, path: str) -> bool:
-    """
-    Whether a file is a document of an attempt or a job.
-
-    :param kind: name of the folder, ``attempts`` or ``specs``.
-    :param path: relative to it.
-    """
+    """Whether a file in the folder ``attempts`` or ``specs`` is a document of an attempt or a job."""
     _, _, name = path.partition("/")
     if kind == "attempts":
         return name == "start.json"
@@ -126,23 +121,14 @@ def is_document(kind: str, path: str) -> bool:
 
 
 def parse_job(uri: str) -> tuple[str, str] | None:
-    """
-    Parse the URI of a job of several specs.
-
-    :return: the root of the output, and the job's name; None if it is not one.
-    """
+    """Parse the URI of a job of several specs: the root of the output, its name; None if it is not one."""
     root, _, rest = uri.rpartition(f"/{CONTROL}/{_JOBS}/")
     name, _, suffix = rest.rpartition(".")
     return (root, name) if root and name and "/" not in name and suffix == "json" else None
 
 
 def parse_spec(uri: str) -> tuple[str, str, int]:
-    """
-    Parse the URI of a spec.
-
-    :return: the root of the output, the feed, and the token of the plan.
-    :raises InvalidArgumentError: it is not one.
-    """
+    """Parse a spec's URI: root, feed, and the plan's token; raise InvalidArgumentError if it is not one."""
     root, _, rest = uri.rpartition(f"/{CONTROL}/")
     parts = rest.split("/")
     token = parse_token(parts[2]) if len(parts) == 4 else None
@@ -160,11 +146,7 @@ def placed_attempt(name: str) -> int | None:
 
 
 def parse_file(path: str) -> tuple[ExportUnit, int, str] | None:
-    """
-    Parse the path of a placed file, relative to the folder of the data.
-
-    :return: its unit, attempt and name; None if it is not one.
-    """
+    """Parse a placed file's path in the folder of the data: unit, attempt, name; None if it is not one."""
     match = _FILE.fullmatch(path)
     shard = parse_shard_text(match["shard"]) if match else None
     if match is None or shard is None:
@@ -175,11 +157,7 @@ def parse_file(path: str) -> tuple[ExportUnit, int, str] | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """
-    The paths of a feed's export.
-
-    :param path: root of the output, without a slash at its end.
-    """
+    """The paths of a feed's export below a root, which has no slash at its end."""
 
     path: str
     feed: str

@@ -63,11 +63,7 @@ class ManifestStore(claims.Output):
         return next((found.database for found in map(self.first_readable, dates) if found), "")
 
     def claimed(self) -> claims.Claim:
-        """
-        Return whose output it is, and in which format.
-
-        :raises ManifestError: nobody has claimed it.
-        """
+        """Return whose output it is, and in which format; raise ManifestError if nobody has claimed it."""
         claim = claims.read(self.files, self.layout)
         if claim is None:
             why = "run an export, which writes it again" if self.shards() else "nothing was exported there"
@@ -94,11 +90,7 @@ class ManifestStore(claims.Output):
         return None if claim is None else claim.unit
 
     def window_length(self) -> timedelta | None:
-        """
-        Return how long the windows of the output are: its unit, or without one the newest window's interval.
-
-        :return: None where no window was exported.
-        """
+        """Return the length of the output's windows, without a unit of the newest; None without any."""
         if self.unit is not None:
             return self.unit
         newest = (unit.window for shard in self.shards() for unit in reversed(self.newest(shard)))
@@ -353,12 +345,7 @@ def by_folder(
 
 
 def span(start: datetime | None, end: datetime | None) -> UlidRange | None:
-    """
-    Return the ULIDs of an interval of feed time; None when there are none.
-
-    :param start: inclusive; None for the beginning.
-    :param end: exclusive; None for the end.
-    """
+    """Return the ULIDs of ``[start, end)`` in feed time, where None has no end; None when there are none."""
     after = Ulid.floor(start).previous() if start is not None else Ulid.MIN
     upto = Ulid.floor(end).previous() if end is not None else Ulid.MAX
     return UlidRange(after, upto) if after < upto else None

@@ -40,11 +40,7 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class UnitFile:
-    """
-    A file of a complete unit.
-
-    :param path: on the store's file system.
-    """
+    """A file of a complete unit, with its path on the store's file system."""
 
     manifest: Manifest
     facts: FileFacts
@@ -129,11 +125,7 @@ def select(
 
 
 def export_there(store: ExportStore) -> None:
-    """
-    Check that a feed was exported to a path at all: a reader of nothing would find nothing wrong.
-
-    :raises ManifestError: it was not; names the feeds that were.
-    """
+    """Raise ManifestError, which names the feeds that are there, if this one was not exported to a path."""
     if store.files.exists(store.layout.claim) or store.files.exists(store.layout.manifests):
         return
     names = store.files.names(f"{store.layout.path}/{CONTROL}")
@@ -211,11 +203,7 @@ def last_file(store: ExportStore, unit: ExportUnit) -> UnitFile | None:
 def _unit(
     store: ExportStore, unit: ExportUnit, wanted: UlidRange | None = None
 ) -> tuple[Manifest, list[UnitFile]] | None:
-    """
-    Find a unit's files; one that is replaced under our hands has a newer manifest, which is read instead.
-
-    :param wanted: only files with ULIDs in it are looked for; None for all.
-    """
+    """Find a unit's files; if it is replaced under our hands, those of its newer manifest."""
     attempt = -1
     for _ in range(_TRIES):
         manifest = store.read(unit)
@@ -232,11 +220,7 @@ def _unit(
 
 
 def gone_error(what: str) -> ManifestError:
-    """
-    Return the error for a file that was found by its manifest, and is gone when it is opened.
-
-    :param what: its path, or what a library says of it.
-    """
+    """Return the error for a file of a manifest, by a path or a library's words, that is gone by now."""
     return ManifestError(
         f"a file is gone since its manifest was read, as its unit was exported again or the output was "
         f"cleaned up: open the export again, and read that ({what})"

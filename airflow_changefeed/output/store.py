@@ -69,12 +69,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class WrittenParts:
-    """
-    What a task has written.
-
-    :param units: the unit's number of each part, one for each part.
-    :param schema: the columns of all files.
-    """
+    """What a task has written: the unit's number of each of its parts, the files, and their columns."""
 
     units: Sequence[int]
     files: Sequence[StagedFile]
@@ -283,11 +278,7 @@ class ExportStore(ManifestStore):
         self.files.prune(self.layout.unit(unit), self.layout.data)
 
     def withdraw_uncommitted(self, units: Sequence[ExportUnit], attempt: int) -> bool:
-        """
-        Withdraw the uncommitted units of an attempt that has ended or will be refused.
-
-        :return: whether it has committed any.
-        """
+        """Withdraw an ended or refused attempt's uncommitted units; return whether it has committed any."""
         tokens, placed = self.attempts_of_all(units), self._placed_attempts_of_all(units)
         for unit in units:
             if attempt in tokens[unit]:

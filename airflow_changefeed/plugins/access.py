@@ -104,11 +104,7 @@ def _dag(dag_id: str) -> DagDetails:
 
 
 def may_change(user: Any, database: str, consumer: str, feed: str) -> bool:
-    """
-    Whether a user may change the Variable that publishes a consumer's cursors, and so may move them.
-
-    :param database: its identity.
-    """
+    """Whether a user may change the Variable that publishes a consumer's cursors, and so may move them."""
     key = variable_key(database, consumer, feed)
     team = Variable.get_team_name(key) if _has_teams() else None
     return get_auth_manager().is_authorized_variable(

@@ -58,11 +58,7 @@ Note = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 
 
 async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) -> None:
-    """
-    Require permission to change a consumer.
-
-    :raises HTTPException: 403 without it.
-    """
+    """Require permission to change a consumer; 403 without it."""
     database = await ask_source(conn_id, lambda source: source.identity().id)
     if not may_change(user, database, consumer, feed):
         raise HTTPException(
@@ -73,20 +69,12 @@ async def changing(user: GetUserDep, conn_id: ConnId, feed: str, consumer: str) 
 
 
 async def changing_export(user: GetUserDep, use: Exporting) -> None:
-    """
-    Require permission to change the consumer that a task exports for.
-
-    :raises HTTPException: 403 without it.
-    """
+    """Require permission to change the consumer that a task exports for; 403 without it."""
     await changing(user, use.conn_id, str(use.feed), str(use.consumer))
 
 
 async def changing_capture(user: GetUserDep, conn_id: ConnId) -> None:
-    """
-    Require permission to change captures.
-
-    :raises HTTPException: 403 without it.
-    """
+    """Require permission to change captures; 403 without it."""
     if not may_edit_connection(user, conn_id):
         raise HTTPException(
             403,

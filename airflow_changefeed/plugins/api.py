@@ -206,11 +206,7 @@ async def history(runs: Runs, conn_id: ConnId, feed: str, consumer: str, shard: 
 
 
 def exporting(uses: Uses, conn_id: ConnId, dag_id: str, task_id: str) -> Use:
-    """
-    Return a task with windows that the user may see.
-
-    :raises HTTPException: 404 if it does not exist.
-    """
+    """Return a task with windows that the user may see; 404 if it does not exist."""
     for use in uses:
         if (use.conn_id, use.dag_id, use.task_id) == (conn_id, dag_id, task_id) and use.has_windows:
             return use

@@ -196,11 +196,7 @@ def opened(conn_id: str) -> Iterator[FeedSource]:
 
 
 def answer_timeout() -> float:
-    """
-    Return how many seconds to wait for an answer.
-
-    :raises InvalidArgumentError: Airflow's configuration has no such time.
-    """
+    """Return the seconds to wait for an answer; raise InvalidArgumentError if they mean nothing."""
     seconds = conf.getfloat(SECTION, "page_timeout", fallback=10.0)
     if not 0 < seconds <= MOST_SECONDS:
         raise errors.InvalidArgumentError(
@@ -221,11 +217,7 @@ async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
 
 
 async def ask_output(path: str, question: Callable[[], T]) -> T:
-    """
-    Run a query on an output, in a thread of its own and with the same time limit.
-
-    :param path: without secrets.
-    """
+    """Run a query on an output, by its path without secrets, in a thread of its own with the same limit."""
     return await ask(f"output {path}", question, timeout=answer_timeout())
 
 

@@ -37,12 +37,7 @@ _RUNNING = (DagRunState.RUNNING, DagRunState.QUEUED)
 
 
 def check_time(name: str, time: datetime) -> None:
-    """
-    Check a time that a user gave.
-
-    :param name: of the parameter.
-    :raises InvalidWindowError: it has no zone, or no calendar has it.
-    """
+    """Raise InvalidWindowError if a time that a user gave has no zone, or no calendar has it."""
     if time.tzinfo is None or not 1970 <= time.year < _LAST_YEAR:
         raise InvalidWindowError(
             f"{name}: {time.isoformat()} is not valid; expected a time with a zone, such as "

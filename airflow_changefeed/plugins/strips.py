@@ -33,13 +33,7 @@ _LONG_AGO, _AFTER = timedelta(days=7), WINDOWS // 2
 
 @dataclass(frozen=True)
 class Exports:
-    """
-    The exports of a connection's feeds.
-
-    :param conn_id: of the connection.
-    :param uses: tasks that the user may see.
-    :param run_names: as the user may read them.
-    """
+    """The exports of a connection's feeds: tasks and names of runs that the user may see."""
 
     conn_id: str
     uses: Sequence[Use]

@@ -40,11 +40,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Place:
-    """
-    A root of snapshots, states and current tables of a feed.
-
-    :param tasks: those that name it.
-    """
+    """A root of snapshots, states and current tables of a feed, and the tasks that name it."""
 
     path: str
     path_conn_id: str | None

@@ -49,11 +49,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Export:
-    """
-    What a task exports.
-
-    :param use: a task of which feed, consumer and path are known.
-    """
+    """What a task exports, whose feed, consumer and path are known."""
 
     source: FeedSource
     use: Use
@@ -61,11 +57,7 @@ class Export:
 
     @cached_property
     def store(self) -> ExportStore:
-        """
-        Its output.
-
-        :raises OutputError: it is another database's export.
-        """
+        """Its output; raise OutputError if it is another database's export."""
         store = output_of(self.use)
         check_same(store.path, store.database(), self.source.identity().id, store.feed)
         return store

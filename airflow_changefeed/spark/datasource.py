@@ -51,11 +51,7 @@ _TYPE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint
 
 
 class FeedPartition(InputPartition):
-    """
-    What one task reads.
-
-    :param value: pieces, in the order of shard and ULID.
-    """
+    """What one task reads: pieces, in the order of shard and ULID."""
 
     value: tuple[Piece, ...]
 
@@ -133,12 +129,7 @@ class _FilteringDataSource(ChangefeedDataSource):
 
 
 class ChangefeedReader(DataSourceReader):
-    """
-    Plans and reads ranges.
-
-    :param ranges: what is read of each shard.
-    :param schema: the columns that Spark wants.
-    """
+    """Plans and reads ranges of shards, with the columns that Spark wants."""
 
     def __init__(self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType) -> None:
         self.options = options
@@ -146,11 +137,7 @@ class ChangefeedReader(DataSourceReader):
         self.columns = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """
-        Cut the ranges into partitions; changes nothing in the database.
-
-        :raises PurgedError: events of a range are purged.
-        """
+        """Cut the ranges into partitions; changes nothing; raise PurgedError if events of one are purged."""
         options = self.options
         with closing(open_source(options.connection)) as source:
             plan = plan_partitions(source, options.feed, self.ranges, options.partitions)

@@ -265,11 +265,7 @@ def _ends(source: FoldSource, changes: DataFrame, *, has_moved: bool) -> DataFra
 
 
 def _is_expected(exact_from: str) -> Column:
-    """
-    Whether the first event of a key that was not there before may be as it is: as a rule, it adds the row.
-
-    :param exact_from: of :func:`_exact_from`.
-    """
+    """Whether the first event of a key that was not there may be as it is: as a rule, it adds the row."""
     from pyspark.sql import functions
 
     first = functions.col("first")
@@ -312,11 +308,7 @@ def _onto_base(
 
 
 def _rows(source: FoldSource, ends: DataFrame, is_expected: Column, is_tolerant: bool) -> DataFrame:
-    """
-    Return the columns of the rows that changes have left, and their shards.
-
-    :param is_expected: of each key; the computation fails for another one, unless it is tolerant.
-    """
+    """Return the rows that changes have left; an unexpected key fails the computation, unless tolerant."""
     from pyspark.sql import functions
 
     row = functions.col("row")

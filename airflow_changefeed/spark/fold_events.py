@@ -269,11 +269,7 @@ def recorded_rows(events: CapturedEvents) -> RecordedRows:
 
 
 def refuse_unrecorded(events: CapturedEvents) -> None:
-    """
-    Refuse columns that got values in older rows without an event: those rows would keep what they had.
-
-    :raises FoldError: there are any behind the last resets.
-    """
+    """Refuse columns that got values in older rows without an event: those rows would keep what they had."""
     from pyspark.sql import functions
 
     source = events.source
@@ -302,11 +298,7 @@ class _Ddl:
 
 
 def refuse_lost_keys(events: CapturedEvents) -> None:
-    """
-    Refuse updates whose old row is not known: the key that it had stays in the table forever.
-
-    :raises FoldError: there are any behind the last resets.
-    """
+    """Refuse updates whose old row is not known: the key that it had stays in the table forever."""
     from pyspark.sql import functions
 
     source = events.source

@@ -104,11 +104,7 @@ def session(app_name: str) -> SparkSession:
 
 
 def read_handed(path: str, *, remove: bool = False) -> str:
-    """
-    Read a file that was handed over, also where a cluster has put it into the working folder.
-
-    :param remove: leave no such file behind: it holds secrets, and its writer may be killed.
-    """
+    """Read a file that was handed over, also in the working folder; ``remove`` it if it holds secrets."""
     for candidate in (path, os.path.basename(path)):
         if os.path.exists(candidate):
             with open(candidate, encoding="utf-8") as file:
@@ -161,11 +157,7 @@ def run_task(
 
 
 def read_task(path: str) -> Any:
-    """
-    Read a task of any kind.
-
-    :raises TerminalError: it is of no kind that is known here, or damaged.
-    """
+    """Read a task of any kind; raise TerminalError if it is of none that is known here, or damaged."""
     text = read_handed(path)
     kind = json.loads(text)["kind"]
     if kind not in TASKS:
@@ -176,12 +168,7 @@ def read_task(path: str) -> Any:
 
 
 def do_task(path: str, connection: str | None) -> None:
-    """
-    Do a task, and leave a receipt beside it, whatever becomes of it.
-
-    :param connection: path of its file.
-    :raises ChangefeedError: ours.
-    """
+    """Do a task with the connection of a file, and leave a receipt beside it, whatever becomes of it."""
     receipt = Path(path).with_name(RESULT)
     try:
         handed, task = read_connection(connection), read_task(path)

@@ -108,11 +108,7 @@ def parts(files: Sequence[PlainFile]) -> int:
 
 
 def merged(spark: SparkSession, source: FoldSource, *, keeps_deleted: bool) -> DataFrame:
-    """
-    Return the rows that a table has, or some files of it: the state that the events give.
-
-    :param keeps_deleted: whether rows that were deleted stay, with the time in a column more.
-    """
+    """Return the rows that events give a table, or some files of it; with deleted ones if those are kept."""
     from pyspark.sql import functions
 
     there = fold_source(spark, source)

@@ -161,11 +161,7 @@ class ShardRange:
 
 @dataclass(frozen=True)
 class Piece:
-    """
-    A range that a task reads at a stretch.
-
-    :param rows: events counted in it; the read must give as many.
-    """
+    """A range that a task reads at a stretch, and how many events the read must give."""
 
     shard: Shard
     range: UlidRange

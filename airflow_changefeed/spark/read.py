@@ -136,11 +136,7 @@ def _frame(
 
 
 def read_files(spark: SparkSession, columns: str, store: ExportStore, files: Iterable[UnitFile]) -> DataFrame:
-    """
-    Read some columns of an export's files.
-
-    :param columns: and their types, as Spark's schemas are written.
-    """
+    """Read columns of an export's files, with their types as Spark's schemas are written."""
     return read_parquet(spark, columns, (store.files.url(file.path) for file in files))
 
 
@@ -166,12 +162,7 @@ def _between(frame: DataFrame, start: datetime | None, end: datetime | None) -> 
 
 
 def check_times(spark: SparkSession, kinds: Mapping[str, pa.DataType]) -> None:
-    """
-    Check that a session reads times of the day, if there are any.
-
-    :param kinds: column name to type.
-    :raises ColumnTypeError: it does not; names the columns, and the setting or version that does.
-    """
+    """Raise ColumnTypeError, with the remedy, if there are times of the day that a session does not read."""
     from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
 
     leaves = [leaf for name, kind in kinds.items() for leaf in leaf_types(name, kind)]
@@ -205,11 +196,7 @@ def ddl(kinds: Mapping[str, pa.DataType], between: str = " ") -> str:
 
 
 def spark_type(name: str, kind: pa.DataType) -> str:
-    """
-    Return Spark's name for the Arrow type of an exported column.
-
-    :raises ColumnTypeError: Spark has no such type.
-    """
+    """Return Spark's name for the Arrow type of an exported column; raise ColumnTypeError without any."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):

@@ -50,11 +50,7 @@ def run_ranges(
 
 @dataclass(frozen=True)
 class ReadRanges:
-    """
-    The function of the tasks that read ranges of a snapshot; each range counts as soon as it is read.
-
-    :param wanted: what all tasks read; a task takes its part by its number.
-    """
+    """The function of the tasks that read ranges, each its part; a range counts as soon as it is read."""
 
     wanted: RangesToRead
     connection: JobConnection = field(repr=False)

@@ -18,11 +18,7 @@ FACTS_SCHEMA = "facts string"
 
 @contextmanager
 def opened(connection: JobConnection, feed: str, database: str) -> Iterator[FeedSource]:
-    """
-    Open the source of a connection in a task.
-
-    :raises ConnectionNotUsableError: it leads to another database than the one planned for.
-    """
+    """Open a connection's source in a task; raise ConnectionNotUsableError if it is another database's."""
     from airflow_changefeed.sources import open_source
 
     # Spark gives a worker process one task at a time, so nobody else here has the source open.

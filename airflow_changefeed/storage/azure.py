@@ -337,11 +337,7 @@ def _identity(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def azure_client_secret(**arguments: Any) -> Any:
-    """
-    Return the credential of an application for adlfs.
-
-    :param arguments: of azure-identity's ``ClientSecretCredential``.
-    """
+    """Return the credential of an application for adlfs, azure-identity's ``ClientSecretCredential``."""
     from azure.identity.aio import ClientSecretCredential
 
     class Shared(ClientSecretCredential):

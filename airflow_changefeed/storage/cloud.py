@@ -108,11 +108,7 @@ def read_extra(connection: Connection, fields: Fields) -> dict[str, Any]:
 
 
 def read_options(connection: Connection, fields: Fields) -> dict[str, Any]:
-    """
-    Return the extra of a connection that is for fsspec: flags and numbers are read, all else is as it stands.
-
-    :raises ConnectionNotUsableError: a field cannot be read; all are named.
-    """
+    """Return the extra of a connection that is for fsspec, flags and numbers read; all problems at once."""
     found, problems = read_fields(connection.extra_dejson, {**FSSPEC, **fields}, IN_EXTRA)
     if problems:
         raise unusable(connection, "; ".join(problems))
@@ -120,11 +116,7 @@ def read_options(connection: Connection, fields: Fields) -> dict[str, Any]:
 
 
 def read_file(connection: Connection, name: str, path: str) -> str:
-    """
-    Return the content of a file that a field names; read here, as Spark's executors may not have it.
-
-    :raises ConnectionNotUsableError: it cannot be read.
-    """
+    """Return the content of a file that a field names; read here, as Spark's executors may not have it."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:

@@ -79,11 +79,7 @@ _REFUSED_ERRNO = {
 
 
 def check_path(path: str) -> None:
-    """
-    Check that an output path contains no secret; the error does not repeat it.
-
-    :raises OutputNotWritableError: it has a user's secret before the host.
-    """
+    """Raise OutputNotWritableError, without the secret, if a path has a user's secret before the host."""
     if _USERINFO.search(path):
         raise OutputNotWritableError(
             "the output path contains a secret (user:secret@host), which logs and plans would show; "

@@ -121,11 +121,7 @@ class Files(Protocol):
         """Remove a folder if it is empty, then its parents up to but not ``upto``."""
 
     def check_writable(self) -> None:
-        """
-        Check whether the root can be written, without leaving files.
-
-        :raises OutputNotWritableError: it cannot.
-        """
+        """Raise OutputNotWritableError if the root cannot be written; leaves no files."""
 
 
 def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> Files:

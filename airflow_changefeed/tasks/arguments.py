@@ -93,11 +93,7 @@ def check_name(name: str, value: object) -> None:
 
 
 def check_program_path(program_path: object, path: object) -> None:
-    """
-    Refuse a place for programs within the output, unless it is the output's own; None and "" are valid.
-
-    :raises InvalidArgumentError: whoever can write to the output could write there.
-    """
+    """Refuse a place for programs within the output, unless it is the output's own; None and "" are valid."""
     place, output = _place(program_path), _place(path)
     if program_path and place != output and f"{place}/".startswith(f"{output}/"):
         raise InvalidArgumentError(
@@ -107,11 +103,7 @@ def check_program_path(program_path: object, path: object) -> None:
 
 
 def need_program_path(program_path: object) -> None:
-    """
-    Refuse a job whose driver runs elsewhere, and has no place to fetch its program from.
-
-    :raises InvalidArgumentError: there is none.
-    """
+    """Refuse a job whose driver runs elsewhere, and has no place to fetch its program from."""
     if not program_path:
         raise InvalidArgumentError(
             "program_path is missing: a driver on another machine fetches the job's program from there, and "
@@ -141,12 +133,7 @@ def check_window(window_start: object, window_end: object) -> None:
 
 
 def parse_unit(unit: object) -> timedelta | None:
-    """
-    Read the length of an export unit.
-
-    :return: None for none, and for a template that has nothing to say.
-    :raises InvalidArgumentError: not a length of time, or finer than a millisecond.
-    """
+    """Read the length of an export unit; None for none, and for a template that has nothing to say."""
     length: timedelta | None = read_value("unit", None if unit in NOTHING else unit, _UNIT)
     if length is not None and length % timedelta(milliseconds=1):
         raise InvalidArgumentError(f"unit must be in whole milliseconds, not {unit!r}")
@@ -154,21 +141,13 @@ def parse_unit(unit: object) -> timedelta | None:
 
 
 def parse_at(value: object) -> datetime | None:
-    """
-    Read the time ``at``; None where a template has nothing to say.
-
-    :raises InvalidWindowError: no time, or without a zone, or finer than a millisecond.
-    """
+    """Read the time ``at``, None where a template says nothing; raise InvalidWindowError if it is no time."""
     at: datetime | None = read_value("at", None if value in NOTHING else value, optional(parse_time))
     return at
 
 
 def check_mode(mode: object, of_windows: Sequence[str]) -> None:
-    """
-    Refuse a mode that does not exist, and a window or unit of a batch.
-
-    :param of_windows: names of arguments that were given and mean nothing for a batch.
-    """
+    """Refuse an unknown mode, and a batch with arguments that mean nothing for it, by their names."""
     if mode not in MODES:
         raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     if mode == BATCH and of_windows:
@@ -180,11 +159,7 @@ def check_mode(mode: object, of_windows: Sequence[str]) -> None:
 
 
 def with_options(options: object, **given: object) -> object:
-    """
-    Put options that were given beside the others into them; None is not given.
-
-    :raises InvalidArgumentError: the options say something else, or are not known yet.
-    """
+    """Put options that were given, not None, into the others; raise InvalidArgumentError if those differ."""
     given = {name: value for name, value in given.items() if value is not None}
     if not given or options is None:
         return given or options
@@ -206,11 +181,7 @@ def with_options(options: object, **given: object) -> object:
 
 
 def parse_options(options: object) -> ExportOptions:
-    """
-    Read options, given as what they are or as a dict of their arguments.
-
-    :raises InvalidArgumentError: they are wrong.
-    """
+    """Read options, or a dict of their arguments; raise InvalidArgumentError if they are wrong."""
     if isinstance(options, ExportOptions):
         return options
     try:

@@ -198,13 +198,7 @@ class WaitsForWindow(_Base):
             self._waits_since = None
 
     def _wait_until_ended(self, window: Window, source: FeedSource) -> None:
-        """
-        Return when a window has ended; if that takes more than a minute, defer. Hold no lease meanwhile.
-
-        :raises FutureTimeError: it ends later than ``wait_timeout`` after the task's first start.
-        :raises NotYetError: it ends within a minute, but the database's clock hardly moves.
-        :raises StoppedError: the task was asked to stop.
-        """
+        """Return when a window has ended; defer if that takes more than a minute. Hold no lease meanwhile."""
         slept = timedelta(0)
         while (ahead := window.end - (clock := source.now())) > timedelta(0):
             ends = f"window {window} ends in {_text(ahead)} by the database's clock, {format_time(clock)}"
@@ -351,12 +345,7 @@ def run_window(context: Mapping[str, Any], window_start: object, window_end: obj
 
 
 def window_end(context: Mapping[str, Any], what: str) -> datetime:
-    """
-    Return the end of a run's window.
-
-    :param what: for the message, for example ``task 'fold' folds at the end of``.
-    :raises InvalidWindowError: the run has none.
-    """
+    """Return the end of a run's window; raise InvalidWindowError, which says what it is for, without any."""
     window = run_window(context, None, None)
     if window is None:
         raise InvalidWindowError(
@@ -398,11 +387,7 @@ def run_name(context: Mapping[str, Any]) -> str:
 
 
 def check_no_window_asked(context: Mapping[str, Any], task_id: str) -> None:
-    """
-    Refuse a batch in a run that somebody gave a window to; a data interval is the schedule's own.
-
-    :raises InvalidWindowError: the run's params name a window.
-    """
+    """Refuse a batch in a run that somebody gave a window to; a data interval is the schedule's own."""
     params = context.get("params") or {}
     given = [name for name in ("window_start", "window_end") if params.get(name) not in NOTHING]
     if given:

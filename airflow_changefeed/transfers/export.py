@@ -65,11 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportRun:
-    """
-    What a task opens for a run; what is asked for has been checked, and nothing changed.
-
-    :param windows: to export; None for a batch, or where they are planned already.
-    """
+    """What a task opens for a run; all was checked, nothing changed. A batch has no windows."""
 
     source: FeedSource
     variables: VariableStore
@@ -311,7 +307,6 @@ def _complete_until(
     Return until when the feed is complete for the consumer, and what is missing: events before its
     beginning, and windows that the last look at the files missed.
 
-    :param rows: its cursors after the export.
     :return: no time if the feed has no shards, or could not be read.
     """
     from airflow_changefeed.core.completeness import judge, of_overview
@@ -360,11 +355,7 @@ def _lineage(
 
 
 def export_lineage(source: FeedSource, plan: Plan, columns: Mapping[str, str] | None = None) -> Lineage:
-    """
-    Return what a plan reads and writes.
-
-    :param columns: of the output; None if they are not known.
-    """
+    """Return what a plan reads and writes; ``columns`` of the output are None if they are not known."""
     from airflow_changefeed.core.values import format_time
     from airflow_changefeed.exceptions import CaptureNotFoundError
 
