@@ -227,17 +227,14 @@ def refresh(source: FeedSource, args: Namespace) -> None:
     """Capture the current columns."""
     present = source.capture(args.name)
     again = f"Refresh capture {present.name} to the current columns, and make its triggers again?"
-    question = f"{_drift(present)}. {again}"
+    drift = f"Differences: {'; '.join(present.drift)}" if present.drift else "There are no differences"
+    question = f"{drift}. {again}"
     version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
     without = tuple(args.without or ())
     on_ddl = None if args.on_ddl is None else OnDdl(args.on_ddl)
     info = source.refresh_capture(args.name, without=without, on_ddl=on_ddl, resource_version=version)
     show([capture_row(info)], args.output, _short)
     echo(f"Refreshed capture {info.name} to the current columns")
-
-
-def _drift(info: CaptureInfo) -> str:
-    return f"Differences: {'; '.join(info.drift)}" if info.drift else "There are no differences"
 
 
 @feeds_command
@@ -270,7 +267,10 @@ def resolve(source: FeedSource, args: Namespace) -> None:
         )
     if args.resource_version is None and not args.yes:
         show([encode(gap) for gap in before.gaps], "table", _open, on_error=True)
-    question = _resolving(before, resync=args.resync)
+    question = f"Capture {before.name} has no open gaps. Record all rows of its tables again?"
+    if before.gaps:
+        more = ", and record all rows of their tables again" if args.resync else ""
+        question = f"Resolve {counted(len(before.gaps), 'gap')} of capture {before.name}{more}?"
     version = seen_version(args, before.resource_version, question, "Nothing was resolved")
     info = source.resolve_capture(
         args.name, note=args.note, by=getuser(), resync=args.resync, resource_version=version
@@ -280,14 +280,6 @@ def resolve(source: FeedSource, args: Namespace) -> None:
         echo(f"Resolved {counted(len(before.gaps), 'gap')} of capture {args.name}")
     if args.resync:
         echo("Recorded the existing rows; folds are correct from here on")
-
-
-def _resolving(info: CaptureInfo, *, resync: bool) -> str:
-    """Return the question that confirms what is about to be resolved."""
-    if not info.gaps:
-        return f"Capture {info.name} has no open gaps. Record all rows of its tables again?"
-    more = ", and record all rows of their tables again" if resync else ""
-    return f"Resolve {counted(len(info.gaps), 'gap')} of capture {info.name}{more}?"
 
 
 @feeds_command

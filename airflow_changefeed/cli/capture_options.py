@@ -31,25 +31,24 @@ from airflow_changefeed.cli.options import (
 _COLUMNS = "a comma-separated list of columns, all (default), or none to record no {}"
 
 
-def _guards() -> tuple[Option, Option, Option]:
-    return (
-        option(
-            "--no-guard-table",
-            help="Allow truncate and partition switch, which then leave a gap",
-            action="store_true",
-        ),
-        option(
-            "--no-guard-schema",
-            help="Allow changes to captured columns that may make writers of the tables fail",
-            action="store_true",
-        ),
-        _on_ddl("What a change of a table's columns does: pause (default), evolve"),
-    )
-
-
 def _on_ddl(help_: str) -> Option:
     more = "(record an added column without values at once) or refuse; other than pause needs SQL Server"
     return option("--on-ddl", help=f"{help_} {more}", choices=("pause", "evolve", "refuse"))
+
+
+_GUARDS = (
+    option(
+        "--no-guard-table",
+        help="Allow truncate and partition switch, which then leave a gap",
+        action="store_true",
+    ),
+    option(
+        "--no-guard-schema",
+        help="Allow changes to captured columns that may make writers of the tables fail",
+        action="store_true",
+    ),
+    _on_ddl("What a change of a table's columns does: pause (default), evolve"),
+)
 
 
 def _name(of: str = "the capture, for example shop.Order_changes", **more: str) -> Option:
@@ -104,7 +103,7 @@ _ENABLE = action(
         help="Number the events of each shard from 1, without gaps",
         action="store_true",
     ),
-    *_guards(),
+    *_GUARDS,
     option(
         "--not-for-replication",
         help="Leave out changes by replication agents of SQL Server; such a capture cannot be folded",
@@ -214,27 +213,20 @@ CAPTURE = Group(
     ),
 )
 
+_CAPTURE = (
+    option("--feed", help="Name of the capture, for example sales.Order_changes", required=True),
+    option("--table", help="Table of the capture, as schema.table (default: its only one)"),
+)
 
-def _capture() -> tuple[Option, Option]:
-    return (
-        option("--feed", help="Name of the capture, for example sales.Order_changes", required=True),
-        option("--table", help="Table of the capture, as schema.table (default: its only one)"),
-    )
-
-
-def _reading() -> tuple[Option, ...]:
-    return (
-        option(
-            "--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count
-        ),
-        option(
-            "--where",
-            help="Part of the table: comparisons of key columns with numbers or dates, joined by and, for "
-            "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
-        ),
-        option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
-    )
-
+_READING = (
+    option("--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count),
+    option(
+        "--where",
+        help="Part of the table: comparisons of key columns with numbers or dates, joined by and, for "
+        "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
+    ),
+    option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
+)
 
 _TAKE = action(
     "take",
@@ -243,10 +235,10 @@ _TAKE = action(
     "Waits for nobody, and no writer waits for it. Run again after a failure, it continues; until then "
     "the events since its begin are not purged. Reads here, one range after the other: use "
     "ChangefeedSnapshotOperator to read with Spark.",
-    *_capture(),
+    *_CAPTURE,
     CONN_ID,
     *path("Root of the states and snapshots"),
-    *_reading(),
+    *_READING,
     *SHOWN,
 )
 
@@ -258,7 +250,7 @@ RECONCILE = action(
     "at that time: if the export does not reach until then yet, run it again after the next export. Runs "
     "Spark here, which needs Java. Exits with status 0 if they are equal or were repaired, 1 if they "
     "differ, 2 if they cannot be compared.",
-    *_capture(),
+    *_CAPTURE,
     CONN_ID,
     *path(),
     option("--output-path", help="Root of the states, snapshots and reports", required=True),
@@ -275,7 +267,7 @@ RECONCILE = action(
         action="store_true",
     ),
     option("--master", help="Spark master (default: local[*])", default="local[*]"),
-    *_reading(),
+    *_READING,
     *SHOWN,
 )
 
@@ -295,7 +287,7 @@ _GIVE_UP = action(
     "Give up a snapshot that has begun, so that it no longer holds back purges",
     "Shows it and asks for confirmation. What it has read is of no use any more; a task that is still "
     "reading fails. Exits with status 1 if you decline.",
-    *_capture(),
+    *_CAPTURE,
     CONN_ID,
     YES,
     *SHOWN,
@@ -310,14 +302,11 @@ SNAPSHOT = Group(
 
 _CATALOG_HELP = "Airflow connection of the catalog of an Iceberg table (iceberg, or generic)"
 
-
-def _of_table() -> tuple[Option, ...]:
-    return (
-        option("--feed", help=FEED_HELP, required=True),
-        *path(),
-        option("--catalog-conn-id", help=_CATALOG_HELP),
-    )
-
+_OF_TABLE = (
+    option("--feed", help=FEED_HELP, required=True),
+    *path(),
+    option("--catalog-conn-id", help=_CATALOG_HELP),
+)
 
 JOB_CONNECTION = action(
     "job-connection",
@@ -353,7 +342,7 @@ _PUBLISH = action(
     "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
     "format, after the DAGs were changed and while no export runs. The table holds all committed units "
     "afterwards, and nothing else.",
-    *_of_table(),
+    *_OF_TABLE,
     option("--table-format", help="delta or iceberg, where the export has no table yet"),
     option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
     VERBOSE,
@@ -365,7 +354,7 @@ _CLEAN = action(
     "Remove files that a table of an export no longer needs",
     "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
     "asked can no longer be read, except the newest.",
-    *_of_table(),
+    *_OF_TABLE,
     option(
         "--keep-for",
         help="How long replaced versions can be read: longer than a reader takes (default: 7d)",

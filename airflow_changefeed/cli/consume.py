@@ -92,18 +92,15 @@ def _only_feed(source: FeedSource, consumer: str) -> str:
 def _stopping() -> Iterator[threading.Event]:
     """Set the event on SIGINT and SIGTERM, so that the block stops after the current event."""
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _signals()}
+    # Python allows signal handlers only in the main thread.
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _signals() -> tuple[signal.Signals, ...]:
-    # Python allows signal handlers only in the main thread.
-    is_main = threading.current_thread() is threading.main_thread()
-    return (signal.SIGINT, signal.SIGTERM) if is_main else ()
 
 
 def _run_handler(source: FeedSource, feed: str, args: Namespace, stop: threading.Event) -> int:
@@ -202,7 +199,10 @@ def json_text(value: Any) -> str:
         return json.dumps(value.isoformat())
     if isinstance(value, (bytes, bytearray, memoryview)):
         return json.dumps(base64.b64encode(value).decode("ascii"))
-    return _number_text(value) if isinstance(value, (Decimal, float)) else _plain_text(value)
+    if isinstance(value, (Decimal, float)):
+        return _number_text(value)
+    is_plain = value is None or isinstance(value, (bool, int))
+    return visible(json.dumps(value if is_plain else str(value), ensure_ascii=False))
 
 
 def _number_text(value: Decimal | float) -> str:
@@ -211,11 +211,6 @@ def _number_text(value: Decimal | float) -> str:
     if math.isfinite(value):
         return json.dumps(value)
     return json.dumps({math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN"))
-
-
-def _plain_text(value: Any) -> str:
-    is_plain = value is None or isinstance(value, (bool, int))
-    return visible(json.dumps(value if is_plain else str(value), ensure_ascii=False))
 
 
 @feeds_command

@@ -65,12 +65,9 @@ def _settings(
     )
 
 
-def _name() -> Option:
-    return option("name", help="Name of the consumer, 1 to 128 characters without ':'")
+_NAME = option("name", help="Name of the consumer, 1 to 128 characters without ':'")
 
-
-def _numbers() -> Option:
-    return option("number", help="Numbers of dead letters, as shown by list", nargs="+", type=count)
+_NUMBERS = option("number", help="Numbers of dead letters, as shown by list", nargs="+", type=count)
 
 
 def _feed(*, required: bool = False) -> Option:
@@ -117,7 +114,7 @@ _CREATE = action(
     "Create a consumer of a feed",
     "Safe to run again with the same settings: its cursors do not move. Purges keep all events that it "
     "has not acknowledged, so drop it when it is no longer needed.",
-    _name(),
+    _NAME,
     CONN_ID,
     _feed(required=True),
     option(
@@ -135,7 +132,7 @@ _ALTER = action(
     "Change the settings of a consumer",
     "Shows the old and new settings and asks for confirmation; settings that are not given stay. A "
     "running process keeps its settings until it is restarted. Exits with status 1 if you decline.",
-    _name(),
+    _NAME,
     CONN_ID,
     _feed(required=True),
     *_settings(),
@@ -149,7 +146,7 @@ _REVOKE = action(
     "Revoke the lease on a shard of a consumer or export",
     "Shows the holder and asks for confirmation. The holder can no longer commit under its lease. Exits "
     "with status 1 if you decline.",
-    _name(),
+    _NAME,
     CONN_ID,
     _feed(required=True),
     option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
@@ -178,7 +175,7 @@ _DROP = action(
     "Drop a consumer with its cursors, dead letters and log, or an export's cursors and Variable",
     "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
     "runs it can no longer commit. An export's output stays. Exits with status 1 if you decline.",
-    _name(),
+    _NAME,
     CONN_ID,
     _feed(required=True),
     *SEEN,
@@ -190,7 +187,7 @@ _LOG = action(
     "consumers.log",
     "Show a consumer's attempts, newest first: events, process, outcome",
     "Changes nothing.",
-    _name(),
+    _NAME,
     CONN_ID,
     _feed(required=True),
     option("--failed", help="Only failed attempts", action="store_true"),
@@ -216,7 +213,7 @@ _RETRY = action(
     "Retry parked events",
     "The consumer retries them on its next run, before new events. Exits with status 2 if one is no "
     "longer open.",
-    _numbers(),
+    _NUMBERS,
     CONN_ID,
     *SHOWN,
 )
@@ -226,7 +223,7 @@ _DROP_DEAD_LETTER = action(
     "consume.drop",
     "Discard parked events: their windows become complete, and they no longer hold back purges",
     "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
-    _numbers(),
+    _NUMBERS,
     CONN_ID,
     option("--note", help="Why they are not needed; kept with them", type=note, required=True),
     YES,
@@ -251,13 +248,11 @@ _VERSION_HELP = (
     "Fails if it has changed since, and skips the confirmation"
 )
 
-
-def _consumer() -> tuple[Option, ...]:
-    return (
-        option("name", help="Name of the consumer or export"),
-        CONN_ID,
-        option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
-    )
+_CONSUMER = (
+    option("name", help="Name of the consumer or export"),
+    CONN_ID,
+    option("--feed", help="Name of the feed, for example myservice.MyEvent", required=True),
+)
 
 
 def _shards(what: str) -> Option:
@@ -265,31 +260,23 @@ def _shards(what: str) -> Option:
     return option("--shard", help=help_, type=shard, action="append")
 
 
-def _windows() -> tuple[Option, Option]:
-    return path(
-        "Root of the export, which says where windows begin (default: its moves so far)", required=False
-    )
+_WINDOWS = path(
+    "Root of the export, which says where windows begin (default: its moves so far)", required=False
+)
 
+_VERSIONS = (
+    option("--resource-version", help=_VERSION_HELP, type=row_version, action="append", metavar="VERSION"),
+    YES,
+)
 
-def _decision() -> tuple[Option, ...]:
-    return (option("--why", help="Reason, kept in the history"), *_versions())
-
-
-def _versions() -> tuple[Option, ...]:
-    return (
-        option(
-            "--resource-version", help=_VERSION_HELP, type=row_version, action="append", metavar="VERSION"
-        ),
-        YES,
-    )
-
+_DECISION = (option("--why", help="Reason, kept in the history"), *_VERSIONS)
 
 _SHOW = action(
     "show",
     "cursors.show_cursors",
     "Show a consumer's cursors, its gaps and leases, and whether its Variable agrees",
     "Changes nothing. If the Variable was edited, shows both values and the commands that resolve it.",
-    *_consumer(),
+    *_CONSUMER,
     _shards("Shard to show"),
     *SHOWN,
 )
@@ -300,7 +287,7 @@ _SET = action(
     "Move cursors to a ULID, a time, the first or the last event",
     "Shows how many events would be repeated or skipped and asks for confirmation. Refused if a cursor "
     "has changed since it was shown. Exits with status 1 if you decline.",
-    *_consumer(),
+    *_CONSUMER,
     option(
         "--to",
         help="A ULID (continue after it), a time with its zone (continue with the events of that time), "
@@ -309,8 +296,8 @@ _SET = action(
         required=True,
     ),
     _shards("Shard whose cursor moves"),
-    *_windows(),
-    *_decision(),
+    *_WINDOWS,
+    *_DECISION,
     *SHOWN,
 )
 
@@ -319,10 +306,10 @@ _RESET = action(
     "cursors.reset_cursors",
     "Move cursors back to where the consumer began, or undo a change from the history",
     "Asks for confirmation and refuses as set does.",
-    *_consumer(),
+    *_CONSUMER,
     option("--change", help="Number of the change to go back before, as shown by history", type=count),
     _shards("Shard whose cursor moves"),
-    *_decision(),
+    *_DECISION,
     *SHOWN,
 )
 
@@ -333,9 +320,9 @@ _ACCEPT_BEGINNING = action(
     "Shows how many there are and asks for confirmation. Status and doctor no longer warn of them, and "
     "purges no longer keep them for this export; a backfill can still export them until they are purged. "
     "Exits with status 1 if you decline.",
-    *_consumer(),
+    *_CONSUMER,
     option("--note", help="Why they are not needed; kept in the history", type=note, required=True),
-    *_versions(),
+    *_VERSIONS,
     *SHOWN,
 )
 
@@ -344,7 +331,7 @@ _HISTORY = action(
     "cursors.history",
     "Show who changed a consumer's cursors, when, from where to where, and why; newest first",
     "Changes nothing. To undo a change use reset --change.",
-    *_consumer(),
+    *_CONSUMER,
     option("--shard", help="Shard to show (default: all)", type=shard),
     option("--limit", help="Number of changes to show (default: 100)", type=count, default=100),
     *SHOWN,
@@ -356,9 +343,9 @@ _ADOPT = action(
     "Set the cursors to the ULIDs that a person wrote into the Variable",
     "Shows the moves and asks for confirmation. Refuses a ULID that the feed has not reached, or that "
     "is purged.",
-    *_consumer(),
-    *_windows(),
-    *_versions(),
+    *_CONSUMER,
+    *_WINDOWS,
+    *_VERSIONS,
     *SHOWN,
 )
 
@@ -367,7 +354,7 @@ _PUBLISH = action(
     "cursors.publish",
     "Overwrite the Variable with the cursors in the database",
     "Edits that a person made to the Variable are lost.",
-    *_consumer(),
+    *_CONSUMER,
     *SHOWN,
 )
 
@@ -376,7 +363,7 @@ _REBUILD = action(
     "cursors.rebuild",
     "Restore lost cursors from the manifests of the consumer's export, and publish them",
     "Cursors that exist and have moved are kept.",
-    *_consumer(),
+    *_CONSUMER,
     *path(),
     *SHOWN,
 )

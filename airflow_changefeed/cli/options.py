@@ -10,7 +10,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_changefeed.core import values
@@ -42,12 +42,8 @@ def typed(reader: Callable[[str], _Value]) -> Callable[[str], _Value]:
     return parse
 
 
-@typed
-def time(text: str) -> datetime:
-    """Parse a time."""
-    from airflow_changefeed.core.values import parse_time
-
-    return parse_time(text)
+#: A time with its zone.
+time = typed(values.parse_time)
 
 
 @typed
