@@ -109,7 +109,9 @@ class CompletedExport:
             return [self]
         by_name: dict[str, list[str]] = {}
         for manifest in self.manifests:
-            by_name.setdefault(_unit_name(manifest), []).append(manifest)
+            parsed = ManifestName.parse(manifest.rpartition("/")[2])
+            # The path of a folder names no unit, and stands for all.
+            by_name.setdefault(parsed.unit if parsed else "", []).append(manifest)
         return [
             replace(
                 self,
@@ -180,12 +182,6 @@ def _nested(extra: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         with suppress(KeyError, TypeError, ValueError, RecursionError):
             found[name] = json.loads(found[name])
     return found
-
-
-def _unit_name(manifest: str) -> str:
-    """Return the name of the unit that the path of a manifest names; empty for the path of a folder."""
-    parsed = ManifestName.parse(manifest.rpartition("/")[2])
-    return parsed.unit if parsed else ""
 
 
 def _files_of(store: ExportStore, shard: Shard, range_: UlidRange) -> list[UnitFile]:

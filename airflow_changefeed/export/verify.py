@@ -235,7 +235,10 @@ def _inspect(store: ExportStore, interval: Interval, report: Report, source: Fee
     gaps = find_missing(store, interval, there)
     for shard, own in units.items():
         report.faults += [_missing(gap) for gap in gaps if gap.shard == shard]
-        report.faults += _overlaps(list(own))
+        for unit, before in find_overlaps(list(own)):
+            what = f"it overlaps {before}; their common rows are duplicated"
+            remedy = "Remove the manifest and the data of one of them"
+            report.faults.append(output_fault(FaultKind.UNITS_OVERLAP, what, remedy, unit=unit))
         report.faults += [fault for _, fault in unnamed[shard]]
         manifests = [manifest for unit in own if (manifest := _inspect_unit(store, unit, report))]
         report.faults += _stale(source, shard, manifests) if source is not None else []
@@ -410,13 +413,6 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
     return FileFacts(
         name, rows, size, Ulid.parse_text(lowest), Ulid.parse_text(highest), combine_checksums(checksums)
     )
-
-
-def _overlaps(units: Sequence[ExportUnit]) -> Iterator[Fault]:
-    for unit, before in find_overlaps(units):
-        what = f"it overlaps {before}; their common rows are duplicated"
-        remedy = "Remove the manifest and the data of one of them"
-        yield output_fault(FaultKind.UNITS_OVERLAP, what, remedy, unit=unit)
 
 
 def _stale(source: FeedReader, shard: Shard, manifests: Sequence[Manifest]) -> Iterator[Fault]:

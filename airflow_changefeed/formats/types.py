@@ -218,9 +218,7 @@ def united(
             column=changed[0],
             columns=changed,
         )
-    ordered = pa.schema(
-        [(name, merged[name]) for name in [*own, *(name for name in theirs if name not in own)]]
-    )
+    ordered = pa.schema([(name, merged[name]) for name in {**own, **theirs}])
     _check_names(ordered, types, use)
     return ordered
 
@@ -234,10 +232,7 @@ def _joined(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if not (pa.types.is_struct(one) and pa.types.is_struct(other)):
         return None
     own, theirs = ({field.name: field.type for field in each} for each in (one, other))
-    names = [*own, *(name for name in theirs if name not in own)]
-    fields = {
-        name: _joined(own.get(name, theirs.get(name)), theirs.get(name, own.get(name))) for name in names
-    }
+    fields = {name: _joined(own.get(name, kind), kind) for name, kind in {**own, **theirs}.items()}
     return None if None in fields.values() else pa.struct(list(fields.items()))
 
 

@@ -131,7 +131,8 @@ def _find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: 
     tables = [table] if table is not None else claims.tables(files, store.feed)
     known: list[_Known] = []
     if len(tables) == 1:
-        known = sorted(_known(choice, store, tables[0], files, end), key=_Known.rank, reverse=True)
+        candidates = _known(choice, store, tables[0], files, end)
+        known = sorted(candidates, key=lambda one: (one.begin, one.is_state), reverse=True)
         wanted = [one for one in known if (one.begin == choice.base if choice.is_named else not one.where)]
         snapshot = next((one.begin for one in wanted if not one.is_state), None)
         passed: Base | None = None
@@ -167,9 +168,6 @@ class _Known:
 
     def __str__(self) -> str:
         return format_time(self.begin) + (f" of the rows where {self.where}" if self.where else "")
-
-    def rank(self) -> tuple[datetime, bool]:
-        return self.begin, self.is_state
 
 
 def _known(

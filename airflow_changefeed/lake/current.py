@@ -119,7 +119,6 @@ class CurrentOutput(TableOutput):
         self.catalog_table = catalog_table
 
     def claimed(self) -> claims.Claim:
-        """Return whose output it is to be, and in which format."""
         return claims.Claim(self.feed, self.database, self.table, self.table_format, self.catalog_table)
 
     @property

@@ -166,23 +166,18 @@ def _name_problems(shape: CaptureShape, table: str) -> list[str]:
     ]
     # Two tables may have fields that differ so, in one struct.
     for names in (own, shape.own_fields):
-        alike = _alike(names)
+        alike = set[str]()
+        # Spark takes whole names for one another in lower case, or letter by letter.
+        for folded in (str.lower, _ignoring_case):
+            counts = Counter(map(folded, names))
+            alike |= {name for name in names if counts[folded(name)] > 1}
         if alike:
             problems.append(
-                f"columns {', '.join(map(repr, alike))} differ in letter case only, and Spark takes them for "
-                "one; rename one, or refresh the capture without it"
+                f"columns {', '.join(map(repr, sorted(alike)))} differ in letter case only, and Spark takes "
+                "them for one; rename one, or refresh the capture without it"
             )
             break
     return problems
-
-
-def _alike(names: Iterable[str]) -> list[str]:
-    """Return the names that Spark takes for one another: whole ones in lower case, or letter by letter."""
-    names, found = [*names], set[str]()
-    for folded in (str.lower, _ignoring_case):
-        counts = Counter(map(folded, names))
-        found |= {name for name in names if counts[folded(name)] > 1}
-    return sorted(found)
 
 
 def _ignoring_case(name: str) -> str:

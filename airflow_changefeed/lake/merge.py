@@ -37,9 +37,9 @@ from airflow_changefeed.lake.current import (
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.lake.plan import FoldSource, table_of
 from airflow_changefeed.lake.states import NEWEST
-from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import SHARD_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,7 +172,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             table=lake.what,
         )
     # Somebody who may write only the table's log could have us read files that are closed to them.
-    outside = [file.path for file in seen.plain if _is_outside(file.path)]
+    paths = [file.path for file in seen.plain]
+    outside = [path for path in paths if "://" in path or path.startswith("/") or ".." in path.split("/")]
     if outside:
         raise TableError(
             f"{lake.what} names {outside[0]}, which is not in its folder: something else has written to it. "
@@ -181,11 +182,6 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
             files=outside,
         )
     return record
-
-
-def _is_outside(path: str) -> bool:
-    """Whether a path of a table's file, relative to the table's folder, leads out of it."""
-    return "://" in path or path.startswith("/") or ".." in path.split("/")
 
 
 def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:
@@ -342,17 +338,13 @@ def _commit(
         other = None if there.marks == seen.marks else _record(output, lake, there)
         # What may still be on its way can no longer be committed. But others may have merged behind a commit
         # whose answer was lost: not if theirs begins where ours does.
-        is_lost = other is not None and other.begin == new.begin and not _has_any(there, change)
+        has_none = {file.path for file in there.plain}.isdisjoint(file.path for file in change.add)
+        is_lost = other is not None and other.begin == new.begin and has_none
         if is_lost or (there.marks == seen.marks and not is_conflict):
             output.discard(new.attempt, new.at)
         if not is_conflict or other is None:
             raise
         return other
-
-
-def _has_any(there: TableState, change: TableChange) -> bool:
-    """Whether a table has files that a commit was to add."""
-    return not {file.path for file in there.plain}.isdisjoint(file.path for file in change.add)
 
 
 def _clean(

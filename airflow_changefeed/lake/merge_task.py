@@ -126,8 +126,7 @@ class MergeTask(MergeRequest, Document):
     @classmethod
     def of(cls, request: MergeRequest, table: str, attempt: int, current: CurrentVersion | None) -> MergeTask:
         """Return what a job does for a request."""
-        own = {**vars(request), "table": table, "attempt": attempt, "current": current}
-        return cls(**own)
+        return cls(**{**vars(request), "table": table, "attempt": attempt, "current": current})
 
     @property
     def files(self) -> tuple[PlainFile, ...]:

@@ -38,7 +38,6 @@ from airflow_changefeed.lake.inputs import (
 from airflow_changefeed.lake.states import BaseChoice, BaseFacts
 from airflow_changefeed.output.coverage import Interval, find_missing, named_missing
 from airflow_changefeed.output.read import (
-    SHARD_COLUMN,
     UnitFile,
     check_once,
     export_there,
@@ -47,6 +46,7 @@ from airflow_changefeed.output.read import (
 )
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
+from airflow_changefeed.sources.base import SHARD_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -125,7 +125,10 @@ def reconcile(
     # Before the table is read in vain.
     end_of_export(store)
     # Before the reading ends, so that its events end before it.
-    current = _current(store, request, storage_options, look)
+    current = None
+    if request.base == CURRENT:
+        table = table_of(store, request.reading.table)
+        current = look(CurrentOutput(output, feed, table, storage_options))
     taken = take_snapshot(source, request.reading, storage_options, read, report)
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
     base, run = base_text(request.base), request.reading.run
@@ -140,18 +143,6 @@ def reconcile(
         files.forget(taken.token)
         raise
     return _conclude(files, taken, found, request, storage_options)
-
-
-def _current(
-    store: ExportStore,
-    request: ReconcileRequest,
-    storage_options: Mapping[str, Any] | None,
-    look: Callable[[CurrentOutput], CurrentVersion],
-) -> CurrentVersion | None:
-    if request.base != CURRENT:
-        return None
-    feed, table = request.reading.feed, table_of(store, request.reading.table)
-    return look(CurrentOutput(request.reading.path, feed, table, storage_options))
 
 
 def _compared(

@@ -120,7 +120,8 @@ def settle(
             sleep(max(_MILLISECOND, max(begin, highest or begin) - until).total_seconds())
             until = source.now()
         source.seal(feed, until)
-        if not _waits(source, feed, bound):
+        first = source.first_waiting(feed)
+        if first is None or first >= bound:
             statuses = source.shards(feed)
             if highest is not None or all(_is_below(status, until) for status in statuses):
                 return until
@@ -135,11 +136,6 @@ def settle(
                 feed=feed,
             )
         sleep(_PAUSE)
-
-
-def _waits(source: FeedSource, feed: str, bound: int) -> bool:
-    first = source.first_waiting(feed)
-    return first is not None and first < bound
 
 
 def _is_below(status: ShardStatus, until: datetime) -> bool:

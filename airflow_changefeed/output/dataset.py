@@ -12,10 +12,10 @@ import pyarrow.dataset as ds
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.read import SHARD_COLUMN, Selection, UnitFile, gone_error, select
+from airflow_changefeed.output.read import Selection, UnitFile, gone_error, select
 from airflow_changefeed.output.schemas import same_names
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
+from airflow_changefeed.sources.base import SHARD_COLUMN, TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.remote import RemoteFiles
 

@@ -17,22 +17,10 @@ from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.output.coverage import Interval, find_missing, find_overlaps, named_missing
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import SHARD_COLUMN
 from airflow_changefeed.storage.local import CONTROL
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = [
-    "SHARD_COLUMN",
-    "Selection",
-    "UnitFile",
-    "common_schema",
-    "export_there",
-    "select",
-    "unit_files",
-    "units_and_files",
-]
 
 INCOMPLETE = ("fail", "read")
 _TRIES = 5

@@ -21,10 +21,9 @@ from airflow_changefeed.core.feed import INTEGER_SHARD_BITS, counted, shard_text
 from airflow_changefeed.core.plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, IncompleteReadError
 from airflow_changefeed.export.planner import check_shape
-from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import check_order
-from airflow_changefeed.sources.base import FeedReader, FeedSource
+from airflow_changefeed.sources.base import SHARD_COLUMN, FeedReader, FeedSource
 from airflow_changefeed.spark.ranges import (
     Piece,
     ReadOptions,

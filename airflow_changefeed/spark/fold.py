@@ -26,9 +26,8 @@ from airflow_changefeed.lake.current import VALID_FROM
 from airflow_changefeed.lake.inputs import NEW, OLD
 from airflow_changefeed.lake.plan import RESOLVE, FoldSource, find_fold
 from airflow_changefeed.lake.states import NEWEST, BaseChoice, FoldTask, State, StateStore
-from airflow_changefeed.output.read import SHARD_COLUMN
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 from airflow_changefeed.spark.fold_events import (
     RECORDING,
     SHARD,

@@ -27,8 +27,7 @@ from airflow_changefeed.lake.current import DELETED_COLUMN, KEEP, VALID_FROM, VA
 from airflow_changefeed.lake.inputs import NEW, OLD
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.lake.plan import FoldSource
-from airflow_changefeed.output.read import SHARD_COLUMN
-from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 from airflow_changefeed.spark.fold import (
     SETTINGS,
     changes,

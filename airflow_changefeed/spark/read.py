@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import ColumnTypeError
-from airflow_changefeed.output.read import SHARD_COLUMN, UnitFile, select
+from airflow_changefeed.output.read import UnitFile, select
 from airflow_changefeed.output.schemas import leaf_types, same_names, wider_type
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base import ULID_COLUMN
+from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.lake.current import DELETED_COLUMN, KEEP, CurrentOutput
 from airflow_changefeed.lake.merge import merge
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
-from airflow_changefeed.output.read import SHARD_COLUMN
+from airflow_changefeed.sources.base import SHARD_COLUMN
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event
 from tests.unit.export.flights import START, hours
 from tests.unit.formats.libraries import LIBRARIES, Row
