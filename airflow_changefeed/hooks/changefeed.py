@@ -43,15 +43,12 @@ class AirflowVariables:
 
     In a task, an API that fails for a moment looks like a Variable that does not exist; outside, so does a
     secrets backend that fails. Absence counts only when the API itself or the metadata database confirms it.
-    Before Airflow 3.3 a write that fails in a task is only logged, so it is read back.
+    Before Airflow 3.3 a write that fails in a task is only logged, so it is read back. Where Airflow does not
+    answer, each method raises AirflowUnavailableError.
     """
 
     def get(self, key: str) -> str | None:
-        """
-        Return a Variable's text; None only when it certainly does not exist.
-
-        :raises AirflowUnavailableError: Airflow did not answer.
-        """
+        """Return a Variable's text; None only when it certainly does not exist."""
         with named_errors(f"read Airflow Variable {key!r}"):
             get, stored = (
                 (_get_in_task, _stored_in_task) if is_in_task() else (_get_in_server, _stored_in_server)
@@ -65,20 +62,12 @@ class AirflowVariables:
             return value
 
     def keys(self, prefix: str) -> list[str]:
-        """
-        Return the names of the Variables that begin so; not in a task.
-
-        :raises AirflowUnavailableError: Airflow did not answer.
-        """
+        """Return the names of the Variables that begin so; not in a task."""
         with named_errors(f"list Airflow Variables {prefix!r}"):
             return _prefixed_in_server(prefix)
 
     def set(self, key: str, value: str) -> None:
-        """
-        Write a Variable.
-
-        :raises AirflowUnavailableError: Airflow did not take it.
-        """
+        """Write a Variable."""
         with named_errors(f"write Airflow Variable {key!r}"):
             description = (
                 "Published by airflow_changefeed: where a consumer stands. Edit it, then adopt or publish."
@@ -94,11 +83,7 @@ class AirflowVariables:
                 ServerVariable.set(key, value, description=description)
 
     def delete(self, key: str) -> None:
-        """
-        Remove a Variable; harmless if it does not exist.
-
-        :raises AirflowUnavailableError: Airflow did not answer.
-        """
+        """Remove a Variable; harmless if it does not exist."""
         with named_errors(f"delete Airflow Variable {key!r}"):
             if is_in_task():
                 from airflow.sdk import Variable

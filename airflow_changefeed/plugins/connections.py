@@ -74,7 +74,10 @@ async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
         waiting = asyncio.shield(asyncio.wrap_future(_begin(turn, question)))
         return await asyncio.wait_for(waiting, max(end - monotonic(), 0.001))
     except asyncio.TimeoutError:
-        _give_up(turn)
+        with _lock:
+            if not turn.is_over:
+                turn.is_late = True
+                _late[turn.place] += 1
         raise SourceUnavailableError(
             f"{place} did not answer within {timeout:g} s. The request may still complete; "
             "check its result before you repeat a change",
@@ -133,13 +136,6 @@ def _wait() -> None:
     end = monotonic() + _EXIT_TIMEOUT
     for thread in list(_threads):
         thread.join(max(end - monotonic(), 0))
-
-
-def _give_up(turn: _Turn) -> None:
-    with _lock:
-        if not turn.is_over:
-            turn.is_late = True
-            _late[turn.place] += 1
 
 
 def _finish(turn: _Turn) -> None:

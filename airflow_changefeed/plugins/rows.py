@@ -29,7 +29,7 @@ from airflow_changefeed.core.feed import ShardStatus, max_hold_text, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_known, format_time
 from airflow_changefeed.cursors.move_plan import PlannedMove
-from airflow_changefeed.exceptions import CaptureNotFoundError, StaleVersionError
+from airflow_changefeed.exceptions import CaptureNotFoundError
 from airflow_changefeed.plugins.access import RunNames
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_control import stale
@@ -265,22 +265,19 @@ def resolve_dead_letter(
     known = {one.number: one for one in source.dead_letters(feed, consumer, is_open=False)}
     if number not in known:
         raise HTTPException(404, f"Consumer {consumer!r} of feed {feed!r} has no dead letter {number}")
-    if not known[number].state.is_open:
-        raise _resolved(known[number], version)
+    present = known[number]
+    if not present.state.is_open:
+        # Somebody else has resolved it: what the user saw is not current.
+        raise stale(
+            f"dead letter {number} of consumer {consumer!r}, feed {feed!r}",
+            version,
+            present.resource_version,
+            f"{present.state.value} by {present.resolved_by}",
+        )
     if state is DeadLetterState.RETRY:
-        check_events(source, [known[number]])
+        check_events(source, [present])
     found = source.resolve_dead_letter(number, state, by=by, note=note, resource_version=version)
     return _dead_letter_row(found, with_reason=True)
-
-
-def _resolved(dead_letter: DeadLetter, version: int) -> StaleVersionError:
-    """Return the error for one that somebody else has resolved: what the user saw is not current."""
-    return stale(
-        f"dead letter {dead_letter.number} of consumer {dead_letter.consumer!r}, feed {dead_letter.feed!r}",
-        version,
-        dead_letter.resource_version,
-        f"{dead_letter.state.value} by {dead_letter.resolved_by}",
-    )
 
 
 def _gap_row(gap: CaptureGap) -> Row:

@@ -36,7 +36,7 @@ from airflow_changefeed.tasks.arguments import NamesConnections, need_program_pa
 from airflow_changefeed.version_compat import AirflowException
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection, Context
+    from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
     from airflow_changefeed.core.codec import Document
@@ -156,7 +156,7 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
 
     def _check_spark(self, *, driver_elsewhere: bool = False) -> ChangefeedSparkSubmitHook | None:
         """Check what runs the job, and return the hook of ``spark-submit`` where that does."""
-        connection = self._spark_connection()
+        connection = spark_connection(self._conn_id)
         if connection.conn_type == spark.CONN_TYPE:
             spark.server_url(connection)
             return None
@@ -164,13 +164,10 @@ class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):
         hook.check(driver_elsewhere=driver_elsewhere)
         return hook
 
-    def _spark_connection(self) -> Connection:
-        return spark_connection(self._conn_id)
-
     @contextmanager
     def _connect(self, *, is_shared: bool = False) -> Iterator[Callable[[], SparkSession] | None]:
         """Give each thread a session at the Spark Connect server; None where jobs go by spark-submit."""
-        connection = self._spark_connection()
+        connection = spark_connection(self._conn_id)
         if connection.conn_type != spark.CONN_TYPE:
             yield None
             return

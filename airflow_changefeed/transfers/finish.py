@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_changefeed.connections.output import lake_table, storage_options
-from airflow_changefeed.exceptions import (
-    own_error,
-)
+from airflow_changefeed.exceptions import own_error
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.links.changefeed import WINDOW_LINKS
 from airflow_changefeed.observability import metrics
@@ -24,10 +22,7 @@ from airflow_changefeed.transfers.export import (
     conclude,
     export_lineage,
 )
-from airflow_changefeed.version_compat import (
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
 
 if TYPE_CHECKING:
     from datetime import datetime

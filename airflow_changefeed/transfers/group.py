@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, TaskGroup
 
@@ -28,9 +28,7 @@ from airflow_changefeed.tasks.context import reports_errors
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
 from airflow_changefeed.transfers.export import ExportOperator
 from airflow_changefeed.transfers.finish import ChangefeedFinishOperator
-from airflow_changefeed.version_compat import (
-    DownstreamTasksSkipped,
-)
+from airflow_changefeed.version_compat import DownstreamTasksSkipped
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -146,7 +144,11 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
             planned = self._plan(context, run, self.feed)
             self._push(context, planned.spec_uri, [planned])
             if planned.plan.is_empty:
-                self._skip_job(context)
+                self.log.info("Nothing is to be written: the job is skipped")
+                index = getattr(context["ti"], "map_index", -1)
+                raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
+                    tasks=[(task, index) if index >= 0 else task for task in self.submits]
+                )
             return None
         return self._plan_many(context, run, self._chosen(run.source))
 
@@ -209,13 +211,6 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         ti: Any = context["ti"]
         for key, value in zip(KEYS, (uri, job, archive, rows, units, len(tasks)), strict=True):
             ti.xcom_push(key=key, value=value)
-
-    def _skip_job(self, context: Context) -> NoReturn:
-        self.log.info("Nothing is to be written: the job is skipped")
-        index = getattr(context["ti"], "map_index", -1)
-        raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
-            tasks=[(task, index) if index >= 0 else task for task in self.submits]
-        )
 
 
 def _pulled(plan: BaseOperator, key: str) -> str:
