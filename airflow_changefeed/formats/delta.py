@@ -17,7 +17,6 @@ from airflow_changefeed.exceptions import TableConflictError, TableError
 from airflow_changefeed.formats.base import (
     ATTEMPT,
     ATTEMPT_MARK,
-    DATE,
     EXPORTED,
     FRONTIER_MARK,
     SHARD,
@@ -37,7 +36,7 @@ from airflow_changefeed.formats.storage import (
     object_store_options,
     table_url,
 )
-from airflow_changefeed.formats.types import DELTA, table_schema, united
+from airflow_changefeed.formats.types import DELTA, table_schema, united, with_partitions
 from airflow_changefeed.output.layout import DELTA_LOG
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.storage.errors import secrets_of
@@ -316,19 +315,10 @@ class DeltaLakeTable:
     # ---- writing
 
     def _schema(self, columns: pa.Schema, *, has_uuid_shards: bool) -> Any:
-        """Return a new table's schema: the columns of the files, then the partitions."""
-        import pyarrow as pa
         from deltalake import Schema
 
-        kinds = {
-            SHARD: pa.string() if has_uuid_shards else pa.int64(),
-            DATE: pa.date32(),
-            UNIT: pa.string(),
-            ATTEMPT: pa.int64(),
-        }
-        return Schema.from_arrow(
-            pa.schema([*columns, *((name, kinds[name]) for name in self._use.partitions)])
-        )
+        partitions = self._use.partitions
+        return Schema.from_arrow(with_partitions(columns, partitions, has_uuid_shards=has_uuid_shards))
 
     def _create(self, columns: pa.Schema, change: TableChange) -> None:
         """Create the table with its first files: version 0, which only one can write."""

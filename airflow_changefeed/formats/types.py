@@ -240,6 +240,19 @@ def _refusal(problem: str, columns: list[str], types: TableTypes) -> ColumnTypeE
     return ColumnTypeError(f"{problem}; {types.remedy}", column=columns[0], columns=columns)
 
 
+def with_partitions(columns: pa.Schema, partitions: Sequence[str], *, has_uuid_shards: bool) -> pa.Schema:
+    """Return a new table's columns: those of the files, then those of its partitions."""
+    import pyarrow as pa
+
+    kinds = {
+        SHARD: pa.string() if has_uuid_shards else pa.int64(),
+        DATE: pa.date32(),
+        UNIT: pa.string(),
+        ATTEMPT: pa.int64(),
+    }
+    return pa.schema([*columns, *((name, kinds[name]) for name in partitions)])
+
+
 _EPOCH = date(1970, 1, 1)
 _EPOCH_TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -248,16 +261,9 @@ def iceberg_schema(
     columns: pa.Schema, partitions: Sequence[str] = (), *, has_uuid_shards: bool = False
 ) -> Any:
     """Return a schema of columns, then partitions (none for columns that are added); nothing is required."""
-    import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    kinds = {
-        SHARD: pa.string() if has_uuid_shards else pa.int64(),
-        DATE: pa.date32(),
-        UNIT: pa.string(),
-        ATTEMPT: pa.int64(),
-    }
-    return Schema(*_fields(pa.schema([*columns, *((name, kinds[name]) for name in partitions)]), count(1)))
+    return Schema(*_fields(with_partitions(columns, partitions, has_uuid_shards=has_uuid_shards), count(1)))
 
 
 def _fields(columns: Any, numbers: Iterator[int]) -> list[Any]:

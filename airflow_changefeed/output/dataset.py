@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 
+@contextmanager
+def _held() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as problem:
+        raise gone_error(str(problem)) from problem
+
+
 class ExportDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
     """
     A dataset that says why a file is gone which it has.
@@ -32,48 +40,17 @@ class ExportDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has n
     Python's lock, which DuckDB may hold while it waits for them. So DuckDB shows Arrow's own words.
     """
 
-    def to_table(self, *arguments: Any, **options: Any) -> Any:
-        """Read a table."""
-        with _held():
-            return super().to_table(*arguments, **options)
+    to_table = _held()(ds.FileSystemDataset.to_table)
+    head = _held()(ds.FileSystemDataset.head)
+    take = _held()(ds.FileSystemDataset.take)
+    count_rows = _held()(ds.FileSystemDataset.count_rows)
+    sort_by = _held()(ds.FileSystemDataset.sort_by)
+    join = _held()(ds.FileSystemDataset.join)
 
     def to_batches(self, *arguments: Any, **options: Any) -> Iterator[Any]:
         """Read batch by batch."""
         with _held():
             yield from super().to_batches(*arguments, **options)
-
-    def head(self, *arguments: Any, **options: Any) -> Any:
-        """Read the first rows."""
-        with _held():
-            return super().head(*arguments, **options)
-
-    def take(self, *arguments: Any, **options: Any) -> Any:
-        """Read some rows, by their numbers."""
-        with _held():
-            return super().take(*arguments, **options)
-
-    def count_rows(self, *arguments: Any, **options: Any) -> int:
-        """Count the rows."""
-        with _held():
-            return int(super().count_rows(*arguments, **options))
-
-    def sort_by(self, *arguments: Any, **options: Any) -> Any:
-        """Read a table, sorted."""
-        with _held():
-            return super().sort_by(*arguments, **options)
-
-    def join(self, *arguments: Any, **options: Any) -> Any:
-        """Read a table, joined with another dataset."""
-        with _held():
-            return super().join(*arguments, **options)
-
-
-@contextmanager
-def _held() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as problem:
-        raise gone_error(str(problem)) from problem
 
 
 def export_dataset(

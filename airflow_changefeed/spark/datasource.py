@@ -55,6 +55,46 @@ class FeedPartition(InputPartition):
     value: tuple[Piece, ...]
 
 
+class ChangefeedReader(DataSourceReader):
+    """Plans and reads ranges of shards, with the columns that Spark wants."""
+
+    def __init__(self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType) -> None:
+        self.options = options
+        self.ranges = ranges
+        self.columns = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut the ranges into partitions; changes nothing; raise PurgedError if events of one are purged."""
+        options = self.options
+        with closing(open_source(options.connection)) as source:
+            plan = plan_partitions(source, options.feed, self.ranges, options.partitions)
+        # Without a partition Spark makes its own.
+        return [FeedPartition(pieces) for pieces in plan or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """
+        Stream a partition as Arrow batches, ascending by ULID within each shard.
+
+        :raises PurgedError: events of it were purged since it was planned, or while it was read.
+        :raises IncompleteReadError: it gave another number of events than were counted.
+        """
+        columns = utc_arrow_schema(self.columns)
+        # Spark gives a worker process one task at a time, so nobody else here has the source open.
+        is_file = self.options.connection["type"] == "sqlite"
+        source = open_source(self.options.connection, **({"bulk_reader": "adbc"} if is_file else {}))
+        with closing(source):
+            yield from read_pieces(source, self.options, cast("FeedPartition", partition).value, columns)
+
+
+class _FilteringReader(ChangefeedReader):
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Narrow the ranges by filters; Spark applies all of them again."""
+        from airflow_changefeed.spark.filters import narrow
+
+        self.ranges = narrow(self.ranges, filters)
+        return filters
+
+
 class ChangefeedDataSource(DataSource):
     """
     Feeds for ``spark.read.format("changefeed")``; the options are in docs/how-to/read-a-feed-with-spark.md.
@@ -63,6 +103,7 @@ class ChangefeedDataSource(DataSource):
     """
 
     _ranges: tuple[ShardRange, ...] | None = None
+    _reader: type[ChangefeedReader] = ChangefeedReader
 
     @classmethod
     def name(cls) -> str:
@@ -110,61 +151,13 @@ class ChangefeedDataSource(DataSource):
             _check_columns(schema, _columns(source, options.feed, options.shape), options.feed)
             # Spark does not ask for a schema if the user gives one.
             ranges = resolve(source, options) if self._ranges is None else self._ranges
-        return self._make_reader(options, ranges, schema)
-
-    def _make_reader(
-        self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType
-    ) -> ChangefeedReader:
-        return ChangefeedReader(options, ranges, schema)
+        return self._reader(options, ranges, schema)
 
 
 class _FilteringDataSource(ChangefeedDataSource):
     """The same for sessions that pass filters on; Spark refuses such readers in other sessions."""
 
-    def _make_reader(
-        self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType
-    ) -> ChangefeedReader:
-        return _FilteringReader(options, ranges, schema)
-
-
-class ChangefeedReader(DataSourceReader):
-    """Plans and reads ranges of shards, with the columns that Spark wants."""
-
-    def __init__(self, options: ReadOptions, ranges: tuple[ShardRange, ...], schema: StructType) -> None:
-        self.options = options
-        self.ranges = ranges
-        self.columns = schema
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Cut the ranges into partitions; changes nothing; raise PurgedError if events of one are purged."""
-        options = self.options
-        with closing(open_source(options.connection)) as source:
-            plan = plan_partitions(source, options.feed, self.ranges, options.partitions)
-        # Without a partition Spark makes its own.
-        return [FeedPartition(pieces) for pieces in plan or [()]]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """
-        Stream a partition as Arrow batches, ascending by ULID within each shard.
-
-        :raises PurgedError: events of it were purged since it was planned, or while it was read.
-        :raises IncompleteReadError: it gave another number of events than were counted.
-        """
-        columns = utc_arrow_schema(self.columns)
-        # Spark gives a worker process one task at a time, so nobody else here has the source open.
-        is_file = self.options.connection["type"] == "sqlite"
-        source = open_source(self.options.connection, **({"bulk_reader": "adbc"} if is_file else {}))
-        with closing(source):
-            yield from read_pieces(source, self.options, cast("FeedPartition", partition).value, columns)
-
-
-class _FilteringReader(ChangefeedReader):
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Narrow the ranges by filters; Spark applies all of them again."""
-        from airflow_changefeed.spark.filters import narrow
-
-        self.ranges = narrow(self.ranges, filters)
-        return filters
+    _reader = _FilteringReader
 
 
 def read_pieces(

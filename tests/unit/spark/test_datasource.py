@@ -292,7 +292,7 @@ def test_a_password_is_in_no_text_of_what_spark_gets() -> None:
     """The objects that Spark holds show nothing of the connection's secrets."""
     options = {"type": "mssql", "host": "h", "database": "d", "user": "u", "password": "hunter2", "feed": "f"}
     source = ChangefeedDataSource(options)
-    reader = source._make_reader(parse_options(options), (), StructType())
+    reader = source._reader(parse_options(options), (), StructType())
     assert "hunter2" not in f"{source!r} {reader!r} {reader.options!r}"
 
 
