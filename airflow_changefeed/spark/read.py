@@ -84,10 +84,17 @@ def read_export(
         kinds = _in_one_case(kinds, same_names(file.manifest for file in chosen.files))
     check_times(spark, kinds)
     columns = ddl(kinds)
+    from pyspark.sql import functions
+
     kind = "bigint" if chosen.has_integer_shards else "string"
-    frames = [
-        _frame(spark, store, columns, shard, kind, own) for shard, own in _by_shard(chosen.files).items()
-    ]
+    by_shard: dict[Shard, list[UnitFile]] = {}
+    for file in chosen.files:
+        by_shard.setdefault(file.manifest.unit.shard, []).append(file)
+    frames = []
+    for shard, own in by_shard.items():
+        value: Any = shard if isinstance(shard, int) else shard_text(shard)
+        frame = read_files(spark, columns, store, own)
+        frames.append(frame.withColumn(SHARD_COLUMN, functions.lit(value).cast(kind)))
     if not frames:
         return spark.createDataFrame([], f"{columns}, {SHARD_COLUMN} {kind}")
     return _between(union(frames), start, end)
@@ -116,23 +123,6 @@ def union(frames: Sequence[DataFrame]) -> DataFrame:
         pairs = [frames[at : at + 2] for at in range(0, len(frames), 2)]
         frames = [reduce(lambda one, other: one.unionByName(other), pair) for pair in pairs]
     return frames[0]
-
-
-def _by_shard(files: Sequence[UnitFile]) -> dict[Shard, list[UnitFile]]:
-    groups: dict[Shard, list[UnitFile]] = {}
-    for file in files:
-        groups.setdefault(file.manifest.unit.shard, []).append(file)
-    return groups
-
-
-def _frame(
-    spark: SparkSession, store: ExportStore, columns: str, shard: Shard, kind: str, files: Sequence[UnitFile]
-) -> DataFrame:
-    from pyspark.sql import functions
-
-    value: Any = shard if isinstance(shard, int) else shard_text(shard)
-    frame = read_files(spark, columns, store, files)
-    return frame.withColumn(SHARD_COLUMN, functions.lit(value).cast(kind))
 
 
 def read_files(spark: SparkSession, columns: str, store: ExportStore, files: Iterable[UnitFile]) -> DataFrame:

@@ -51,14 +51,14 @@ def compare(spark: SparkSession, table: FoldSource, lake: FoldSource) -> Compari
         return Comparison(base, one[0])
     own = table.shape.tables[table.table].key_columns
     # Plainly, as the fold does: captured keys are never null, their second columns may be.
+    pairs = [[functions.col(f"{side}{number}") for side in (_TABLE, _LAKE)] for number in range(len(kinds))]
     same = [
-        _equals(name in own, *(functions.col(f"{side}{number}") for side in (_TABLE, _LAKE)))
-        for number, name in enumerate(kinds)
+        one == other if name in own else one.eqNullSafe(other)
+        for name, (one, other) in zip(kinds, pairs, strict=True)
         if name in keys
     ]
     differing = {
-        name: ~_is_same(kind, *(functions.col(f"{side}{number}") for side in (_TABLE, _LAKE)))
-        for number, (name, kind) in enumerate(kinds.items())
+        name: ~_is_same(kind, *pair) for (name, kind), pair in zip(kinds.items(), pairs, strict=True)
     }
     # A row that the lake has twice is compared once, and the others are extra.
     numbers = [functions.col(f"{_LAKE}{number}") for number, name in enumerate(kinds) if name in keys]
@@ -152,10 +152,6 @@ def _checksums(frames: Sequence[DataFrame], kinds: Mapping[str, pa.DataType]) ->
         )
     found = {row["side"]: row[:-1] for row in sums[0].union(sums[1]).collect()}
     return [found[_TABLE], found[_LAKE]]
-
-
-def _equals(is_captured: bool, one: Column, other: Column) -> Column:
-    return one == other if is_captured else one.eqNullSafe(other)
 
 
 def _is_same(kind: pa.DataType, one: Column, other: Column) -> Column:
