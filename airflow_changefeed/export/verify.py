@@ -173,18 +173,6 @@ def _of_table(store: ExportStore, table: LakeTable) -> Iterator[Fault]:
         yield Fault(FaultKind.LAKE_TABLE_DIFFERS, table.what, what, remedy)
 
 
-def verify(
-    store: ExportStore,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    shards: Sequence[Shard] | None = None,
-    *,
-    source: FeedReader | None = None,
-) -> list[Fault]:
-    """Return the faults of :func:`inspect`."""
-    return inspect(store, start, end, shards, source=source).faults
-
-
 def inspect(
     store: ExportStore,
     start: datetime | None = None,

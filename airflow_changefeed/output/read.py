@@ -149,30 +149,20 @@ def check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) 
             )
 
 
-def unit_files(
-    store: ExportStore,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    shards: Sequence[Shard] | None = None,
-) -> list[UnitFile]:
-    """
-    Return the files of all complete units that touch a time, by shard and in the order of their ULIDs.
-
-    :param start: inclusive; None for the beginning.
-    :param end: exclusive; None for the end. A unit may reach beyond both.
-    :param shards: None for all.
-    :raises ManifestError: a manifest is damaged, or names a file that is gone.
-    """
-    return [file for _, files in units_and_files(store, start, end, shards) for file in files]
-
-
 def units_and_files(
     store: ExportStore,
     start: datetime | None = None,
     end: datetime | None = None,
     shards: Sequence[Shard] | None = None,
 ) -> list[tuple[Manifest, list[UnitFile]]]:
-    """Return what :func:`unit_files` does, by unit, including units without rows."""
+    """
+    Return all complete units that touch a time, by shard and in order, and their files in that of the ULIDs.
+
+    :param start: inclusive; None for the beginning.
+    :param end: exclusive; None for the end. A unit may reach beyond both.
+    :param shards: None for all.
+    :raises ManifestError: a manifest is damaged, or names a file that is gone.
+    """
     found = []
     for shard in store.shards() if shards is None else shards:
         for unit in store.units(shard, start, end):

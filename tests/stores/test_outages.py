@@ -11,11 +11,11 @@ import pytest
 
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.export.parts import run_here
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage import azure, remote
 from airflow_changefeed.storage.remote import RemoteFiles
+from tests.exports import verify
 from tests.stores.proxy import Answer, Request
 from tests.stores.servers import Server
 from tests.unit.export.faults import manifest_rows, plain_rows

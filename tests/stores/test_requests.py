@@ -12,9 +12,9 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.exceptions import OutputNotWritableError, TransientError
 from airflow_changefeed.export.parts import run_here
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import verify
 from tests.stores.day import (
     DAY_ROWS,
     MOST_REQUESTS,

@@ -10,8 +10,8 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor import output as doctor_output
 from airflow_changefeed.exceptions import SupersededError, TransientError
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import end
+from tests.exports import verify
 from tests.stores.servers import Outputs, Server
 from tests.unit.export.faults import plain_rows
 from tests.unit.export.flights import FEED, Flights, found_faults

@@ -17,9 +17,9 @@ from airflow.providers.apache.spark.hooks import spark_submit
 from airflow_changefeed import ChangefeedToParquetOperator
 from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
 from tests.examples import examples, run_example
+from tests.exports import verify
 from tests.system.spark_cluster import Cluster, other_python, spark_cluster
 from tests.unit.airflow.conftest import FEED, START, database, metadata, server
 from tests.unit.airflow.fakes import context

@@ -13,10 +13,10 @@ import pytest
 
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.examples import examples
+from tests.exports import verify
 from tests.system.dag_runner import DagRunner, DagRuns
 from tests.system.example_dags import copy_dags
 

@@ -23,12 +23,12 @@ import pytest
 from airflow_changefeed.connections import spark
 from airflow_changefeed.connections.spark import check_versions, connect_session
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.operators.fold import ChangefeedFoldOperator
 from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowFailException, BaseHook
+from tests.exports import verify
 from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context

@@ -20,12 +20,12 @@ from airflow_changefeed.exceptions import MissingEventError
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.export_job import run_spec
 from airflow_changefeed.spark.read import read_export
+from tests.exports import verify
 from tests.unit.export.flights import FEED, Flights, hours
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import write_spec
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.export_job import run_spec
+from tests.exports import verify
 from tests.integration.test_storage_credentials import KEYS, ROLE, aws
 from tests.unit.export.flights import FEED, Flights, hours
 

@@ -21,10 +21,10 @@ from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest, JobConnection
 from airflow_changefeed.export.result import attempts_of
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
+from tests.exports import verify
 from tests.integration.spark.connect import connect_server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours

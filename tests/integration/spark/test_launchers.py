@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.exports import verify
 from tests.integration.spark.connect import connect_server
 from tests.integration.spark.launch import Launched
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, metadata, server

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.lake.snapshot_ranges import read_here
 from airflow_changefeed.lake.snapshots import Snapshot
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
+from tests.exports import unit_files, verify
 from tests.system.demo.board import CAPTURE
 from tests.system.demo.flights import BOARD, BOARD_COLUMNS
 

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_changefeed.core.window import ExportUnit, Window
-from airflow_changefeed.export.verify import verify
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import unit_files, verify
 from tests.system.demo.flights import HOUR_FORMAT, KEY, SHARDS, data_set, flights_by_hour, scheduled_hour
 
 if TYPE_CHECKING:

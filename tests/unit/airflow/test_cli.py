@@ -23,9 +23,9 @@ from airflow_changefeed.cli.changefeed import get_cli_commands, main, parser
 from airflow_changefeed.cli.command import FAILED
 from airflow_changefeed.cli.command import command as as_command
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.exports import unit_files
 from tests.minors import since
 from tests.unit.airflow.commands import described, run
 from tests.unit.export.flights import FEED, Flights, hours

@@ -21,8 +21,8 @@ from airflow_changefeed.cli.options import duration
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.hooks.changefeed import AirflowVariables
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import unit_files
 from tests.identity import DATABASE
 from tests.unit.airflow.test_cli import run
 from tests.unit.airflow.test_spark_submit import installed

@@ -14,7 +14,6 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import read_spec, write_spec
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -30,6 +29,7 @@ from airflow_changefeed.version_compat import (
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
+from tests.exports import verify
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import LocalSpark, context

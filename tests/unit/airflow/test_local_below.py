@@ -11,11 +11,11 @@ import pytest
 
 from airflow_changefeed.exceptions import InvalidArgumentError, MissingEventError, SupersededError
 from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.exports import verify
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import InProcessHook, context
 from tests.unit.airflow.test_operator import (

@@ -24,7 +24,6 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.request import JobConnection, choose_feeds
 from airflow_changefeed.export.spec import read_job
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
@@ -35,6 +34,7 @@ from airflow_changefeed.transfers.group import (
     changefeed_export_group,
 )
 from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
+from tests.exports import verify
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, START
 from tests.unit.airflow.fakes import LocalSpark, context

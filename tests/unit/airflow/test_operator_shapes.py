@@ -13,11 +13,11 @@ import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.cursor import variable_key
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.exports import verify
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context

@@ -18,12 +18,12 @@ import pytest
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.export import parts as run_module
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.exports import verify
 from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.fakes import context

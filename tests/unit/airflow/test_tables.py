@@ -29,11 +29,11 @@ from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.operators.changefeed import ChangefeedCleanOperator, ChangefeedVerifyOperator
 from airflow_changefeed.output.coverage import make_calendar
 from airflow_changefeed.output.dataset import export_dataset
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
+from tests.exports import unit_files
 from tests.identity import DATABASE
 from tests.minors import ICEBERG_CATALOG
 from tests.system.example_dags import copy_dags

@@ -13,9 +13,9 @@ import pytest
 
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.version_compat import AirflowFailException
+from tests.exports import unit_files
 from tests.unit.airflow.fakes import context
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours

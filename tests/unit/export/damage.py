@@ -15,8 +15,8 @@ from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output import claims
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import unit_files
 from tests.unit.export.flights import FEED, hours
 
 

@@ -17,12 +17,12 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.layout import Layout
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.objects import OpenUpload, Receipt, Upload
 from airflow_changefeed.storage.remote import OtherObjects, RemoteFiles
+from tests.exports import unit_files
 
 CHANGES = ("write", "move", "swap_in", "remove", "remove_file", "prune")
 

@@ -18,13 +18,13 @@ from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, 
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import read_receipt, remove_spec, write_receipt
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output import store as store_module
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.storage.files import Files
 from tests.clocks import after_now
+from tests.exports import verify
 from tests.unit.export.faults import (
     Killed,
     kill_at,

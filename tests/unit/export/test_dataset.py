@@ -31,10 +31,9 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.completed import completed_export
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.dataset import export_dataset
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import unit_files, verify
 from tests.unit.export.damage import corrupt_manifest
 from tests.unit.export.flights import FEED, START, Flights, hours
 

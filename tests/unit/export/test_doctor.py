@@ -33,9 +33,9 @@ from airflow_changefeed.exceptions import (
     FeedNotFoundError,
     InvalidArgumentError,
 )
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.exports import unit_files
 from tests.identity import DATABASE
 from tests.unit.export.ailments import (
     FAULTS,

@@ -27,12 +27,12 @@ from airflow_changefeed.exceptions import (
     OutputError,
 )
 from airflow_changefeed.export.completed import CompletedExport
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output import attempts, claims
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.storage.local import LocalFiles
+from tests.exports import verify
 from tests.identity import DATABASE, name_database
 from tests.unit.export.consumers import (
     CONSUMER,

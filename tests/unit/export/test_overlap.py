@@ -14,12 +14,12 @@ from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import OutputError, SupersededError
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.storage.files import Files
+from tests.exports import verify
 from tests.unit.export.faults import SteppedFiles, local_files, manifest_rows, plain_rows, remote_files
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 

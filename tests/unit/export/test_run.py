@@ -10,9 +10,9 @@ import pytest
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import IncompleteReadError, MissingEventError
 from airflow_changefeed.export.parts import run_here
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import verify
 from tests.unit.export.faults import (
     Killed,
     SteppedFiles,

@@ -20,13 +20,12 @@ from airflow_changefeed.export.parts import ROW_GROUP_BYTES, run_here
 from airflow_changefeed.export.planner import check_shape, make_plan
 from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.dataset import export_dataset
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema, parse_schema, schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.arrow import shape_of
+from tests.exports import unit_files, verify
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource, event, row
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 

@@ -30,10 +30,10 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import verify
 from tests.unit.export.faults import (
     Killed,
     SteppedFiles,

@@ -19,14 +19,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, TransientError
-from airflow_changefeed.export.verify import verify, verify_export
+from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.commit import commit_empty
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.schemas import common_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import LocalFiles
 from airflow_changefeed.storage.remote import RemoteFiles
+from tests.exports import unit_files, verify
 from tests.unit.export.damage import DAMAGES, change_cell, copy, corrupt_manifest, data_file, first_manifest
 from tests.unit.export.flights import FEED, Flights, hours
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from airflow_changefeed.core.plan import Plan
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.formats.base import LakeTable, TableChange, TableState
 from airflow_changefeed.formats.publish import differences, open_table, publish
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
+from tests.exports import verify
 from tests.unit.export.faults import local_files, manifest_rows, stepped
 from tests.unit.export.flights import FEED, Flights
 from tests.unit.formats.libraries import LIBRARIES, OPTIONS, FormatLibrary

@@ -19,9 +19,9 @@ import pytest
 
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.exceptions import ColumnTypeError, TableConflictError, TableError
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.formats.base import TableFile, TableState
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import verify
 from tests.unit.export.faults import Killed
 from tests.unit.formats.exports import COLUMNS, Export, change, first, paths, unit
 

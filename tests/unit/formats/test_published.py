@@ -19,10 +19,11 @@ from airflow_changefeed.exceptions import (
     SupersededError,
     TableError,
 )
-from airflow_changefeed.export.verify import verify, verify_export
+from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.formats.base import UNKNOWN, LakeTable, TableState, clean
 from airflow_changefeed.formats.publish import differences, publish
 from airflow_changefeed.output.schemas import schema_text
+from tests.exports import verify
 from tests.unit.export.faults import Killed, kill_at
 from tests.unit.export.flights import FEED, Flights, hours
 from tests.unit.formats.lakes import ROWS, Lake, check_whole

@@ -33,8 +33,8 @@ from airflow_changefeed.export.verify import verify_export, verify_sample
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.attempts import Start, begin, committed_before
 from airflow_changefeed.output.dataset import export_dataset
-from airflow_changefeed.output.read import unit_files
 from airflow_changefeed.output.store import ExportStore
+from tests.exports import unit_files
 from tests.unit.export.flights import FEED, Flights, found_faults, hours
 from tests.unit.hostile.mutation import NAMES, hostile, hostile_texts, value_or_error
 

@@ -26,7 +26,6 @@ from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.parts import cut_tasks, run_attempt
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ProgressWatch, TaskProgress, TaskResult, size_text
-from airflow_changefeed.export.verify import verify
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
@@ -34,6 +33,7 @@ from airflow_changefeed.spark.archive import package_archive
 from airflow_changefeed.spark.job import EXIT_STATUS, TASKS, is_alive, main, watch
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.storage.local import LocalFiles
+from tests.exports import verify
 from tests.identity import DATABASE
 from tests.unit.export.flights import FEED, hours
 
