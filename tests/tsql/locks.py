@@ -387,6 +387,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/enable_capture.procedure": _LOW,
     "install/evolve_captures.procedure": _LOW,
     "install/refresh_capture.procedure": _LOW,
+    "install/upgrade.batch": ("set lock_timeout 60000",),
     "install/upgrade_captures.procedure": _LOW,
     "install/disable_capture.procedure": _LOW,
 }

@@ -14,8 +14,8 @@ from tests.tools.tsql.findings import AZURE, OLDEST, Job, Text
 
 PROCEDURE = """
 create procedure [changefeed].[check_captured_tables] (
-    @table_schema nvarchar(128) = null, @table_name nvarchar(128) = null, @added nvarchar(max) = null,
-    @statement nvarchar(max) = null
+    @event nvarchar(128) = null, @table_schema nvarchar(128) = null, @table_name nvarchar(128) = null,
+    @added nvarchar(max) = null, @statement nvarchar(max) = null
 )
 as
 begin

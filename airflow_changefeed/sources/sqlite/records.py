@@ -31,6 +31,8 @@ _LONGEST = {
     **dict.fromkeys(("reason", "note", "why", "error"), MAX_REASON),
     "holder": MAX_BY,
 }
+#: Of a number in SQLite, without its sign.
+_BITS = 63
 Value = TypeVar("Value")
 
 
@@ -71,7 +73,7 @@ class Records(Generic[Value]):
         :param limit: the most rows; -1 for all.
         """
         wanted = {name: value for name, value in (where or {}).items() if value is not None or " " in name}
-        given = _stored(wanted)
+        given = _asked(wanted)
         conditions = [condition for condition in (_conditions(given), also) if condition]
         chosen = f"where {' and '.join(conditions)}" if conditions else ""
         sql = f"select * from {self.table} {chosen} order by {self.order} limit ?"
@@ -105,7 +107,7 @@ class Records(Generic[Value]):
         :return: the rows as they are now; empty if nothing was changed.
         """
         seen = {"resource_version": expected_version, "fencing_token": fencing_token}
-        given = _stored({**where, **{name: value for name, value in seen.items() if value is not None}})
+        given = _asked({**where, **{name: value for name, value in seen.items() if value is not None}})
         changed = _stored(values)
         changes = [f"{name} = ?" for name in changed]
         if not keeps_version:
@@ -115,7 +117,7 @@ class Records(Generic[Value]):
 
     def remove(self, connection: sqlite3.Connection, where: Mapping[str, object]) -> int:
         """Delete rows, and return how many there were."""
-        given = _stored(where)
+        given = _asked(where)
         sql = f"delete from {self.table} where {_conditions(given)}"
         return connection.execute(sql, [*given.values()]).rowcount
 
@@ -129,6 +131,14 @@ def records(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] 
 
 def _conditions(where: Mapping[str, object]) -> str:
     return " and ".join(f"{name} ?" if " " in name else f"{name} = ?" for name in where)
+
+
+def _asked(where: Mapping[str, object]) -> dict[str, object]:
+    """Return conditions as the columns hold them; a number that no column can hold equals none of theirs."""
+    return {
+        name: float(value) if isinstance(value, int) and value.bit_length() > _BITS else value
+        for name, value in _stored(where).items()
+    }
 
 
 def _stored(values: Mapping[str, object]) -> dict[str, object]:

@@ -55,8 +55,8 @@ class Guarded:
                     changer.execute(one)
                 if not self.bench.engine.guards_schema:
                     changer.execute(
-                        "exec [changefeed].[check_captured_tables] @table_schema = N'shop', "
-                        "@table_name = N'author', @added = ?, @statement = ?",
+                        "exec [changefeed].[check_captured_tables] @event = N'ALTER_TABLE', "
+                        "@table_schema = N'shop', @table_name = N'author', @added = ?, @statement = ?",
                         json.dumps(added) if added else None,
                         statement,
                     )

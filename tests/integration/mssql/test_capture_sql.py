@@ -162,6 +162,25 @@ def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None
     client.results("exec changefeed.check_captured_tables")
 
 
+def test_the_guard_looks_only_at_the_table_that_was_altered(client: Client) -> None:
+    """However many captures there are; at all of them when something was dropped or renamed."""
+    for name in ("mine", "yours"):
+        _captured(client, name, "id int not null primary key, name varchar(9) null")
+        client.results(f"update changefeed.captures set guard_schema = 1 where name like N'%.{name}%'")
+    altered = (
+        "exec changefeed.check_captured_tables @event = N'{}', @table_schema = N'myservice', "
+        "@table_name = N'{}'"
+    )
+    client.results("begin transaction; alter table myservice.mine drop column name")
+    client.results(altered.format("ALTER_TABLE", "yours"))
+    client.fails(77144, altered.format("ALTER_TABLE", "mine"), 'column "name" of table myservice.mine')
+    client.results("begin transaction; alter table myservice.mine_changes drop column name")
+    client.results(altered.format("ALTER_TABLE", "yours"))
+    client.fails(77144, altered.format("ALTER_TABLE", "mine_changes"), "changes of myservice.mine")
+    client.results("begin transaction; alter table myservice.mine drop column name")
+    client.fails(77144, altered.format("DROP_TABLE", "yours"), 'column "name" of table myservice.mine')
+
+
 PLAN = (
     "create table #plan (page bigint not null, highest bigint not null, order_sequence bigint not null, "
     "primary key (page, highest, order_sequence)); declare @events bigint; begin transaction; "

@@ -162,6 +162,28 @@ def test_an_upgrade_waits_for_a_drop_and_leaves_nothing_behind(feeds: Database, 
     client.fails(77106, upgrade, f"feed {feed_id} was dropped")
 
 
+def test_a_captured_table_that_cannot_be_upgraded_stops_no_other(client: Client) -> None:
+    """It is named and keeps its triggers; a capture is of the new version when all of its tables are."""
+    for table, capture in (("Broken", "Two"), ("Third", "Two"), ("Quiet", "One")):
+        client.results(f"create table myservice.{table} (id int not null primary key)")
+        if table == "Broken":
+            client.results("alter table myservice.Broken add wide nchar(2500) null")
+        of = f"N'myservice.{table}', @capture = N'myservice.{capture}', @guard_schema = 0"
+        client.results(f"exec changefeed.enable_capture {of}")
+    old = "select name from changefeed.captures where version <> changefeed.version() order by name"
+    client.results("update changefeed.captures set version = '0.0.1'")
+    rule = "update changefeed.captures set key_change = '{}' where name = N'myservice.Two'"
+    client.results(rule.format("delete_insert"))
+    client.fails(77160, "exec changefeed.upgrade_captures", "1 of 3 captured tables", '"myservice.Broken": ')
+    assert client.rows(old) == [("myservice.Two",)]
+    client.results(
+        "insert into myservice.Broken (id) values (1); insert into myservice.Quiet (id) values (1)"
+    )
+    client.results(rule.format("new_only"))
+    client.results("exec changefeed.upgrade_captures")
+    assert client.rows(old) == []
+
+
 def test_two_upgrades_of_a_capture_make_its_triggers_once(feeds: Database, client: Client) -> None:
     """The second one waits for the first, and then finds nothing to do."""
     client.results("create table myservice.Twice (id int not null primary key)")

@@ -53,7 +53,8 @@ def test_a_change_gives_the_next_version_and_returns_the_row(connection: sqlite3
 
 
 @pytest.mark.parametrize(
-    ("expected_version", "fencing_token", "made"), [(2, 7, "<="), (1, 6, "<="), (1, 7, ">"), (0, None, "<=")]
+    ("expected_version", "fencing_token", "made"),
+    [(2, 7, "<="), (1, 6, "<="), (1, 7, ">"), (0, None, "<="), (1, 2**64, "<="), (-(2**63) - 1, 7, "<=")],
 )
 def test_a_change_that_expects_something_else_changes_nothing(
     connection: sqlite3.Connection, expected_version: int, fencing_token: int | None, made: str

@@ -40,6 +40,17 @@ def test_every_file_is_installed() -> None:
     assert len(set(CAPTURE)) == len(CAPTURE)
 
 
+def test_lists_are_joined_as_long_texts_and_temporary_texts_compare_as_the_database_does() -> None:
+    """``string_agg`` of other texts fails beyond 8,000 bytes; ``tempdb`` has the collation of the server."""
+    found = []
+    for path in FOLDER.rglob("*.sql"):
+        text = path.read_text(encoding="utf-8")
+        found += re.findall(r"string_agg\((?!convert\(nvarchar\(max\))[^\n]{,40}", text)
+        for columns in re.findall(r"create table #\w+ \((.*?)\);", text, re.DOTALL):
+            found += re.findall(r"\w+ n?varchar\(\w+\) (?!collate database_default)", columns)
+    assert found == []
+
+
 def test_tokens_are_filled_except_in_the_templates() -> None:
     """Those are filled on the server, by the table they are for."""
     batches = install_script()
@@ -109,7 +120,9 @@ def test_the_script_is_written_for_dbas() -> None:
     assert done.stdout == script("feeds", sequence_cache=50)
     assert done.stdout.count("\ngo\n") == len(install_script("feeds")) + 2
     assert "cache 50" in done.stdout
-    assert re.search(r"exec \[feeds\]\.\[upgrade_feeds\];\ngo\s*set noexec off;\s*go\s*$", done.stdout)
+    assert re.search(r"throw 77160, @captures, 1;\ngo\s*set noexec off;\s*go\s*$", done.stdout)
+    feeds, captures = (done.stdout.index(f"    exec [feeds].[upgrade_{of}];") for of in ("feeds", "captures"))
+    assert feeds < captures
 
 
 def test_a_script_that_is_refused_executes_nothing_more() -> None:

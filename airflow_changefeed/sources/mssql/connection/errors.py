@@ -271,6 +271,7 @@ THROWN: Mapping[int, type[ChangefeedError]] = {
     77156: SnapshotError,
     77158: SnapshotError,
     77159: TerminalError,
+    77160: FeedSetupError,
     77157: PermissionDeniedError,
 }
 _THROWN = re.compile(r"changefeed (\d{5,6}): (.*)", re.DOTALL)

@@ -23,7 +23,7 @@ begin
     declare @op char(1) = case @what when 'reset' then 't' else 'e' end, @left int = @rows;
     if @what in ('reset', 'ready')
     begin
-        create table #ddl_shards (shard nvarchar(36) not null primary key);
+        create table #ddl_shards (shard nvarchar(36) collate database_default not null primary key);
         exec <<schema>>.[capture_ddl.<<table_no>>:<<name>>] @what = 'shards';
         -- So that a reset is somewhere even if nothing has been recorded.
         if @what = 'reset' set lock_timeout 2000;

@@ -21,7 +21,7 @@ begin
     declare @rows bigint, @recorded nvarchar(max), @upto int, @unrecorded nvarchar(max), @object_id int;
     declare @kept table (place int not null, stored_name nvarchar(128) not null, definition nvarchar(300) not null);
     declare @known table (name nvarchar(128) not null);
-    create table #ddl_shards (shard nvarchar(36) not null primary key);
+    create table #ddl_shards (shard nvarchar(36) collate database_default not null primary key);
     select @name = c.name from <<schema>>.[captures] as c where c.capture_id = @capture_id;
     set @recorder = concat(N'<<schema_in_text>>.', quotename(concat(N'capture_ddl.', @table_no, N':', @name)));
     -- The table before anything else: what is recorded from here on has the new columns.

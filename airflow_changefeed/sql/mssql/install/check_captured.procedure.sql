@@ -36,11 +36,11 @@ begin
     if @insert_columns is null and @update_columns is null and @delete_columns is null
         set @problems = concat(@problems, N'; capture at least one of insert, update and delete');
     set @found = null;
-    select @found = string_agg(a.name, N', ') from (select distinct s.name from @asked as s) as a
+    select @found = string_agg(convert(nvarchar(max), a.name), N', ') from (select distinct s.name from @asked as s) as a
     where not exists (select 1 from @columns as c where c.name = a.name);
     if @found is not null set @problems = concat(@problems, N'; it has no column ', @found);
     set @found = null;
-    select @found = string_agg(a.name, N', ') from (select s.name from @asked as s group by s.operation, s.name having count(*) > 1) as a;
+    select @found = string_agg(convert(nvarchar(max), a.name), N', ') from (select s.name from @asked as s group by s.operation, s.name having count(*) > 1) as a;
     if @found is not null set @problems = concat(@problems, N'; column ', @found, N' is named twice');
     set @found = null;
     select @found = string_agg(convert(nvarchar(max), concat(N'column ', c.name, N' ', c.problem)), N'; ')
@@ -65,8 +65,8 @@ begin
         union all
         select u.name, u.place + 1 from units as u where u.place < datalength(u.name) / 2
     )
-    select @problems = concat(@problems, string_agg(concat(N'; the name "', s.name, N'" needs a folder of ', s.bytes,
-        N' characters in outputs, and file systems allow 255 (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a shorter one'), N''))
+    select @problems = concat(@problems, string_agg(convert(nvarchar(max), concat(N'; the name "', s.name, N'" needs a folder of ', s.bytes,
+        N' characters in outputs, and file systems allow 255 (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a shorter one')), N''))
     from (
         select c.name, sum(case
             when c.unit between 0xDC00 and 0xDFFF then 0
@@ -130,7 +130,7 @@ begin
     if @problems = N''
     begin
         -- The server's rules for a persisted computed column: only these columns, no subquery, deterministic.
-        select @keys = string_agg(k.definition, N', ') within group (order by k.place) from <<schema>>.[key_columns](@object_id) as k;
+        select @keys = string_agg(convert(nvarchar(max), k.definition), N', ') within group (order by k.place) from <<schema>>.[key_columns](@object_id) as k;
         begin try
             set @sql = concat(N'create table <<schema_in_text>>.[check.capture] (', isnull(@keys, N'changefeed_nothing int'),
                 N', changefeed_shard as (convert(', @shard_key_type, N', (', @shard, N'))) persisted)');

@@ -1,11 +1,13 @@
 -- Called by the schema guard after a table or trigger was changed, in that transaction. First lets captures that evolve record the columns
 -- that were added (evolve_captures), then refuses a change that would make writers of a captured table fail, or no longer be recorded, and
 -- any change of columns that a capture refuses.
+-- @event: its type. After ALTER_TABLE only that table is looked at, and what it holds or is recorded in; after all others every captured one.
 -- @table_schema, @table_name: of the changed table. @added: JSON array of the columns that the statement added to it, or null.
 -- @statement: its text.
 -- errors: 77144
 -- permission: the schema guard
 create or alter procedure <<schema>>.[check_captured_tables] (
+    @event nvarchar(128) = null,
     @table_schema nvarchar(128) = null,
     @table_name nvarchar(128) = null,
     @added nvarchar(max) = null,
@@ -15,16 +17,18 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @found nvarchar(max), @message nvarchar(2048);
+    declare @found nvarchar(max), @message nvarchar(2048), @altered int;
     declare @tables table (
         capture nvarchar(128) not null, capture_id int not null, table_no smallint not null, object_id int not null, name nvarchar(300) not null, triggers int not null);
     if @added is not null
         exec <<schema>>.[evolve_captures] @table_schema = @table_schema, @table_name = @table_name, @added = @added, @statement = @statement;
+    if @event = N'ALTER_TABLE' set @altered = object_id(concat(quotename(@table_schema), N'.', quotename(@table_name)));
     insert into @tables (capture, capture_id, table_no, object_id, name, triggers)
     select c.name, c.capture_id, t.table_no, t.object_id, concat(t.table_schema, N'.', t.table_name), t.trigger_count
     from <<schema>>.[captures] as c
     inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
-    where c.is_enabled = 1 and c.is_changing = 0 and c.guard_schema = 1;
+    left join <<schema>>.[feeds] as f on f.name = c.name
+    where c.is_enabled = 1 and c.is_changing = 0 and c.guard_schema = 1 and (@altered is null or @altered in (t.object_id, f.object_id));
     select @found = string_agg(convert(nvarchar(max), p.problem), N'; ')
     from (
         select concat(N'table ', t.name, N' is captured by "', t.capture, N'"; disable the capture first') as problem

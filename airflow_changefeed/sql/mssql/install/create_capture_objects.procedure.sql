@@ -16,7 +16,7 @@ begin
     declare @keep bit, @not_for_replication bit, @session_keys nvarchar(max), @trace_key nvarchar(128), @guard bit, @guard_name nvarchar(128), @session nvarchar(max) = N'';
     declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
     declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048), @events nvarchar(300);
-    create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
+    create table #tokens (token varchar(30) collate database_default not null primary key, value nvarchar(max) collate database_default not null);
     declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
     declare @columns table (
         place int not null primary key, name nvarchar(300) not null, stored nvarchar(300) not null, bytes nvarchar(300) not null,
@@ -128,7 +128,7 @@ begin
     union all
     select 'keys', isnull(string_agg(convert(nvarchar(max), k.name), N', ') within group (order by k.place), N'') from @keys as k
     union all
-    select 'key_definitions', isnull(string_agg(k.definition, N', ') within group (order by k.place), N'') from @keys as k
+    select 'key_definitions', isnull(string_agg(convert(nvarchar(max), k.definition), N', ') within group (order by k.place), N'') from @keys as k
     union all
     select 'insert_stored', isnull(string_agg(convert(nvarchar(max), concat(N', ', c.stored)), N'') within group (order by c.place), N'') from @columns as c where c.on_insert = 1
     union all

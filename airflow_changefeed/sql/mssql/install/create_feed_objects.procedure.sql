@@ -14,7 +14,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        create table #tokens (token varchar(30) not null primary key, value nvarchar(max) not null);
+        create table #tokens (token varchar(30) collate database_default not null primary key, value nvarchar(max) collate database_default not null);
         declare @keys table (place int not null primary key, name nvarchar(128) not null, definition nvarchar(max) not null);
         declare @read_keys table (place int not null primary key, name nvarchar(128) not null);
         declare @name nvarchar(128), @object_id int, @kind varchar(10), @shard_type varchar(16), @sequence nvarchar(300);
@@ -94,7 +94,7 @@ begin
         insert into #tokens (token, value)
         select n.token, isnull(n.value, N'')
         from (
-            select 'key_definitions', string_agg(k.definition, @breath) within group (order by k.place) from @keys as k
+            select 'key_definitions', string_agg(convert(nvarchar(max), k.definition), @breath) within group (order by k.place) from @keys as k
             union all
             select 'keys', string_agg(convert(nvarchar(max), quotename(k.name)), N', ') within group (order by k.place) from @keys as k
             union all

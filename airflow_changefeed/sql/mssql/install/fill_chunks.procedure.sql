@@ -42,7 +42,7 @@ begin
         @stored = string_agg(convert(nvarchar(max), N'e.' + k.stored), N', ') within group (order by k.place),
         @behind = string_agg(convert(nvarchar(max), N'e.' + k.stored + N' desc'), N', ') within group (order by k.place),
         @same = string_agg(convert(nvarchar(max), concat(N'i.', k.name, N' = k.', k.name)), N' and ') within group (order by k.place),
-        @definitions = string_agg(k.definition, N', ') within group (order by k.place)
+        @definitions = string_agg(convert(nvarchar(max), k.definition), N', ') within group (order by k.place)
     from @keys as k;
     set @read = concat(@table, N' as i with (holdlock)');
     -- One step for each column of the key, from the last to the first. Each is an exact range of the index: a condition on all columns at

@@ -18,15 +18,16 @@ begin
     -- What methods of xml need. The session that changes a table may have other settings, and its statement would fail (error 1934).
     set ansi_padding, ansi_warnings, arithabort, concat_null_yields_null on;
     set numeric_roundabort off;
-    declare @event xml = eventdata(), @schema nvarchar(128), @table nvarchar(128), @statement nvarchar(max), @added nvarchar(max);
+    declare @event xml = eventdata(), @type nvarchar(128), @schema nvarchar(128), @table nvarchar(128), @statement nvarchar(max), @added nvarchar(max);
     select
+        @type = @event.value(''(/EVENT_INSTANCE/EventType)[1]'', ''nvarchar(128)''),
         @schema = @event.value(''(/EVENT_INSTANCE/SchemaName)[1]'', ''nvarchar(128)''),
         @table = @event.value(''(/EVENT_INSTANCE/ObjectName)[1]'', ''nvarchar(128)''),
         @statement = @event.value(''(/EVENT_INSTANCE/TSQLCommand/CommandText)[1]'', ''nvarchar(max)'');
-    select @added = N''['' + string_agg(N''"'' + string_escape(c.name.value(''.'', ''nvarchar(max)''), ''json'') + N''"'', N'','') + N'']''
+    select @added = N''['' + string_agg(convert(nvarchar(max), N''"'' + string_escape(c.name.value(''.'', ''nvarchar(max)''), ''json'') + N''"''), N'','') + N'']''
     from @event.nodes(''/EVENT_INSTANCE[EventType = "ALTER_TABLE"]/AlterTableActionList/Create/Columns/Name'') as c (name);
     exec <<schema_in_text>>.[check_captured_tables]
-        @table_schema = @schema, @table_name = @table, @added = @added, @statement = @statement;
+        @event = @type, @table_schema = @schema, @table_name = @table, @added = @added, @statement = @statement;
 end';
     if database_principal_id(N'<<schema_text>>.guard') is null
         create user [<<schema_name>>.guard] without login;

@@ -1,3 +1,21 @@
--- Upgrades existing captures and feeds to this version, including feeds of mssql-changefeed v2.
-exec <<schema>>.[upgrade_captures];
-exec <<schema>>.[upgrade_feeds];
+-- Upgrades existing feeds and captures to this version, including feeds of mssql-changefeed v2. One that fails stops no other.
+-- An open writer of one table would hold up all others without end.
+if @@lock_timeout = -1 set lock_timeout 60000;
+declare @feeds nvarchar(2048), @captures nvarchar(2048), @message nvarchar(2048);
+begin try
+    exec <<schema>>.[upgrade_feeds];
+end try
+begin catch
+    if @@trancount > 0 rollback;
+    set @feeds = error_message();
+end catch;
+begin try
+    exec <<schema>>.[upgrade_captures];
+end try
+begin catch
+    if @@trancount > 0 rollback;
+    set @captures = error_message();
+end catch;
+set @message = left(concat(@feeds, N'; ' + @captures), 2044);
+if @feeds is not null throw 77117, @message, 1;
+if @captures is not null throw 77160, @captures, 1;

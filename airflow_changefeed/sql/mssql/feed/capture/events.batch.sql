@@ -6,4 +6,5 @@ if not exists (
 )
     alter table <<schema>>.[state:<<name>>] add events bigint not null
         constraint [def:state.events:<<name>>] default 0;
-alter table <<table>> set (lock_escalation = disable);
+if exists (select 1 from sys.tables as t where t.object_id = <<object_id>> and t.lock_escalation <> 1)
+    alter table <<table>> set (lock_escalation = disable);
