@@ -202,7 +202,7 @@ def search_path(env: Mapping[str, Any]) -> str:
 
 
 def check_java(env: Mapping[str, Any]) -> int:
-    """Return the major version of the Java that Spark takes; raise SparkEnvironmentError if too old."""
+    """Return the major version of Spark's Java; raise SparkEnvironmentError if it is missing, or too old."""
     java = str(Path(env["JAVA_HOME"]) / "bin" / "java") if env.get("JAVA_HOME") else "java"
     found = shutil.which(java, path=env.get("PATH"))
     if found is None:

@@ -163,7 +163,7 @@ def _prefixed_in_server(prefix: str) -> list[str]:
 
 @contextlib.contextmanager
 def named_errors(doing: str) -> Any:
-    """Raise AirflowUnavailableError, with what was done, in place of Airflow's and SQLAlchemy's errors."""
+    """Raise AirflowUnavailableError, with what failed, in place of Airflow's and SQLAlchemy's errors."""
     from airflow.sdk.exceptions import AirflowRuntimeError
     from sqlalchemy.exc import SQLAlchemyError
 
