@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,8 +168,11 @@ def read_task(path: str) -> Any:
     :raises TerminalError: it is of no kind that is known here, or damaged.
     """
     text = read_handed(path)
-    kind = json.loads(text)["kind"]
-    if kind not in TASKS:
+    try:
+        kind = json.loads(text)["kind"]
+    except (ValueError, TypeError, KeyError):
+        raise TerminalError(f"{path} is damaged: it names no kind of task") from None
+    if not isinstance(kind, str) or kind not in TASKS:
         raise TerminalError(f"{path} is a {kind}, which is no task of a Spark job")
     module, _, name = TASKS[kind]
     task: type[Document] = getattr(import_module(f"airflow_changefeed.spark.{module}"), name)
@@ -182,16 +186,23 @@ def do_task(path: str, connection: str | None) -> None:
     :param connection: path of its file.
     :raises ChangefeedError: ours.
     """
-    receipt = Path(path).with_name(RESULT)
     try:
         handed, task = read_connection(connection), read_task(path)
         name = f"{task.KIND.removesuffix(' task')} {task.feed} {getattr(task, 'run', '')}".rstrip()
         facts = run_task(lambda: session(name), task, handed, say)
     except Exception as error:
-        receipt.write_text(TaskResult(error=error_text(error)).to_json(), encoding="utf-8")
+        with suppress(OSError):  # the error is what counts
+            _leave(path, TaskResult(error=error_text(error)))
         raise
-    result = TaskResult({} if facts is None else encode(facts))
-    receipt.write_text(result.to_json(), encoding="utf-8")
+    _leave(path, TaskResult({} if facts is None else encode(facts)))
+
+
+def _leave(path: str, result: TaskResult) -> None:
+    """Write the receipt beside a task, whole or not at all."""
+    receipt = Path(path).with_name(RESULT)
+    new = receipt.with_suffix(".new")
+    new.write_text(result.to_json(), encoding="utf-8")
+    new.replace(receipt)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
