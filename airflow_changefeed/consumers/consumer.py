@@ -235,6 +235,7 @@ class Consumer(Receiver):
         """
         Consume what :meth:`next` marked and commit, atomically.
 
+        :param attempt: for the invocation log.
         :raises LeaseLostError: another consumer holds a shard now; nothing was written.
         :raises WorkTransactionError: the work ended the transaction itself; nothing was consumed.
         :raises StaleVersionError: the cursor was moved meanwhile; nothing was written.
@@ -316,6 +317,7 @@ class Consumer(Receiver):
         Park the last event or batch returned as dead letters, one per event, and continue.
 
         :param attempts: how many attempts failed.
+        :param attempt: the last one, for the invocation log.
         :raises LeaseLostError: another consumer holds the shard now; nothing was written.
         """
         got = list(self._checked("park", None))

@@ -39,6 +39,7 @@ def retry(
     *,
     attempts: int | None = None,
     seconds: float = inf,
+    from_start: bool = False,
     before_pause: Callable[[BaseException, float], None] = lambda error, pause: None,
 ) -> Answer:
     """
@@ -47,6 +48,7 @@ def retry(
     :param attempts: in total; None for any number.
     :param seconds: since the first failure, as the work before it may have been long; no further attempt
         begins after them.
+    :param from_start: let them count from the first call instead, where somebody waits for an answer.
     :param before_pause: takes the error, and the seconds of the pause.
     """
     from tenacity import Retrying, retry_if_exception
@@ -55,7 +57,8 @@ def retry(
 
     def is_over(state: RetryCallState) -> bool:
         failed_at.append(state.outcome_timestamp or 0.0)
-        return state.attempt_number == attempts or failed_at[-1] - failed_at[0] >= seconds
+        begun = state.start_time if from_start else failed_at[0]
+        return state.attempt_number == attempts or failed_at[-1] - begun >= seconds
 
     def announce(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

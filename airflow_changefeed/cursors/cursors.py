@@ -455,4 +455,5 @@ def retrying(
     errors: tuple[type[Exception], ...] = (LeaseHeldError, LeaseLostError, StaleVersionError),
 ) -> list[CursorRow]:
     """Retry while others move the cursors, for at most ``timeout`` seconds; then raise the last error."""
-    return retry(attempt, lambda error: isinstance(error, errors), scattered(0.02, 1.0), seconds=timeout)
+    pauses = scattered(0.02, 1.0)
+    return retry(attempt, lambda error: isinstance(error, errors), pauses, seconds=timeout, from_start=True)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured table's state at a time, folded from its exported events."""
+"""Captured tables from their exports: states, snapshots, current tables, comparisons."""

@@ -337,7 +337,7 @@ class FoldTask(Document):
     :param table: None if the capture has only one.
     :param attempt: see :func:`~airflow_changefeed.lake.states.new_attempt`.
     :param run: name of the run that folds.
-    :param base: see :class:`~airflow_changefeed.lake.bases.BaseChoice`.
+    :param base: see :class:`~airflow_changefeed.lake.states.BaseChoice`.
     """
 
     KIND = "changefeed fold"

@@ -61,8 +61,11 @@ def begin(store: ExportStore, plan: Plan) -> None:
 
 def read_start(store: ExportStore, attempt: int) -> Start | None:
     """Return who began an attempt; None if its task has finished, or it is unknown."""
+    where = store.layout.start(attempt)
+    # Who may not read it knows nothing of its task: that is an error, and no attempt that has ended.
+    content = store.files.read(where) or b""
     with suppress(TerminalError):
-        return store.read_document(store.layout.start(attempt), Start)
+        return Start.from_json(content.decode(errors="replace"), named=where)
     return None
 
 

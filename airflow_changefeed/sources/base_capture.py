@@ -78,7 +78,7 @@ class CaptureControl(Protocol):
             one that enables; a call that was interrupted is repeated, and continues.
         :param storage: of the tables of a new capture, as for ``set_up_feed``; its compression is that of the
             table of events.
-        :raises SnapshotError: ``snapshot``, and a snapshot of a table runs into an output.
+        :raises SnapshotError: ``record_rows``, and a snapshot of a table runs into an output.
         :raises FeedSetupError: a table cannot be captured as requested, or the capture exists with
             another spec; names every reason; nothing was changed.
         """

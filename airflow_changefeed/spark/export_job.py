@@ -35,7 +35,7 @@ from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import byte_strings
-from airflow_changefeed.spark.tasks import opened
+from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.storage.files import open_files
 
 if TYPE_CHECKING:

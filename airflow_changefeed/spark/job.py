@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,8 +160,11 @@ def run_task(
 def read_task(path: str) -> Any:
     """Read a task of any kind; raise TerminalError if it is of none that is known here, or damaged."""
     text = read_handed(path)
-    kind = json.loads(text)["kind"]
-    if kind not in TASKS:
+    try:
+        kind = json.loads(text)["kind"]
+    except (ValueError, TypeError, KeyError):
+        raise TerminalError(f"{path} is damaged: it names no kind of task") from None
+    if not isinstance(kind, str) or kind not in TASKS:
         raise TerminalError(f"{path} is a {kind}, which is no task of a Spark job")
     module, _, name = TASKS[kind]
     task: type[Document] = getattr(import_module(f"airflow_changefeed.spark.{module}"), name)
@@ -169,16 +173,23 @@ def read_task(path: str) -> Any:
 
 def do_task(path: str, connection: str | None) -> None:
     """Do a task with the connection of a file, and leave a receipt beside it, whatever becomes of it."""
-    receipt = Path(path).with_name(RESULT)
     try:
         handed, task = read_connection(connection), read_task(path)
         name = f"{task.KIND.removesuffix(' task')} {task.feed} {getattr(task, 'run', '')}".rstrip()
         facts = run_task(lambda: session(name), task, handed, say)
     except Exception as error:
-        receipt.write_text(TaskResult(error=error_text(error)).to_json(), encoding="utf-8")
+        with suppress(OSError):  # the error is what counts
+            _leave(path, TaskResult(error=error_text(error)))
         raise
-    result = TaskResult({} if facts is None else encode(facts))
-    receipt.write_text(result.to_json(), encoding="utf-8")
+    _leave(path, TaskResult({} if facts is None else encode(facts)))
+
+
+def _leave(path: str, result: TaskResult) -> None:
+    """Write the receipt beside a task, whole or not at all."""
+    receipt = Path(path).with_name(RESULT)
+    new = receipt.with_suffix(".new")
+    new.write_text(result.to_json(), encoding="utf-8")
+    new.replace(receipt)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

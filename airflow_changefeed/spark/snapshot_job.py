@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
 from airflow_changefeed.lake.snapshots import SnapshotFiles
-from airflow_changefeed.spark.tasks import opened
+from airflow_changefeed.spark.executors import opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

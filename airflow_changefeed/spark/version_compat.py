@@ -69,7 +69,7 @@ def cancellable_jobs(spark: SparkSession, most: int) -> Iterator[Callable[[Any, 
 
     :param most: jobs at the same time.
     """
-    from airflow_changefeed.spark.tasks import FACTS_SCHEMA
+    from airflow_changefeed.spark.executors import FACTS_SCHEMA
 
     tag = f"changefeed-{uuid.uuid4().hex}"
     tags = [tag, *_job_tags(spark)]

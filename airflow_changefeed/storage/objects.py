@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The operations that exports need of an object store, in few requests: ``s3``, ``azure``, and ``other`` for any
-other file system of fsspec.
+The operations that exports need of an object store, in few requests: ``aws``, ``azure``, and ``remote`` for
+any other file system of fsspec.
 
 A store with uploads lets a task send a file to the key where it stays, and the driver let it appear: on S3 by
 completing a multipart upload, on Azure by committing a list of blocks (docs/adr/0002-output-layout.md).

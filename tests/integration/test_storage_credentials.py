@@ -150,7 +150,7 @@ import sys
 sys.modules["airflow"] = None
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.storage.files import open_files
-connection = JobConnection.from_json(sys.stdin.read(), where="stdin")
+connection = JobConnection.from_json(sys.stdin.read(), named="stdin")
 files = open_files("s3a://lake/executor", connection.storage_options)
 files.write("lake/executor/a", b"1")
 credentials = files.system.session._credentials

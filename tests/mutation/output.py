@@ -7,6 +7,23 @@ from tests.mutation.breaks import Break
 
 OUTPUT = (
     Break(
+        "a_start_that_may_not_be_read_is_that_of_an_attempt_that_has_ended",
+        "Windows",
+        "output/attempts.py",
+        "read_start",
+        {
+            'content = store.files.read(where) or b""\n    with suppress(TerminalError):\n': (
+                'with suppress(TerminalError):\n        content = store.files.read(where) or b""\n'
+            )
+        },
+        (
+            (
+                "tests/unit/export/test_tries.py"
+                "::test_a_start_that_may_not_be_read_is_not_that_of_an_attempt_that_has_ended"
+            ),
+        ),
+    ),
+    Break(
         "the_first_mark_of_history_counts",
         "Windows",
         "export/planner.py",

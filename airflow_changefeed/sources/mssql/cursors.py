@@ -2,7 +2,7 @@
 """
 The cursor rows of consumers, in SQL Server: compare-and-set under a lease.
 
-Hasura's resourceVersion; ADR 0004.
+The version of a row is Hasura's ``resource_version`` (ADR 0004).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.executors import FACTS_SCHEMA
 from airflow_changefeed.spark.export_job import WriteParts, packed, run_spec
-from airflow_changefeed.spark.tasks import FACTS_SCHEMA
 from tests.system.canary.search import Search, canary
 from tests.system.canary.servers import garbage_server, repeating_server
 from tests.unit.export.flights import FEED, Flights, hours

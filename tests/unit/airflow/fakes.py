@@ -17,7 +17,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.spark import export_job
-from airflow_changefeed.spark.tasks import BULK
+from airflow_changefeed.spark.executors import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowException
 

@@ -69,7 +69,7 @@ def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stock:
     monkeypatch.setattr(SubmitHook, "jobs", [])
     monkeypatch.setattr(SubmitHook, "dies_after", None)
     # Here the process of Spark's worker is this one, in which SQLite may be open only once (ADR 0003).
-    monkeypatch.setattr("airflow_changefeed.spark.tasks.BULK", {})
+    monkeypatch.setattr("airflow_changefeed.spark.executors.BULK", {})
     return stock
 
 

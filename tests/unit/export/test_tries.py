@@ -14,8 +14,10 @@ from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     InvalidArgumentError,
     MissingEventError,
+    OutputNotWritableError,
     SpecNotFoundError,
     SupersededError,
+    SymbolicLinkError,
     TerminalError,
 )
 from airflow_changefeed.export.parts import run_here
@@ -30,7 +32,7 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
-from airflow_changefeed.output.attempts import begin, end, forget
+from airflow_changefeed.output.attempts import begin, end, forget, read_start
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from tests.exports import verify
@@ -99,6 +101,24 @@ def test_a_retry_does_what_is_left(flights: Flights, store: ExportStore, failed:
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
     assert manifest_rows(store) == len(plain_rows(store.files, FEED)) == ROWS
+
+
+@pytest.mark.parametrize("cause", ["refused", "link"])
+def test_a_start_that_may_not_be_read_is_not_that_of_an_attempt_that_has_ended(
+    flights: Flights, store: ExportStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """It may still write: what would clean up after it stops with the error instead."""
+    running = plan(flights, store)
+    begin(store, running)
+    start = Path(store.layout.start(running.attempt))
+    if cause == "link":
+        start.rename(tmp_path / "elsewhere.json")
+        start.symlink_to(tmp_path / "elsewhere.json")
+    else:
+        refused = OutputNotWritableError(f"{start} cannot be used: 403", path=str(start))
+        monkeypatch.setattr(type(store.files), "read", lambda *_: (_ for _ in ()).throw(refused))
+    with pytest.raises((OutputNotWritableError, SymbolicLinkError)):
+        read_start(store, running.attempt)
 
 
 def test_a_task_that_has_finished_and_is_cleared_exports_again(flights: Flights, store: ExportStore) -> None:

@@ -22,7 +22,7 @@ import pytest
 from airflow_changefeed.core.plan import FileFacts, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
-from airflow_changefeed.exceptions import ColumnTypeError
+from airflow_changefeed.exceptions import ColumnTypeError, TerminalError
 from airflow_changefeed.export.parts import cut_tasks, run_attempt
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ProgressWatch, TaskProgress, TaskResult, size_text
@@ -30,7 +30,7 @@ from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.spark.archive import package_archive
-from airflow_changefeed.spark.job import EXIT_STATUS, TASKS, is_alive, main, watch
+from airflow_changefeed.spark.job import EXIT_STATUS, TASKS, do_task, is_alive, main, read_task, watch
 from airflow_changefeed.spark.read import spark_type
 from airflow_changefeed.storage.local import LocalFiles
 from tests.exports import verify
@@ -150,7 +150,7 @@ def test_the_archive_is_made_once_and_holds_what_executors_need(tmp_path: Path) 
     assert package_archive(str(tmp_path / "a")) == str(path)
     assert path.stat().st_mtime_ns == made
     names = zipfile.ZipFile(path).namelist()
-    assert "airflow_changefeed/spark/tasks.py" in names
+    assert "airflow_changefeed/spark/executors.py" in names
     assert any(name.endswith(".sql") for name in names)
     # What docs/how-to/run-on-a-cluster.md has installed, and nothing else.
     (installed := tmp_path / "installed").mkdir()
@@ -162,7 +162,7 @@ def test_the_archive_is_made_once_and_holds_what_executors_need(tmp_path: Path) 
     code = f"""
 import sys
 sys.path[:] = [{str(path)!r}, *(p for p in sys.path if "site-packages" not in p), {str(installed)!r}]
-import airflow_changefeed.sources.mssql.source, airflow_changefeed.spark.tasks as tasks
+import airflow_changefeed.sources.mssql.source, airflow_changefeed.spark.executors as tasks
 import airflow_changefeed.spark.export_job, airflow_changefeed.spark.snapshot_job
 from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 import ulid
@@ -245,6 +245,19 @@ def test_each_kind_of_task_has_its_module(kind: str) -> None:
     found = import_module(f"airflow_changefeed.spark.{module}")
     assert callable(getattr(found, function))
     assert kind == getattr(found, task).KIND
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": ["os"]}'])
+def test_a_damaged_task_is_refused(tmp_path: Path, text: str) -> None:
+    """For good; and the error is said even where no receipt can be written."""
+    task, connection = tmp_path / "task.json", tmp_path / "connection.json"
+    task.write_text(text)
+    with pytest.raises(TerminalError):
+        read_task(str(task))
+    JobConnection({}).save(str(connection))
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(TerminalError):
+        do_task(str(task), str(connection))
 
 
 @pytest.mark.parametrize("kind", ["changefeed plan", "os", "airflow_changefeed.spark.snapshot_job"])

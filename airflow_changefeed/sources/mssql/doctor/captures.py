@@ -357,10 +357,6 @@ def rights(count: int) -> str:
     return f"declare {declared}; select {asked};"
 
 
-pass  # MOVED
-pass  # MOVED
-
-
 @dataclass(frozen=True)
 class CaptureCheck:
     """

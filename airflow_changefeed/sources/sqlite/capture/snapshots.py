@@ -35,7 +35,7 @@ MARKS = Records("snapshot_mark", lambda row: str(row["mark"]), "mark")
 
 
 class SqliteSnapshots:
-    """The part of the source for snapshots; see :class:`~...sources.base_snapshots.SnapshotStore`."""
+    """The part of the source for snapshots; see :class:`~...sources.base_capture.SnapshotStore`."""
 
     database: SqliteDatabase
     bulk_reader: str

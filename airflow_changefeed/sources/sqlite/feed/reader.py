@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,9 @@ def poll(database: SqliteDatabase, wanted: Mapping[str, Sequence[str]]) -> dict[
 def _query(
     connection: sqlite3.Connection, database: SqliteDatabase, feed: str, consumers: Sequence[str]
 ) -> tuple[FeedTables, list[Row]]:
-    tables, definition = _LEARNED.get((database.path, feed), (_with_outbox(connection, feed), None))
+    learned = _LEARNED.get((database.path, feed))
+    tables = replace(learned[0], connection=connection) if learned else _with_outbox(connection, feed)
+    definition = learned[1] if learned else None
     values = {
         "feed": tables.info.name,
         "kind": tables.info.kind.value,
