@@ -277,7 +277,7 @@ EMBEDDED = (
         "Cursor",
         "sources/sqlite/consumers.py",
         "_Request.held_until",
-        {"not row.is_held(self.database.now())": "True"},
+        {"not row.is_held(now)": "True"},
         (f"{_CONTRACT}/test_leases.py::test_a_lease_is_exclusive",),
     ),
     Break(

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from airflow_changefeed.core.consumer import ConsumerInfo, ConsumerSpec, DeadLetterState
 from airflow_changefeed.core.cursor import Began, CursorRow
-from airflow_changefeed.core.feed import Shard, check_shard, shard_text
+from airflow_changefeed.core.feed import Shard, check_shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import ConsumerSetupError, LeaseHeldError
@@ -136,6 +136,8 @@ def load_consumer(connection: sqlite3.Connection, consumer: str, feed: str) -> C
 
 
 _WAITERS: Records[Row] = Records("lease_waiter", dict, "since_ms, waiter")
+#: The rows of cursors by their shards alone: a lease changes many, and reads no frontier.
+_SHARDS: Records[Shard] = Records(CURSORS.name, lambda row: parse_shard(row["shard"]))
 _RELEASED: Mapping[str, object] = {"lease_holder": None, "lease_expires_ms": None}
 
 
@@ -165,15 +167,15 @@ class _Request:
         """The consumer's cursors."""
         return rows_by_shard(self.connection, self.consumer, self.feed)
 
-    def held_until(self, row: CursorRow) -> datetime | None:
+    def held_until(self, row: CursorRow, now: datetime) -> datetime | None:
         """Return when another user's lease on a shard expires; None if it is free or the holder's own."""
-        is_free = row.lease_holder in (None, self.holder) or not row.is_held(self.database.now())
+        is_free = row.lease_holder in (None, self.holder) or not row.is_held(now)
         return None if is_free else row.lease_expires
 
     def free(self, shards: Sequence[Shard]) -> list[Shard]:
         """Return the shards that may be acquired, those that the holder already has first."""
-        rows = self.rows
-        free = [shard for shard in shards if shard in rows and self.held_until(rows[shard]) is None]
+        rows, now = self.rows, self.database.now()
+        free = [shard for shard in shards if shard in rows and self.held_until(rows[shard], now) is None]
         return sorted(free, key=lambda shard: rows[shard].lease_holder != self.holder)
 
     def is_worth_the_lock(self) -> bool:
@@ -197,10 +199,10 @@ class _Request:
 
     def check_free(self) -> None:
         """Raise LeaseHeldError if another holder has an unexpired lease on a shard."""
-        rows = self.rows
+        rows, now = self.rows, self.database.now()
         for shard in self.shards:
             row = known_row(rows, self.consumer, self.feed, shard)
-            if (expires := self.held_until(row)) is not None:
+            if (expires := self.held_until(row, now)) is not None:
                 raise LeaseHeldError(
                     f"consumer {self.consumer!r}, feed {self.feed!r}, shard {shard_text(shard)} is leased to "
                     f"{row.lease_holder!r} until {format_time(expires)}; retry then",
@@ -213,9 +215,9 @@ class _Request:
         """Extend or release the holder's leases, and return the shards of those that it still has."""
         mine = {**self.key, "lease_holder": self.holder}
         return [
-            row.shard
+            mine_still
             for shard, token in tokens.items()
-            for row in CURSORS.change(
+            for mine_still in _SHARDS.change(
                 self.connection, {**mine, "shard": shard}, lease, fencing_token=token, keeps_version=True
             )
         ]
@@ -227,12 +229,12 @@ class _Request:
         since = {"lease_since": now} if SETTINGS.find(self.connection, self.key) else {}
         lease |= {"fencing_token": _draw_token(self.connection), **since}
         for shard in shards:
-            CURSORS.change(self.connection, {**self.key, "shard": shard}, lease, keeps_version=True)
+            _SHARDS.change(self.connection, {**self.key, "shard": shard}, lease, keeps_version=True)
 
     def grant(self, held: Sequence[Shard] = ()) -> Grant:
         """Return the leases held by a call, and who else holds some or waits."""
         now, rows = self.database.now(), self.rows
-        others = [self.held_until(rows[shard]) for shard in self.shards if shard in rows]
+        others = [self.held_until(rows[shard], now) for shard in self.shards if shard in rows]
         where = {**self.key, "waiter <>": self.holder, "until >": now}
         return Grant(
             {shard: rows[shard] for shard in held},
