@@ -35,7 +35,7 @@ import airflow_changefeed as package
 assert pathlib.Path(package.__file__).is_relative_to(sys.prefix), package.__file__
 for name in package.__all__:
     getattr(package, name)
-for name in ("exceptions", "get_provider_info", "plugins.changefeed", "cli.console"):
+for name in ("exceptions", "get_provider_info", "plugins.changefeed", "cli.changefeed"):
     importlib.import_module(f"airflow_changefeed.{name}")
 names = ("airflow-changefeed", "pyspark", "pyspark-client")
 versions = {name: importlib.metadata.version(name) for name in names}
