@@ -120,7 +120,7 @@ def test_the_script_is_written_for_dbas() -> None:
     assert done.stdout == script("feeds", sequence_cache=50)
     assert done.stdout.count("\ngo\n") == len(install_script("feeds")) + 2
     assert "cache 50" in done.stdout
-    assert re.search(r"throw 77160, @captures, 1;\ngo\s*set noexec off;\s*go\s*$", done.stdout)
+    assert re.search(r"throw 77160, @message, 1;\ngo\s*set noexec off;\s*go\s*$", done.stdout)
     feeds, captures = (done.stdout.index(f"    exec [feeds].[upgrade_{of}];") for of in ("feeds", "captures"))
     assert feeds < captures
 

@@ -16,6 +16,7 @@ begin catch
     if @@trancount > 0 rollback;
     set @captures = error_message();
 end catch;
-set @message = left(concat(@feeds, N'; ' + @captures), 2044);
+set @message = left(concat(N'changefeed 77117: ', replace(@feeds, N'changefeed 77117: ', N''), N'; ' + @captures), 2044);
 if @feeds is not null throw 77117, @message, 1;
-if @captures is not null throw 77160, @captures, 1;
+set @message = left(concat(N'changefeed 77160: ', replace(@captures, N'changefeed 77160: ', N'')), 2044);
+if @captures is not null throw 77160, @message, 1;
