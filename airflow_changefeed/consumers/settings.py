@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer is told before it starts: its options, their checks, its pace, and where it begins."""
+"""The settings of a consumer: its options, their checks, its pace, and where it begins."""
 
 from __future__ import annotations
 

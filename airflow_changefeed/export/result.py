@@ -2,7 +2,7 @@
 """
 The result of an export, from the receipt of its job to the task's log; and how far a running one is.
 
-Progress is told by files, because Spark does not inform the driver about a running Python task, and because
+Progress stands in files, because Spark does not inform the driver about a running Python task, and because
 the output is the one place that all of them reach.
 """
 
