@@ -33,7 +33,7 @@ _FIELDS = {
 def find_connection(
     conn_id: str, remedy: str, error: type[TerminalError] = ConnectionNotUsableError
 ) -> Connection:
-    """Return one of Airflow's connections; raise the error, with the remedy, if there is none."""
+    """Return one of Airflow's connections; raise an error with the remedy if it does not exist."""
     from airflow_changefeed.version_compat import AirflowNotFoundException, BaseHook
 
     try:

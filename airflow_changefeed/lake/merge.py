@@ -185,7 +185,7 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
 
 
 def newest_version(output: CurrentOutput, lake: LakeTable) -> CurrentVersion:
-    """Return the version that a table has now; raise TableError if there is none, or it cannot be used."""
+    """Return the version that a table has now; raise TableError if it does not exist or cannot be used."""
     seen = lake.look()
     record = _record(output, lake, seen)
     if record is None:

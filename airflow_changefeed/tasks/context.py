@@ -24,9 +24,10 @@ from airflow_changefeed.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk import Param
+    from airflow.sdk import BaseOperator, Context, Param
     from airflow.timetables.trigger import CronPartitionTimetable
 
+    from airflow_changefeed.sources.base import FeedSource
 
 log = logging.getLogger(__name__)
 
@@ -144,11 +145,6 @@ def _found(core: CronPartitionTimetable, before: Any, date: datetime) -> datetim
 
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator, Context
-
-    from airflow_changefeed.core.window import Window
-    from airflow_changefeed.sources.base import FeedSource
-
     _Base = BaseOperator
 else:
     _Base = object

@@ -1,7 +1,7 @@
 -- Called by the schema guard after a table or trigger was changed, in that transaction. First lets captures that evolve record the columns
 -- that were added (evolve_captures), then refuses a change that would make writers of a captured table fail, or no longer be recorded, and
 -- any change of columns that a capture refuses.
--- @event: its type. After ALTER_TABLE only that table is looked at, and what it holds or is recorded in; after all others every captured one.
+-- @event: type of the statement. After ALTER_TABLE only captures of that table, or with their events in it, are checked; otherwise all.
 -- @table_schema, @table_name: of the changed table. @added: JSON array of the columns that the statement added to it, or null.
 -- @statement: its text.
 -- errors: 77144
