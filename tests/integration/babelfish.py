@@ -113,6 +113,13 @@ FORMS = (
         "",
     ),
     Form("likewise", "mssql/install/guard_schema", "grant view definition to [<<schema_name>>.guard];", ""),
+    Form("it never waits", "mssql/install/pause_setup", "waitfor delay '00:00:01'", "return"),
+    Form(
+        "its catalog has estimates only",
+        "mssql/capture/capture_rows",
+        "@rows = sum(p.rows) from sys.partitions as p where p.object_id = <<object_id>> and p.index_id in (0, 1)",
+        "@rows = count_big(*) from <<table>>",
+    ),
     Form(
         "what dbo makes belongs to db_owner, and is one chain",
         "mssql/install/check_captured",

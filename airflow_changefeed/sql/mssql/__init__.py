@@ -103,6 +103,7 @@ INSTALL = (
     "check_feed.procedure",
     "find_columns.procedure",
     "lock_setup.procedure",
+    "pause_setup.procedure",
     "create_feed_objects.procedure",
     "note_schemas.procedure",
     "check_version.procedure",

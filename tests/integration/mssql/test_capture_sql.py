@@ -258,7 +258,92 @@ def test_each_way_of_counting_a_captured_table_gives_its_rows(client: Client) ->
         "declare @rows bigint, @gained bigint; begin transaction; exec [changefeed].[capture_rows.0:{feed}] "
         "@how = '{how}', @rows = @rows output, @gained = @gained output; commit; select @rows, @gained"
     )
-    for how, gained in (("counted", None), ("dirty", None), ("committed", 4)):
+    for how, gained in (("locked", None), ("dirty", None), ("committed", 4)):
         assert client.rows(count.format(feed=events, how=how)) == [(4, gained)], how
     found = client.rows(f"exec [changefeed].[compare_capture:{events}]")
     assert found == [("myservice", "counted", 4, 4)]
+
+
+BASES = "select base_rows, base_catalog from [changefeed].[capture_tables] where table_name = '{table}'"
+CHECK = "exec [changefeed].[check_capture:{feed}]"
+
+
+def _bases(client: Client, table: str, rows: int = 3) -> str:
+    """Capture a table with rows, which nothing guards; return the name of the capture."""
+    values = ", ".join(f"({number})" for number in range(rows))
+    client.results(f"create table myservice.{table} (id int not null primary key)")
+    client.results(f"insert into myservice.{table} values {values}")
+    client.results(
+        f"exec [changefeed].[enable_capture] N'myservice.{table}', @guard_schema = 0, @guard_table = 0"
+    )
+    return f"myservice.{table}_changes"
+
+
+def _unseen(client: Client, table: str, sql: str) -> None:
+    """Change a table behind the triggers of its capture, as a bulk load would, and leave no other trace."""
+    trigger = f"[myservice].[capture_{sql.split()[0]}.0:myservice.{table}_changes]"
+    client.results(
+        f"disable trigger {trigger} on myservice.{table}; {sql}; enable trigger {trigger} on myservice.{table}"
+    )
+    client.results(
+        "update t set trigger_modified = (select max(g.modify_date) from sys.triggers as g where g.parent_id = t.object_id) "
+        f"from [changefeed].[capture_tables] as t where t.table_name = '{table}'"
+    )
+
+
+def test_rows_that_were_there_are_counted_when_a_table_is_enabled(client: Client) -> None:
+    """And the server's own number of them is the base of what is compared with that number."""
+    _bases(client, "based")
+    assert client.rows(BASES.format(table="based")) == [(3, 3)]
+    _bases(client, "unbased", rows=1)
+    client.results("delete from myservice.unbased")
+    assert client.rows(BASES.format(table="unbased")) == [(1, 1)]
+
+
+@pytest.mark.parametrize("off", [-2, 5])
+def test_a_number_of_the_servers_that_is_off_is_no_gap(client: Client, off: int) -> None:
+    """A count that agrees with what was recorded excuses it, once: from then on it is compared from there."""
+    table = f"off_{abs(off)}"
+    feed = _bases(client, table)
+    client.results(
+        f"update [changefeed].[capture_tables] set base_catalog = base_catalog + {off} where table_name = '{table}'"
+    )
+    client.results(f"insert into myservice.{table} values (10)")
+    client.results(CHECK.format(feed=feed))
+    assert client.rows(BASES.format(table=table)) == [(3, 3)]
+
+
+@pytest.mark.parametrize("base", ["3", "null"], ids=["counted", "counting"])
+@pytest.mark.parametrize("off", [0, 5], ids=["right", "off"])
+def test_a_number_of_the_servers_excuses_no_lost_row(client: Client, off: int, base: str) -> None:
+    """Also where it is off, and where nobody has counted yet; nothing moves until a person resolves it."""
+    table = f"lost_{off}_{base}"
+    feed = _bases(client, table)
+    client.results(
+        f"update [changefeed].[capture_tables] set base_catalog = base_catalog + {off}, base_rows = {base} "
+        f"where table_name = '{table}'"
+    )
+    before = client.rows(BASES.format(table=table))
+    _unseen(client, table, f"delete from myservice.{table} where id = 1")
+    client.fails(77142, CHECK.format(feed=feed), "its rows do not agree", "it has 2 rows")
+    assert client.rows(BASES.format(table=table)) == before
+    client.results(f"exec [changefeed].[resolve_capture:{feed}] @note = N'seen', @by = N'me'")
+    client.results(CHECK.format(feed=feed))
+    assert client.rows(BASES.format(table=table)) == [(2, 2)]
+
+
+def test_rows_that_were_not_counted_yet_are_counted_on_demand(client: Client) -> None:
+    """By whoever compares in full, or enables again; seals compare the server's number until then."""
+    feed = _bases(client, "uncounted")
+    for counts in (
+        f"exec [changefeed].[compare_capture:{feed}]",
+        "exec [changefeed].[enable_capture] N'myservice.uncounted', @guard_schema = 0, @guard_table = 0",
+    ):
+        client.results(
+            "update [changefeed].[capture_tables] set base_rows = null where table_name = 'uncounted'"
+        )
+        client.results("insert into myservice.uncounted select max(id) + 1 from myservice.uncounted")
+        client.results(CHECK.format(feed=feed))
+        assert client.rows(BASES.format(table="uncounted")) == [(None, 3)]
+        client.results(counts)
+        assert client.rows(BASES.format(table="uncounted")) == [(3, 3)]

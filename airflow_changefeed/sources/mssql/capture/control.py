@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from airflow_changefeed.core.capture import (
@@ -17,6 +17,7 @@ from airflow_changefeed.core.capture import (
     TableCapture,
 )
 from airflow_changefeed.core.feed import FeedStorage
+from airflow_changefeed.core.retry import growing, retry
 from airflow_changefeed.exceptions import (
     CaptureGapError,
     FeedSetupError,
@@ -53,25 +54,38 @@ class MssqlCaptures:
         resource_version: int | None = None,
     ) -> CaptureInfo:
         """
-        Installs changefeed first if it is missing and the login has the right to. Locks the tables until
-        everything is created, and counts their rows meanwhile.
+        Installs changefeed first if it is missing and the login has the right to. Locks each table while its
+        triggers are created, several tables until the last has its own; counts their rows afterwards.
         """
         schema, name = split_name(spec.full_name)
         capture = f"{schema}.{name}"
-        with self.database.connect(capture=capture) as session:
-            install_where_missing(session, self.database)
-            tables = {table.table: ".".join(map(quote, split_name(table.table))) for table in spec.tables}
-            check_tables(session, self.database.server, tables, capture=spec.full_name)
-            _check_present(session, self.database.schema, spec, capture, resource_version)
-            with session.transaction():
-                for number, table in enumerate(spec.tables):
-                    arguments = _arguments(
-                        spec, table, capture, storage or FeedStorage(), record_rows=record_rows
-                    )
-                    # The first table increments the version.
-                    arguments["resource_version"] = None if number else resource_version
-                    with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
-                        session.execute(*call(self.database.schema, "enable_capture", arguments))
+        def enable(version: int | None, *, is_whole: bool) -> None:
+            with self.database.connect(capture=capture) as session:
+                install_where_missing(session, self.database)
+                tables = {table.table: ".".join(map(quote, split_name(table.table))) for table in spec.tables}
+                check_tables(session, self.database.server, tables, capture=spec.full_name)
+                _check_present(session, self.database.schema, spec, capture, version)
+                with session.transaction() if is_whole else nullcontext():
+                    for number, table in enumerate(spec.tables):
+                        arguments = _arguments(
+                            spec, table, capture, storage or FeedStorage(), record_rows=record_rows
+                        )
+                        # The first table increments the version.
+                        arguments["resource_version"] = None if number else version
+                        with server_refusals(capture, f"table {table.table!r}, shard {table.shard!r}"):
+                            session.execute(*call(self.database.schema, "enable_capture", arguments))
+
+        is_whole = len(spec.tables) > 1
+        retry(
+            lambda: enable(resource_version, is_whole=is_whole),
+            lambda error: is_whole and isinstance(error, LockTimeoutError),
+            growing(1, 1),
+            seconds=self.database.lock_timeout,
+            from_start=True,
+        )
+        if is_whole:
+            # Outside a transaction the server counts the rows of each.
+            enable(None, is_whole=False)
         if record_rows:
             self._record_rows(capture)
         return self.capture(capture)

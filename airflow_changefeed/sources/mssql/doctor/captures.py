@@ -117,8 +117,8 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
             yield not_checked(
                 f"the number of rows of {what}",
                 "it was being changed each time it was counted",
-                "Run this again while no statement changes it. With read_committed_snapshot on, the count "
-                "is consistent",
+                "Run this again while no statement changes it; or allow row versions, with which nothing "
+                "delays a count: alter database current set allow_snapshot_isolation on",
             )
         elif row["rows"] != row["expected"]:
             yield Fault(

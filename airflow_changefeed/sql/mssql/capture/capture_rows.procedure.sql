@@ -1,12 +1,12 @@
 -- The rows of a captured table.
--- @how: catalog: the server's row count, which includes open transactions. locked: the same, under a lock against writers until the
---     caller's transaction ends. counted: counts under such a lock. dirty: counts, including open transactions. committed, versions: counts
+-- @how: catalog: the server's row count, which is approximate and includes open transactions. locked: the same, under a lock against
+--     writers until the caller's transaction ends. dirty: counts, including open transactions. committed, versions: counts
 --     what is committed and, in the same statement and so at the same moment, what was recorded (@gained); committed for a database with
 --     read_committed_snapshot, versions with allow_snapshot_isolation. any: 1 if there is a row, otherwise 0.
 -- Locks: catalog none, dirty only schema stability, likewise committed and versions, which read rows as of the start of the statement. any: the caller holds one.
--- locked and counted take S on the whole table: this waits for every open transaction that changed it, and writers queue behind it; counted
--- waits at most two seconds, locked the session's lock_timeout.
--- errors: 1222 locked, counted: an open transaction has changed the table; transient
+-- locked takes S on the whole table: this waits for every open transaction that changed it, in the session's lock_timeout, and writers
+-- queue behind it.
+-- errors: 1222 locked: an open transaction has changed the table; transient
 -- permission: internal
 create or alter procedure <<schema>>.[capture_rows.<<table_no>>:<<name>>] (
     @how varchar(10),
@@ -26,11 +26,6 @@ begin
                 select sum(b.rows) from <<schema>>.[balance:<<name>>] as b where b.table_no = <<table_no>>), 0)
                 + isnull((
                 select sum(convert(bigint, o.changefeed_balance)) from <<schema>>.[outbox:<<name>>] as o where o.changefeed_table = <<table_no>>), 0);
-    if @how = 'counted'
-    begin
-        set lock_timeout 2000;
-        select @rows = count_big(*) from <<table>> with (tablock, holdlock);
-    end;
     if @how = 'any'
         select @rows = case when exists (select 1 from <<table>>) then 1 else 0 end;
     if @how = 'dirty'

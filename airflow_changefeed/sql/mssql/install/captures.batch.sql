@@ -30,7 +30,8 @@ if object_id(N'<<schema_in_text>>.[captures]') is null
     );
 -- insert_columns, update_columns, delete_columns: as requested; null does not capture the operation, '[]' captures all columns, otherwise a
 -- JSON array. shard: T-SQL over the key columns. is_whole: the events cover all rows the table ever had. base_rows: rows of the table minus
--- the recorded balance; null if unknown. trigger_count and trigger_modified: as created, to detect changes. recorded_columns: JSON array of
+-- the recorded balance, as counted; null until they are. base_catalog: likewise by the server's own number, which may be off; null if the
+-- balance is not recorded. trigger_count and trigger_modified: as created, to detect changes. recorded_columns: JSON array of
 -- each stored_name that it had before; columns_upto: the greatest column_id when its columns were last captured. unrecorded_at: when
 -- columns were last captured whose values in older rows no event has.
 if object_id(N'<<schema_in_text>>.[capture_tables]') is null
@@ -46,6 +47,7 @@ if object_id(N'<<schema_in_text>>.[capture_tables]') is null
         delete_columns nvarchar(max) null,
         is_whole bit not null,
         base_rows bigint null,
+        base_catalog bigint null,
         guard_name nvarchar(128) null,
         trigger_count int not null,
         trigger_modified datetime null,

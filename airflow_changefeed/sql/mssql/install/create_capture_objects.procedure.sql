@@ -1,7 +1,9 @@
 -- Recreates the objects of one captured table: the procedures that count and record its rows, its triggers, and its guard. Fills the
 -- templates from the catalog. In the caller's transaction.
+-- Locks: from the first trigger on, Sch-M on the captured table until the transaction ends. Everybody queues behind that, readers too, so
+-- it is waited for two seconds at most.
 -- @columns_only: 1 recreates only what depends on the columns, and alters existing procedures: the schema guard may do no more.
--- errors: 77140 its rows are too wide for delete_insert
+-- errors: 77140 its rows are too wide for delete_insert. 1222 transactions or queries hold the table; transient
 -- permission: internal; needs the right to alter the table and to create procedures
 create or alter procedure <<schema>>.[create_capture_objects] (
     @capture_id int,
@@ -184,6 +186,7 @@ begin
                 -- Rowversion columns, for which the server generates a value in each table.
                 select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
+            if @type <> 'procedure' and (@@lock_timeout < 0 or @@lock_timeout > 2000) set lock_timeout 2000;
             -- Dropped first, so that a disabled trigger is enabled again.
             if @type = 'trigger' and object_id(@full) is not null
             begin

@@ -1,5 +1,5 @@
--- Recreates the triggers of captures created by another version. Waits for open transactions of each table, in the session's lock_timeout,
--- and blocks its writers meanwhile; the captured columns stay unchanged. A table that fails stops no other, and keeps its triggers.
+-- Recreates the triggers of captures created by another version. Waits for open transactions and queries of each table, two seconds at a
+-- time, as long as the session's lock_timeout; the captured columns stay unchanged. A table that fails stops no other, and keeps its triggers.
 -- In a caller's transaction, which the first error dooms, it stops at that error.
 -- errors: 77160 the tables that failed, with reasons; the others are done, and repeating continues
 -- permission: as for enable_capture
@@ -14,6 +14,7 @@ begin
         capture_id int not null, table_no smallint not null, name nvarchar(300) not null, reason nvarchar(2048) null, is_done bit not null,
         primary key (capture_id, table_no));
     declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @id int, @no smallint, @reason nvarchar(2048), @message nvarchar(2048), @failed int, @all int;
+    declare @capture nvarchar(128), @until datetime2(3), @is_again bit;
     insert into @found (capture_id, table_no, name, is_done)
     select t.capture_id, t.table_no, concat(t.table_schema, N'.', t.table_name), 0
     from <<schema>>.[capture_tables] as t
@@ -23,7 +24,7 @@ begin
     select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
     while @id is not null
     begin
-        set @reason = null;
+        select @reason = null, @is_again = 0;
         begin try
             begin transaction;
             exec <<schema>>.[lock_setup];
@@ -46,7 +47,18 @@ begin
             set @reason = error_message();
             if @@trancount > 0 rollback;
             if @is_own = 0 throw;
+            if error_number() = 1222
+            begin try
+                select @capture = c.name from <<schema>>.[captures] as c where c.capture_id = @id;
+                exec <<schema>>.[pause_setup] @capture = @capture, @until = @until output;
+                set @is_again = 1;
+            end try
+            begin catch
+                set @reason = error_message();
+            end catch;
         end catch;
+        if @is_again = 1 continue;
+        set @until = null;
         update @found set is_done = 1, reason = @reason where capture_id = @id and table_no = @no;
         set @id = null;
         select top (1) @id = f.capture_id, @no = f.table_no from @found as f where f.is_done = 0 order by f.capture_id, f.table_no;

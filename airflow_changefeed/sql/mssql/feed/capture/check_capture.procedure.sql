@@ -71,7 +71,7 @@ begin
         end;
         if @busy is not null
         begin
-            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: table ', @busy, N' does not match its recorded changes, but a statement that ', N'changes it is running, so the check is inconclusive. Retry when it has ended. ', N'With read_committed_snapshot on, the check would not have to wait');
+            set @message = concat(N'changefeed 77101: feed "<<name_text>>" was not sealed: table ', @busy, N' does not match its recorded changes, but statements are ', N'changing it, so the check is inconclusive. Retry when they have ended. ', N'With row versions the check would not have to wait: alter database current set allow_snapshot_isolation on');
             throw 77101, @message, 1;
         end;
     end try

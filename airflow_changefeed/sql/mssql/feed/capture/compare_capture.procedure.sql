@@ -1,5 +1,5 @@
--- Counts the rows of each captured table, for comparison with its recorded changes; writes nothing and blocks no writer. Takes as long as
--- reading the tables. Call outside any transaction.
+-- Counts the rows of each captured table, for comparison with its recorded changes; blocks no writer. Takes as long as reading the tables.
+-- Of a table whose rows were not counted yet, that is the base of later comparisons. Call outside any transaction.
 -- result: table_schema, table_name, rows, expected; for each table whose inserts and deletes are captured. rows: null if the table
 --     could not be compared because it was being changed all the time.
 -- errors: 77100 in a transaction
@@ -21,7 +21,7 @@ begin
         select t.table_no, t.table_schema, t.table_name, 0
         from <<schema>>.[capture_tables] as t
         inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
-        where c.name = N'<<name_text>>' and c.is_enabled = 1 and t.base_rows is not null and object_name(t.object_id) is not null;
+        where c.name = N'<<name_text>>' and c.is_enabled = 1 and t.base_catalog is not null and object_name(t.object_id) is not null;
         select top (1) @no = f.table_no from @found as f order by f.table_no;
         while @no is not null
         begin

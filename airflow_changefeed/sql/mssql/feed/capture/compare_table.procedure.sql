@@ -1,75 +1,117 @@
--- Compares the rows of a captured table with its recorded changes, blocking others only briefly. Call outside any transaction.
--- @is_full: 0 accepts the server's row count; 1 counts the rows.
--- @rows: of the table; null if it could not be compared because it was being changed all the time. @expected: rows according to the
---     recorded changes; null if unknown.
--- First compare the server's row count with the recorded changes without a lock, including open transactions: a change is recorded when its
--- statement ends, so open transactions alone make no difference. If the two differ, a statement is running or a change was missed. Then
--- lock the table against writers while the two numbers are read; if a writer is open, the lock request ends after 50 ms, so that sessions
--- queued behind it wait no longer. Row versions need no lock: one statement sees table and records as committed at one moment. But it reads
--- the whole table, so it comes third: if the lock was not granted, or the numbers differed under it.
+-- Compares the rows of a captured table with its recorded changes, and blocks others only briefly. Call outside any transaction.
+-- @is_full: 0 is content with the server's own number of rows; 1 counts them.
+-- @rows: of the table; null if it was being changed all the time, so that they could not be told. @expected: according to the recorded
+--     changes; null if this capture does not record what would tell it. @counted: rows less what was recorded, if they were counted.
+--     @catalog: the server's number less what was recorded, if it was read under a lock before any count.
+-- The server's own number is approximate, and may be off for good after a crash, so it is compared with itself only: it must have changed
+-- by what was recorded since the capture began (base_catalog). First without a lock, including open transactions: a change is recorded when
+-- its statement ends, so open transactions alone make no difference. If the two differ, a statement is running, a change was missed, or the
+-- server's number is off. Then lock the table against writers while the two numbers are read; if a writer is open, the lock request ends
+-- after 50 ms, so that sessions queued behind it wait no longer. If they still differ, or the lock was not granted, the rows are counted:
+-- only a count that agrees with the base (base_rows, a count too) excuses the server's number, whose base is set anew then; a difference
+-- never does, as that would hide a truncate. With row versions one statement sees table and records as committed at one moment, without a
+-- lock. Without, a count is good if nothing was recorded meanwhile, and a difference only if it is found twice.
+-- The first count is the base, if the server's number has changed by what was recorded until then, or is the same.
 -- permission: internal
 create or alter procedure <<schema>>.[compare_table:<<name>>] (
     @table_no smallint,
     @is_full bit,
     @rows bigint output,
-    @expected bigint output
+    @expected bigint output,
+    @counted bigint = null output,
+    @catalog bigint = null output
 )
 as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @base bigint, @gained bigint, @again bigint, @before bigint, @after bigint, @how varchar(10), @round int = 0;
-    select @rows = null, @expected = null;
-    select @base = t.base_rows
+    declare @id int, @base bigint, @base_catalog bigint, @gained bigint, @number bigint, @newest bigint, @how varchar(10), @left int, @counts int = 0;
+    declare @gained_then bigint, @number_then bigint, @newest_then bigint, @last bigint, @is_agreed bit = 0;
+    select @rows = null, @expected = null, @counted = null, @catalog = null;
+    select @id = t.capture_id, @base = t.base_rows, @base_catalog = t.base_catalog
     from <<schema>>.[capture_tables] as t
     inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
     where c.name = N'<<name_text>>' and t.table_no = @table_no;
-    if @base is null return;
+    if @base_catalog is null return;
     select @how = case
         when d.is_read_committed_snapshot_on = 1 then 'committed'
         when d.snapshot_isolation_state = 1 then 'versions' end
     -- By name, because its id in sys.databases differs on Azure SQL Database.
     from sys.databases as d where d.name = db_name();
     set lock_timeout 50;
-    while @round < 10
+    -- Looks at the server's number before the rows are counted.
+    set @left = case when @is_full = 1 then 0 when @how is null then 10 else 3 end;
+    while @is_agreed = 0
     begin
-        set @round = @round + 1;
-        exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained output;
-        exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @before output;
-        set @expected = @base + @gained;
-        if @is_full = 0 and @before = @expected
+        if @left > 0
         begin
-            set @rows = @before;
+            set @left = @left - 1;
+            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained output;
+            exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @number output;
+            set @expected = @base_catalog + @gained;
+            if @number = @expected set @is_agreed = 1;
+            else
+            begin try
+                begin transaction;
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'locked', @rows = @number output;
+                exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 0, @rows = @gained output;
+                commit;
+                set @expected = @base_catalog + @gained;
+                if @number = @expected set @is_agreed = 1;
+                else if @counted is null select @catalog = @number - @gained, @left = 0;
+                else
+                begin
+                    set @expected = @base_catalog + @rows - @counted;
+                    return;
+                end;
+            end try
+            begin catch
+                if @@trancount > 0 rollback;
+                if error_number() <> 1222 throw;
+            end catch;
+        end
+        else if @counted is not null
+        begin
+            set @rows = null;
             return;
-        end;
-        if @how is not null and (@is_full = 1 or @round > 3)
-        begin
-            exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = @how, @rows = @rows output, @gained = @gained output;
-            set @expected = @base + @gained;
-            return;
-        end;
-        if @is_full = 1
-        begin
-            -- Correct if nothing changed meanwhile; locking the table for the whole count would block its writers.
-            exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'dirty', @rows = @rows output;
-            exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @after output;
-            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @again output;
-            if @before = @after and @gained = @again return;
         end
         else
-        begin try
-            begin transaction;
-            exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'locked', @rows = @rows output;
-            exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 0, @rows = @gained output;
-            commit;
-            set @expected = @base + @gained;
-            if @rows = @expected or @how is null return;
-            set @round = 3;
-        end try
-        begin catch
-            if @@trancount > 0 rollback;
-            if error_number() <> 1222 throw;
-        end catch;
-        set @rows = null;
+        begin
+            if @how is not null
+            begin
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = @how, @rows = @rows output, @gained = @gained output;
+                set @counted = @rows - @gained;
+            end;
+            while @counted is null and @counts < 3
+            begin
+                set @counts = @counts + 1;
+                exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained output, @newest = @newest output;
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @number output;
+                -- Locking the table for the whole count would block its writers.
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'dirty', @rows = @rows output;
+                exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @number_then output;
+                exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained_then output, @newest = @newest_then output;
+                if @number = @number_then and @gained = @gained_then and @newest = @newest_then
+                begin
+                    if @rows - @gained in (isnull(@base, @base_catalog), @last) set @counted = @rows - @gained;
+                    set @last = @rows - @gained;
+                end;
+            end;
+            set @expected = isnull(@base, @base_catalog) + @gained;
+            if @counted is null
+            begin
+                set @rows = null;
+                return;
+            end;
+            if @counted = isnull(@base, @base_catalog) set @is_agreed = 1;
+            else if @base is not null return;
+            else set @left = 10;
+        end;
     end;
+    set @rows = case when @counted is null then @number else @rows end;
+    set @expected = @rows;
+    update <<schema>>.[capture_tables]
+    set base_rows = @counted, base_catalog = isnull(@catalog, base_catalog)
+    where capture_id = @id and table_no = @table_no and base_catalog = @base_catalog and isnull(base_rows, @counted) = @counted
+        and (base_rows is null or @catalog is not null);
 end

@@ -21,8 +21,8 @@ begin
     -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     begin try
-        declare @tables table (table_no smallint not null primary key, is_done bit not null default 0, base_rows bigint null);
-        declare @id int, @is_enabled bit, @no smallint, @rows bigint, @expected bigint, @reason nvarchar(2000), @message nvarchar(2048);
+        declare @tables table (table_no smallint not null primary key, is_done bit not null default 0, counted bigint null, catalog bigint null, difference bigint null);
+        declare @id int, @is_enabled bit, @no smallint, @rows bigint, @expected bigint, @counted bigint, @catalog bigint, @reason nvarchar(2000), @message nvarchar(2048);
         declare @changes int, @seen bigint, @begun bit = 0;
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (resolve_capture)', 0;
@@ -45,17 +45,13 @@ begin
         select top (1) @no = t.table_no from @tables as t order by t.table_no;
         while @no is not null
         begin
-            exec <<schema>>.[compare_table:<<name>>] @table_no = @no, @is_full = 0, @rows = @rows output, @expected = @expected output;
+            exec <<schema>>.[compare_table:<<name>>] @table_no = @no, @is_full = 0, @rows = @rows output, @expected = @expected output, @counted = @counted output, @catalog = @catalog output;
             if @rows is null and @expected is not null
             begin
-                set @message = concat(N'changefeed 77101: feed "<<name_text>>": its gaps were not resolved, because statements change table ', @no, N' of the capture all the time, so its rows cannot be counted. Retry when they have ended. ', N'With read_committed_snapshot on, that would not matter');
+                set @message = concat(N'changefeed 77101: feed "<<name_text>>": its gaps were not resolved, because statements change table ', @no, N' of the capture all the time, so its rows cannot be counted. Retry when they have ended. ', N'With row versions that would not matter: alter database current set allow_snapshot_isolation on');
                 throw 77101, @message, 1;
             end;
-            update t
-            set is_done = 1, base_rows = c.base_rows + @rows - @expected
-            from @tables as t
-            inner join <<schema>>.[capture_tables] as c on c.capture_id = @id and c.table_no = t.table_no
-            where t.table_no = @no;
+            update @tables set is_done = 1, counted = @counted, catalog = @catalog, difference = @rows - @expected where table_no = @no;
             set @no = null;
             select top (1) @no = t.table_no from @tables as t where t.is_done = 0 order by t.table_no;
         end;
@@ -64,10 +60,10 @@ begin
         exec <<schema>>.[lock_setup] @lock_timeout = @lock_timeout;
         exec <<schema>>.[check_version] @feed_id = <<feed_id>>, @resource_version = @resource_version;
         update c
-        set base_rows = t.base_rows
+        set base_rows = isnull(t.counted, c.base_rows), base_catalog = isnull(t.catalog, c.base_catalog + t.difference)
         from <<schema>>.[capture_tables] as c
         inner join @tables as t on t.table_no = c.table_no
-        where c.capture_id = @id and t.base_rows is not null;
+        where c.capture_id = @id and t.difference is not null;
         if @resync = 1 and not exists (select 1 from @tables as t)
             and not exists (select 1 from <<schema>>.[snapshots] as s where s.feed_id = <<feed_id>> and s.path = N'')
             insert into @tables (table_no) select t.table_no from <<schema>>.[capture_tables] as t where t.capture_id = @id;
