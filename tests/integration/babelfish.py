@@ -117,7 +117,8 @@ FORMS = (
     Form(
         "its catalog has estimates only",
         "mssql/capture/capture_rows",
-        "@rows = sum(p.rows) from sys.partitions as p where p.object_id = <<object_id>> and p.index_id in (0, 1)",
+        "@rows = sum(p.rows) from sys.partitions as p "
+        "where p.object_id = <<object_id>> and p.index_id in (0, 1)",
         "@rows = count_big(*) from <<table>>",
     ),
     Form(

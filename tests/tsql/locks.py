@@ -331,6 +331,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "feed/capture/capture_unordered.procedure": (
         *("select balance with (nolock)", "select balance with (holdlock, tablock)"),
         *("select outbox with (nolock)", f"select outbox {_COMMITTED}"),
+        "select changes with (nolock)",
     ),
     "feed/capture/compare_table.procedure": ("set lock_timeout 50",),
     "feed/capture/resolve_capture.procedure": _LOW,
@@ -338,7 +339,6 @@ HINTS: dict[str, tuple[str, ...]] = {
     "feed/capture/purge_shard.procedure": ("delete changes with (forceseek, rowlock)",),
     "capture/capture_rows.procedure": (
         "set transaction isolation level snapshot",
-        *("set lock_timeout 2000", "select captured with (holdlock, tablock)"),
         *("select captured with (nolock)", "select captured with (holdlock, tablock)"),
     ),
     "capture/capture_snapshot.procedure": (
@@ -376,6 +376,8 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/list_snapshots.procedure": ("select snapshots with (forceseek) by loop join",),
     "install/list_leases.procedure": (_CONSUMERS, "select lease_waiters with (forceseek) by loop join"),
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
+    "install/create_capture_objects.procedure": ("set lock_timeout 2000",),
+    "install/change_capture_columns.procedure": ("set lock_timeout 2000",),
     "install/maintain_feeds.procedure": ("set lock_timeout 60000", f"select feeds {_COMMITTED}"),
     "install/note_schemas.procedure": (f"select feeds {_COMMITTED}", f"update feeds {_COMMITTED}"),
     "install/lock_setup.procedure": (

@@ -281,12 +281,14 @@ def _bases(client: Client, table: str, rows: int = 3) -> str:
 
 def _unseen(client: Client, table: str, sql: str) -> None:
     """Change a table behind the triggers of its capture, as a bulk load would, and leave no other trace."""
-    trigger = f"[myservice].[capture_{sql.split()[0]}.0:myservice.{table}_changes]"
+    trigger = f"[myservice].[capture_{sql.split(maxsplit=1)[0]}.0:myservice.{table}_changes]"
     client.results(
-        f"disable trigger {trigger} on myservice.{table}; {sql}; enable trigger {trigger} on myservice.{table}"
+        f"disable trigger {trigger} on myservice.{table}; {sql}; "
+        f"enable trigger {trigger} on myservice.{table}"
     )
     client.results(
-        "update t set trigger_modified = (select max(g.modify_date) from sys.triggers as g where g.parent_id = t.object_id) "
+        "update t set trigger_modified = ("
+        "select max(g.modify_date) from sys.triggers as g where g.parent_id = t.object_id) "
         f"from [changefeed].[capture_tables] as t where t.table_name = '{table}'"
     )
 
@@ -306,7 +308,8 @@ def test_a_number_of_the_servers_that_is_off_is_no_gap(client: Client, off: int)
     table = f"off_{abs(off)}"
     feed = _bases(client, table)
     client.results(
-        f"update [changefeed].[capture_tables] set base_catalog = base_catalog + {off} where table_name = '{table}'"
+        f"update [changefeed].[capture_tables] set base_catalog = base_catalog + {off} "
+        f"where table_name = '{table}'"
     )
     client.results(f"insert into myservice.{table} values (10)")
     client.results(CHECK.format(feed=feed))

@@ -224,6 +224,24 @@ def test_flyway_may_run_the_script_in_a_transaction() -> None:
     assert ("create", "schema") in pairs or "schema_id" in words
 
 
+def test_nothing_counts_or_waits_while_a_captured_table_is_locked() -> None:
+    """Its triggers come last, and behind them an `exists` and a look at the catalog; no count locks a table."""
+    text = load_sql("mssql/install/enable_capture.procedure.sql")
+    before, _, locked = text.rpartition("exec <<schema>>.[create_capture_objects]")
+    locked, _, after = locked.partition("commit;")
+    assert set(re.findall(r"@how = ''(\w+)''", locked)) == {"any", "catalog"}
+    assert not {"applock", "lock_setup", "set_up", "set_capture_columns", "compare_table"} & set(
+        re.findall(r"\w+", locked)
+    )
+    assert "capture_rows" not in before
+    assert "compare_table" in after
+    counts = re.findall(
+        r"count[^;]*?from <<table>>[^;]*", load_sql("mssql/capture/capture_rows.procedure.sql")
+    )
+    assert len(counts) == 2
+    assert not [count for count in counts if "lock" in count.replace("nolock", "")]
+
+
 def _code(text: str) -> str:
     """Leave out texts, names and comments; their line ends stay out, too."""
     literal = r"'(?:[^']|'')*'"
