@@ -271,6 +271,20 @@ MSSQL = (
         f"{_CONTRACT}/test_capture_gaps.py"
         "::test_changes_that_passed_unseen_stop_the_seal_until_they_are_resolved",
     ),
+    _tsql(
+        "tsql_takes_the_servers_number_of_rows_for_proof",
+        "Base",
+        "feed/capture/compare_table.procedure",
+        {"else if @counted is null select @catalog": "else if 1 = 1 return; else select @catalog"},
+        "tests/integration/mssql/test_capture_sql.py::test_a_number_of_the_servers_that_is_off_is_no_gap",
+    ),
+    _tsql(
+        "tsql_takes_a_difference_for_the_new_base",
+        "Base",
+        "feed/capture/compare_table.procedure",
+        {"if @counted = isnull(@base, @base_catalog) set": "if 1 = 1 set"},
+        "tests/integration/mssql/test_capture_sql.py::test_a_number_of_the_servers_excuses_no_lost_row",
+    ),
     # ---- recorded rows
     _tsql(
         "tsql_does_not_say_that_all_rows_are_recorded",

@@ -225,7 +225,7 @@ def test_flyway_may_run_the_script_in_a_transaction() -> None:
 
 
 def test_nothing_counts_or_waits_while_a_captured_table_is_locked() -> None:
-    """Its triggers come last, and behind them an `exists` and a look at the catalog; no count locks a table."""
+    """Its triggers come last, and behind them one `exists` and a look at the catalog."""
     text = load_sql("mssql/install/enable_capture.procedure.sql")
     before, _, locked = text.rpartition("exec <<schema>>.[create_capture_objects]")
     locked, _, after = locked.partition("commit;")

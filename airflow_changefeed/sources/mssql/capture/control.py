@@ -59,6 +59,7 @@ class MssqlCaptures:
         """
         schema, name = split_name(spec.full_name)
         capture = f"{schema}.{name}"
+
         def enable(version: int | None, *, is_whole: bool) -> None:
             with self.database.connect(capture=capture) as session:
                 install_where_missing(session, self.database)

@@ -105,7 +105,7 @@ begin
             end;
             if @counted = isnull(@base, @base_catalog) set @is_agreed = 1;
             else if @base is not null return;
-            else set @left = 10;
+            else select @left = 10, @catalog = null;
         end;
     end;
     set @rows = case when @counted is null then @number else @rows end;
