@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,7 +38,7 @@ def test_the_tutorial_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From an empty folder to DuckDB's answer, through Airflow and Spark."""
+    """From an empty folder to DuckDB's answer, through Airflow; then the same by Spark."""
     page = "tutorial/first-export.md"
     *before, dag, query = examples(page, {"/tmp/shoes": tmp_path / "shoes"})
     by_hand, result, _ = examples(page, {}, "text")
@@ -48,6 +49,9 @@ def test_the_tutorial_runs(
     assert by_hand.count("(1000, ") == 4
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "shoes.py").write_text(dag, encoding="utf-8")
+    (copies,) = [each for each in examples(page, {}, "console") if "sed " in each]
+    (copy,) = re.findall(r"sed (?:\\\n|.)+", copies)
+    subprocess.run(["sh", "-ec", copy], cwd=tmp_path / "dags", check=True)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     feeds = {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
@@ -55,8 +59,13 @@ def test_the_tutorial_runs(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
     done = runner.run(("shoes", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None))
     assert done.states == ["success"], done.output[-3000:]
+    assert "4 rows are fewer than local_below=100000" in done.output
     capsys.readouterr()
     run_example(query, names)
+    assert _shown(capsys.readouterr().out) == _shown(result)
+    done = runner.run(("shoes_by_spark", datetime(2026, 3, 2, tzinfo=timezone.utc).isoformat(), None))
+    assert done.states == ["success"], done.output[-3000:]
+    run_example(query.replace("shoes-export", "shoes-by-spark"), names)
     assert _shown(capsys.readouterr().out) == _shown(result)
     assert re.findall(r"01\w{24}", result) == re.findall(r"01\w{24}", by_hand)
 
