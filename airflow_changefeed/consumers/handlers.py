@@ -150,12 +150,22 @@ def load_handler(handler: Handler | str, source: FeedSource, *, is_batch: bool) 
     return function
 
 
-def _imported(text: str) -> Any:
-    module_name, colon, path = text.partition(":")
-    if not module_name or not colon or not path:
+def check_handler(text: str) -> None:
+    """
+    Check the form of a handler's name; nothing is imported.
+
+    :raises HandlerError: it names neither a function nor a procedure.
+    """
+    before, _, after = text.partition(":")
+    if not before or not after:
         raise HandlerError(
             f"{text!r} is not a handler; write package.module:function, or procedure:schema.name"
         )
+
+
+def _imported(text: str) -> Any:
+    check_handler(text)
+    module_name, _, path = text.partition(":")
     try:
         found: Any = import_module(module_name)
     except Exception as error:

@@ -121,8 +121,8 @@ def parse_position(value: object) -> Position:
         return Ulid.parse_text(text)
     except InvalidUlidError as no_ulid:
         raise InvalidUlidError(
-            f"{no_ulid.message.rstrip('.')}; expected a ULID, a time with its zone (2026-03-01T00:00:00Z), "
-            "earliest or latest",
+            f"{text!r} is no position; give a time with its zone (2026-03-01T00:00:00Z), earliest, latest or "
+            f"a ULID. {no_ulid.message}",
             value=text,
         ) from None
 

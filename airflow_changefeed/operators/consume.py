@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_changefeed.consumers.handlers import check_handler
 from airflow_changefeed.consumers.settings import OPTIONS
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import Shard, counted, parse_shards, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, one_of, read_value, whole
-from airflow_changefeed.exceptions import InvalidWindowError, LeaseHeldError, PoisonError, StoppedError
+from airflow_changefeed.exceptions import (
+    HandlerError,
+    InvalidWindowError,
+    LeaseHeldError,
+    PoisonError,
+    StoppedError,
+)
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.observability import metrics
 from airflow_changefeed.observability.lineage import Lineage, ReportsLineage, connection_dataset
@@ -122,6 +129,11 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         handler: object = self.handler
         if not callable(handler) and not isinstance(handler, str):
             problems.append(f"handler must be a callable or its name, not {handler!r}")
+        if isinstance(handler, str):
+            try:
+                check_handler(handler)
+            except HandlerError as error:
+                problems.append(error.message)
         check_arguments(
             self,
             (check_name, "feed", self.feed),

@@ -306,7 +306,7 @@ def _frozen(session: Any) -> Any:
     return sync(get_loop(), ask)
 
 
-AWS = Cloud(SCHEMES, S3FS, aws_options, _object_store, SCHEMES, (aws_role_session,))
+AWS = Cloud("s3", SCHEMES, S3FS, aws_options, _object_store, SCHEMES, (aws_role_session,))
 
 
 class S3Objects:

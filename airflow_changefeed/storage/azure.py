@@ -375,4 +375,6 @@ def _object_store(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-AZURE = Cloud(SCHEMES, ADLFS, azure_options, _object_store, ("abfs", "abfss", "az"), (azure_client_secret,))
+AZURE = Cloud(
+    "azure", SCHEMES, ADLFS, azure_options, _object_store, ("abfs", "abfss", "az"), (azure_client_secret,)
+)

@@ -28,6 +28,7 @@ class Cloud(NamedTuple):
     """
     A cloud's credentials, and what each library calls them.
 
+    :param extra: of this package, which installs what opens its paths.
     :param schemes: of the paths that its connections open.
     :param fields: what its file system of fsspec takes.
     :param fsspec: takes an Airflow connection and the path of an output; returns fsspec's options, as JSON
@@ -38,6 +39,7 @@ class Cloud(NamedTuple):
     :param makers: of credentials that renew themselves.
     """
 
+    extra: str
     schemes: tuple[str, ...]
     fields: Fields
     fsspec: Callable[[Connection, str], dict[str, Any]]

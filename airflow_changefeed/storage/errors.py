@@ -221,7 +221,14 @@ def answering(
             raise full_error(path, said) from None
         if is_transient(problem):
             raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
+        remedy = "check the path, path_conn_id and permissions"
+        if isinstance(problem, ImportError):
+            from airflow_changefeed.storage.files import CLOUDS
+
+            scheme = path.partition("://")[0]
+            extra = next((cloud.extra for cloud in CLOUDS.values() if scheme in cloud.schemes), "")
+            remedy = f"run pip install 'airflow-changefeed[{extra}]'" if extra else "install that package"
         raise OutputNotWritableError(
-            f"output path {path} cannot be used: {said}; check the path, path_conn_id and permissions",
+            f"output path {path} cannot be used: {said}; {remedy}",
             path=path,
         ) from None

@@ -159,4 +159,4 @@ def _object_store(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-GOOGLE = Cloud(SCHEMES, GCSFS, google_options, _object_store, SCHEMES, (google_credentials,))
+GOOGLE = Cloud("gcs", SCHEMES, GCSFS, google_options, _object_store, SCHEMES, (google_credentials,))

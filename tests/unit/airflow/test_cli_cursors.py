@@ -255,7 +255,10 @@ def test_a_version_of_the_future_is_refused(commands: Commands, exported: Sqlite
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--to", "yesterday"), "'yesterday' is not a ULID"),
+        (
+            ("--to", "yesterday"),
+            "'yesterday' is no position; give a time with its zone (2026-03-01T00:00:00Z), earliest",
+        ),
         (("--to", "01ARZ3NDEKTSV4RRFFQ69G5FAU"), "ABCDEFGHJKMNPQRSTVWXYZ"),
         (("--to", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"), "overflow 128-bits"),
         (("--to", "2013-01-01"), "zone"),

@@ -249,6 +249,15 @@ def test_what_is_wrong_is_told_at_once() -> None:
         assert part in caught.value.message
 
 
+@pytest.mark.parametrize("handler", ["nomod", "nomod:", ":f", "procedure:"])
+def test_a_text_that_names_no_handler_is_refused_with_the_dag(handler: str) -> None:
+    """Nothing is imported for it; whether the function is there, the task tells."""
+    with pytest.raises(
+        InvalidArgumentError, match=f"'{handler}' is not a handler; write package.module:function"
+    ):
+        consume(handler=handler)
+
+
 def test_a_handler_that_cannot_be_imported_fails_the_task(source: SqliteFeedSource) -> None:
     """At once, and nothing is consumed."""
     with pytest.raises(AirflowFailException, match="HandlerError: handler 'nowhere:f'"):

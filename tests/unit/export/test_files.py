@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,25 @@ def test_a_file_where_a_folder_is_needed_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutputNotWritableError, match="target"):
         files.move(str(tmp_path / "source"), str(tmp_path / "target" / "file"))
     assert (tmp_path / "target").read_bytes() == b"somebody's"
+
+
+@pytest.mark.parametrize(
+    ("path", "package", "extra"),
+    [
+        ("s3://lake/feeds", "s3fs", "s3"),
+        ("abfss://feeds@lake.dfs.core.windows.net", "adlfs", "azure"),
+        ("gs://lake/feeds", "gcsfs", "gcs"),
+    ],
+)
+def test_a_path_whose_extra_is_missing_says_how_to_install_it(
+    path: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the output is opened, which is before anything is sealed."""
+    monkeypatch.setitem(sys.modules, package, None)
+    # Another test may have loaded it. fsspec has the module's name for a mapping, too.
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, path.partition("://")[0], raising=False)
+    with pytest.raises(OutputNotWritableError, match=rf"; run pip install 'airflow-changefeed\[{extra}\]'"):
+        open_files(path, {})
 
 
 @pytest.mark.parametrize(
