@@ -106,11 +106,10 @@ demo-airflow-%: .venv-airflow-%/.changefeed-installed java
 demo-mssql: setup java libraries ## The same on the SQL Server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.system.demo --mssql
 
-# Python 3.11 and later have clients of OpenLineage and StatsD as well.
+# Where `make observability` has installed clients of OpenLineage and StatsD, with these.
 ui: setup java ## Open Airflow's UI with a loaded feed and a week of hourly windows (PORT=8080)
-	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
-		$(MAKE) .venv-observability/.changefeed-installed && exec .venv-observability/bin/python -m tests.system.ui --port "$(PORT)"; \
-	else exec $(BIN)/python -m tests.system.ui --port "$(PORT)"; fi
+	@python=.venv-observability/bin/python; [ -e .venv-observability/.changefeed-installed ] || python=$(BIN)/python; \
+	exec $$python -m tests.system.ui --port "$(PORT)"
 
 # Which tests are in which tier: docs/CONTRIBUTING.md
 test: setup java libraries ## Run the gate: each promise, quickly (5 minutes on two cores)
