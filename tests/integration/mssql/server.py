@@ -154,13 +154,17 @@ def _described() -> tuple[dict[str, Any], int]:
 
 
 @contextmanager
-def new_database() -> Iterator[Database]:
-    """Make a database with the schema ``myservice``, which is dropped afterwards."""
+def new_database(options: str = "") -> Iterator[Database]:
+    """
+    Make a database with the schema ``myservice``, which is dropped afterwards.
+
+    :param options: of ``create database``.
+    """
     description, cache = _described()
     name = f"tsql_{os.getpid()}_{next(_NUMBERS)}"
     master = Client(description | {"database": "master"})
     try:
-        master.results(f"create database {name}")
+        master.results(f"create database {name} {options}")
         database = Database(description | {"database": name}, cache)
         try:
             with database.client() as client:
