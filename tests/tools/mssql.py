@@ -185,11 +185,12 @@ def database(uri: str) -> Iterator[str]:
     from tests.integration.mssql.server import drop_database
 
     name = f"cf_{os.getpid()}"
-    with closing(_client(uri)) as master:
-        master.results(f"create database {name}")
-        try:
-            yield urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
-        finally:
+    _ask(uri, f"create database {name}; select 1")
+    try:
+        yield urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
+    finally:
+        # Another connection: the server may have been killed meanwhile.
+        with closing(_client(uri)) as master:
             drop_database(master, name)
 
 

@@ -140,21 +140,20 @@ def test_each_loss_is_noticed(rows: tuple[int, ...], events: tuple[int, ...], co
     assert complain((1, 2), rows, events) == ([complaint] if complaint else [])
 
 
-@pytest.mark.parametrize(("failures", "answer"), [(0, ("done", 0)), (2, ("done", 2)), (9, None)])
-def test_what_is_transient_is_tried_again(failures: int, answer: tuple[str, int] | None) -> None:
-    """As often as is said; then it fails."""
-    left = iter(range(failures))
+def test_what_is_transient_is_tried_again() -> None:
+    """How often is said; when the time is over, it fails."""
+    answers: list[Exception | str] = [LockTimeoutError("busy"), LockTimeoutError("busy"), "done"]
 
     def call() -> str:
-        if next(left, None) is not None:
-            raise LockTimeoutError("busy")
-        return "done"
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    if answer:
-        assert again(call, times=3) == answer
-    else:
-        with pytest.raises(LockTimeoutError):
-            again(call, times=3)
+    assert again(call) == ("done", 2)
+    answers.append(LockTimeoutError("busy"))
+    with pytest.raises(LockTimeoutError):
+        again(call, seconds=-1)
 
 
 def test_a_run_leaves_what_takes_hours_to_make_soak() -> None:

@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -187,12 +187,18 @@ def beside(*sessions: Beside) -> Iterator[None]:
     assert not [failure for one in sessions for failure in one.failures]
 
 
-def again(call: Callable[[], Answer], times: int = 30) -> tuple[Answer, int]:
+def again(call: Callable[[], Answer], seconds: float = 600) -> tuple[Answer, int]:
     """Call until it is not refused as transient; return also how often it was."""
-    for refused in range(times):
-        with suppress(TransientError):
+    deadline = time.monotonic() + seconds
+    refused = 0
+    while True:
+        try:
             return call(), refused
-    return call(), times
+        except TransientError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        refused += 1
 
 
 def await_database(database: Database) -> None:

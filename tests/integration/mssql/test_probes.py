@@ -34,7 +34,6 @@ from tests.integration.contract.capture_race import CapturePlan, run_capture_rac
 from tests.integration.contract.engines import MSSQL_VARIABLE, Table, open_engine
 from tests.integration.contract.oracles import judge
 from tests.integration.contract.race import Plan, run_race
-from tests.integration.mssql.ailments import is_unseen
 from tests.integration.mssql.probes import (
     COARSE,
     CONTAINED,
@@ -157,11 +156,12 @@ def test_an_upgrade_passes_a_table_with_an_open_writer(probe: Probe) -> None:
                 refused = [str(thrown(error) or error) for error in _upgrade(upgrade, database)]
                 left = client.value(pending)
                 writer.results("commit transaction")
-            assert [error for error in refused if "myservice.quiet" in error] == []
-            assert (len(refused), left) in ((0, 0), (1, 1)), refused
-            assert all("77160" in error and "myservice.busy" in error for error in refused)
-            again_refused, left = list(_upgrade(upgrade, database)), client.value(pending)
-            assert (again_refused, left) == ([], 0)
+            if client.is_babelfish:
+                probe.lacks(f"no try catches its lock timeouts: {refused}")
+            else:
+                assert (len(refused), left) in ((0, 0), (1, 1)), refused
+                assert all("myservice.busy" in one and "quiet" not in one for one in refused), refused
+            assert (list(_upgrade(upgrade, database)), client.value(pending)) == ([], 0)
         for other, table in zip(others, ("busy", "quiet"), strict=True):
             rows = [number for (number,) in client.rows(f"select id from myservice.{table}")]
             events = sealed_ids(source, f"myservice.{table}_changes")
@@ -267,8 +267,7 @@ def test_a_db_owner_installs_and_writers_need_no_rights(probe: Probe) -> None:
         spec = CaptureSpec((TableCapture("dbo.orders"),), guard_schema=False)
         with installed.source() as source:
             source.enable_capture(spec)
-            faults = [one for one in examine(source).faults if not is_unseen(one)]
-            assert FaultKind.SCHEMA_OWNER not in {one.kind for one in faults}
+            assert FaultKind.SCHEMA_OWNER not in {one.kind for one in examine(source).faults}
             with Database(database.description | writer, 1).client() as other:
                 try:
                     other.results("insert into dbo.orders (id) values (1)")
@@ -379,6 +378,7 @@ def test_each_collation(probe: Probe, collation: str) -> None:
             assert sorted(event.key[0] for event in page.events) == ["I", "aa"]
             source.begin_consumer("lIke", capture, {0: Ulid.MIN}, by="a probe")
             assert [row.shard for row in source.cursors(capture, "lIke")] == [0]
-            assert [one for one in examine(source).faults if not is_unseen(one)] == []
+            faults = examine(source).faults
+            assert [one for one in faults if one.kind is not FaultKind.NOT_CHECKED] == []
             database.install()
     probe.end(f"{collation}: the server has {server}")
