@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -58,6 +59,11 @@ pytestmark = [pytest.mark.ci, pytest.mark.timeout(6 * 3600)]
 TABLE, CAPTURE = "myservice.probed", "myservice.probed_changes"
 SPEC = CaptureSpec((TableCapture(TABLE),), guard_schema=False)
 COUNT = f"select count(*) from {TABLE}"
+KEYS = (("Stream", "integer"), ("Version", "integer"))
+RACE, CAPTURE_RACE = Plan(0), CapturePlan(0)
+if not SIZES.seconds:
+    RACE = Plan(0, writers=2, readers=1, sealers=1, kills=2)
+    CAPTURE_RACE = CapturePlan(0, rounds=2, writers=2, transactions=20, kills=2, alters=1)
 VERSIONS = {"without row versions": "off", "with row versions": "on"}
 
 
@@ -217,16 +223,11 @@ def test_races_for_long(probe: Probe, setting: str, tmp_path: Path, monkeypatch:
             folder.mkdir()
             with open_engine("mssql", folder) as engine:
                 if races % 3 == 2:
-                    plan = CapturePlan(races, rounds=2, writers=2, transactions=30, kills=2, alters=1)
-                    complaints = judge_captures(run_capture_race(engine, plan, folder))
+                    captured = run_capture_race(engine, replace(CAPTURE_RACE, seed=races), folder)
+                    complaints = judge_captures(captured)
                 else:
-                    table = Table(
-                        keys=(("Stream", "integer"), ("Version", "integer")), kind=list(FeedKind)[races % 3]
-                    )
-                    history = run_race(
-                        set_up(engine, table), Plan(races, 3, 2, 1, transactions=12, kills=3), folder
-                    )
-                    complaints = judge(history)
+                    bench = set_up(engine, Table(keys=KEYS, kind=list(FeedKind)[races % 3]))
+                    complaints = judge(run_race(bench, replace(RACE, seed=races), folder))
             assert complaints == [], "\n".join([f"race {races}", *complaints[:20]])
             races += 1
     probe.end(f"{setting}: {races} races")
