@@ -83,7 +83,7 @@ class Probe:
     """
     What a probe has to say.
 
-    :param record: pytest's ``record_property``.
+    :param record: takes the answer for the test's report.
     """
 
     record: Callable[[str, object], None]
