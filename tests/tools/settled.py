@@ -50,14 +50,13 @@ class Point:
 
     def answers(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Return what the server answered, what failed, and why something could not be asked."""
+        found = self._found(outcomes, self.tests)
         said = [
-            (f"{one.result}: " if one.result != "passed" else "") + (one.answer or one.message.split("\n")[0])
-            for one in self._found(outcomes, self.tests)
+            (one.answer or f"{one.result}: {one.message}").split("\n")[0]
+            for one in found
             if one.answer or one.message
         ]
-        shown = list(dict.fromkeys(said)) or (
-            [] if self._found(outcomes, self.tests) else ["no test of it ran"]
-        )
+        shown = list(dict.fromkeys(said)) if found else ["no test of it ran"]
         return shown[:_LINES] + ([f"and {len(shown) - _LINES} more"] if len(shown) > _LINES else [])
 
     @staticmethod

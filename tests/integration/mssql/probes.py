@@ -91,7 +91,9 @@ class Probe:
 
     def lacks(self, why: object) -> None:
         """Go on without something that the server does not do."""
-        self._missing.append(" ".join(str(why).split())[:200])
+        text = " ".join(str(why).rpartition("[SQL Server]")[2].split())[:200]
+        if text not in self._missing:
+            self._missing.append(text)
 
     def end(self, answer: str) -> None:
         """Say what the server answered; where it lacked something, that this is not what was asked."""
@@ -118,11 +120,7 @@ class Probe:
                 database = stack.enter_context(new_database())
             with closing(Client(database.description | {"database": "master"})) as master:
                 for setting in settings:
-                    self.ask(
-                        master,
-                        f"alter database {database.description['database']} set {setting} "
-                        "with rollback immediate",
-                    )
+                    self.ask(master, f"alter database {database.description['database']} set {setting}")
             database.install()
             yield database
             MssqlFeedSource(**database.description).close()

@@ -64,6 +64,7 @@ RACE, CAPTURE_RACE = Plan(0), CapturePlan(0)
 if not SIZES.seconds:
     RACE = Plan(0, writers=2, readers=1, sealers=1, kills=2)
     CAPTURE_RACE = CapturePlan(0, rounds=2, writers=2, transactions=20, kills=2, alters=1)
+AT_ONCE = "with rollback immediate"
 VERSIONS = {"without row versions": "off", "with row versions": "on"}
 
 
@@ -84,7 +85,7 @@ def _ids(client: Client, above: int = 0) -> list[int]:
 )
 def test_a_kill_without_a_checkpoint_makes_no_gap(probe: Probe, setting: str) -> None:
     """What was reported as committed is there and recorded, whatever ``sys.partitions.rows`` says by then."""
-    with probe.database("", setting) as database:
+    with probe.database("", f"{setting} {AT_ONCE}") as database:
         with database.source() as source, database.client() as client:
             fill_table(client, TABLE, 1000)
             source.enable_capture(SPEC)
@@ -120,7 +121,8 @@ def test_enabling_a_capture_of_a_big_table_stops_nobody(probe: Probe, setting: s
     insert = f"insert into {TABLE} (id, note) values ({{n}} * 2 + %d, 0)"
     read = f"select top (1) note from {TABLE}"
     versions = f"allow_snapshot_isolation {VERSIONS[setting]}"
-    with probe.database("", f"read_committed_snapshot {VERSIONS[setting]}", versions) as database:
+    committed = f"read_committed_snapshot {VERSIONS[setting]} {AT_ONCE}"
+    with probe.database("", committed, versions) as database:
         with database.client() as client:
             fill_table(client, TABLE, SIZES.rows)
             is_versioned = VERSIONS[setting] == "on" and not client.is_babelfish
@@ -216,7 +218,7 @@ def test_one_statement_may_update_many_rows(probe: Probe) -> None:
 def test_races_for_long(probe: Probe, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the contract suite, each with dice of its own, until the time is over."""
     ended, races = time.monotonic() + SIZES.seconds, 0
-    with probe.database("", f"read_committed_snapshot {VERSIONS[setting]}") as database:
+    with probe.database("", f"read_committed_snapshot {VERSIONS[setting]} {AT_ONCE}") as database:
         parts = urlsplit(os.environ[MSSQL_VARIABLE])
         monkeypatch.setenv(MSSQL_VARIABLE, urlunsplit(parts._replace(path=database.description["database"])))
         while races < 3 or time.monotonic() < ended:
