@@ -268,8 +268,8 @@ tsql: setup ## Compile all T-SQL with Microsoft's compiler (needs Mono)
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/tsql || status=1; \
 	exit $$status
 
-test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's
-	@$(BIN)/python -m tests.tools.mssql $(PYTEST_ARGS)
+test-mssql: setup java libraries ## Run all tests of SQL Server on CHANGEFEED_TEST_MSSQL, or on a container of Microsoft's (FULL=1: probes for hours)
+	@$(if $(FULL),CHANGEFEED_TEST_MSSQL_FULL=1 )$(BIN)/python -m tests.tools.mssql $(PYTEST_ARGS)
 
 bench: setup java ## Measure (about half an hour), and 20 minutes more on the server named by CHANGEFEED_TEST_MSSQL
 	@$(BIN)/python -m tests.benchmarks

@@ -40,11 +40,13 @@ class Outcome:
     :param name: ``tests.unit.test_x::test_y``, parameters included.
     :param result: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
     :param message: pytest's words for a skip or a failure.
+    :param answer: what the test recorded as its ``answer``.
     """
 
     name: str
     result: str
     message: str = ""
+    answer: str = ""
 
 
 def _outcome(case: ElementTree.Element) -> Outcome:
@@ -57,7 +59,8 @@ def _outcome(case: ElementTree.Element) -> Outcome:
             expected = found.get("type") == "pytest.xfail"
             result = "failed" if tag != "skipped" else "xfailed" if expected else "skipped"
             return Outcome(name, result, found.get("message") or "")
-    return Outcome(name, "passed")
+    answers = (each.get("value") or "" for each in case.iter("property") if each.get("name") == "answer")
+    return Outcome(name, "passed", answer=next(answers, ""))
 
 
 def read_report(path: Path) -> list[Outcome]:

@@ -4,7 +4,7 @@ Run all tests of SQL Server on a server, and say which questions of ADR 0005 the
 
 ``python -m tests.tools.mssql`` takes the server that ``CHANGEFEED_TEST_MSSQL`` names. Without that it starts
 Microsoft's container by docker or podman, of the version that ``MSSQL_VERSION`` names (2017, 2019, 2022 or
-2025; 2022 unless said otherwise), and removes it afterwards.
+2025; 2022 unless said otherwise) and with the collation of ``MSSQL_COLLATION``, and removes it afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from tests.integration.mssql.server import Client
 
 VARIABLE = "CHANGEFEED_TEST_MSSQL"
+#: Names a server that tests may kill and start again: ``docker`` or ``podman``, and its container.
+CONTAINER = "CHANGEFEED_TEST_MSSQL_CONTAINER"
+#: Set if the probes run at their full sizes, which takes hours.
+FULL = "CHANGEFEED_TEST_MSSQL_FULL"
 VERSIONS = ("2017", "2019", "2022", "2025")
 IMAGE = "mcr.microsoft.com/mssql/server:{}-latest"
 PROJECT = Path(__file__).resolve().parents[2]
@@ -67,9 +72,14 @@ def server() -> Iterator[str]:
     version = os.environ.get("MSSQL_VERSION", "2022")
     if version not in VERSIONS:
         raise NoServerError(f"MSSQL_VERSION is {version!r}; expected {', '.join(VERSIONS)}")
-    with container(find_engine(), IMAGE.format(version)) as uri:
+    engine = find_engine()
+    with container(engine, IMAGE.format(version)) as (uri, name):
         await_answer(uri, PATIENCE)
-        yield uri
+        os.environ[CONTAINER] = f"{engine} {name}"
+        try:
+            yield uri
+        finally:
+            del os.environ[CONTAINER]
 
 
 def find_engine() -> str:
@@ -91,16 +101,21 @@ def find_engine() -> str:
 
 
 @contextmanager
-def container(engine: str, image: str) -> Iterator[str]:
+def container(engine: str, image: str) -> Iterator[tuple[str, str]]:
     """
     Run a container with a password of its own, on a free port of 127.0.0.1, and remove it afterwards.
 
+    :return: the URI and the container's name; it keeps its port if it is killed and started again.
     :raises NoServerError: it cannot be started; with the engine's words.
     """
     password = f"Aa1-{secrets.token_urlsafe(16)}"
-    command = [engine, "run", "--detach", "--rm", "--env", "ACCEPT_EULA=Y", "--env", "MSSQL_SA_PASSWORD"]
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    settings = ["ACCEPT_EULA=Y", "MSSQL_SA_PASSWORD", "MSSQL_MEMORY_LIMIT_MB=8192"]
+    settings += ["MSSQL_COLLATION"] if "MSSQL_COLLATION" in os.environ else []
+    named = [word for setting in settings for word in ("--env", setting)]
     started = subprocess.run(
-        [*command, "--publish", "127.0.0.1::1433", image],
+        [engine, "run", "--detach", *named, "--publish", f"127.0.0.1:{port}:1433", image],
         env={**os.environ, "MSSQL_SA_PASSWORD": password},
         capture_output=True,
         text=True,
@@ -110,15 +125,20 @@ def container(engine: str, image: str) -> Iterator[str]:
         raise NoServerError(f"{engine} cannot run {image}: {started.stderr.strip()}")
     name = started.stdout.split()[-1]
     try:
-        published = subprocess.run(
-            [engine, "port", name, "1433/tcp"], capture_output=True, text=True, check=True
-        ).stdout.split()[0]
         yield (
-            f"mssql://sa:{quote(password, safe='')}@127.0.0.1:{published.rpartition(':')[2]}/master"
-            "?trust_server_certificate=yes"
+            f"mssql://sa:{quote(password, safe='')}@127.0.0.1:{port}/master?trust_server_certificate=yes",
+            name,
         )
     finally:
-        subprocess.run([engine, "rm", "--force", name], capture_output=True, check=False)
+        subprocess.run([engine, "rm", "--force", "--volumes", name], capture_output=True, check=False)
+
+
+def kill_server() -> bool:
+    """Kill the server that is ours, without a checkpoint, and start it again; False if none is."""
+    engine, _, name = os.environ.get(CONTAINER, "").partition(" ")
+    for order in ("kill", "start") if name else ():
+        subprocess.run([engine, order, name], capture_output=True, check=True)
+    return bool(name)
 
 
 def await_answer(uri: str, seconds: float) -> None:
@@ -165,11 +185,12 @@ def database(uri: str) -> Iterator[str]:
     from tests.integration.mssql.server import drop_database
 
     name = f"cf_{os.getpid()}"
-    with closing(_client(uri)) as master:
-        master.results(f"create database {name}")
-        try:
-            yield urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
-        finally:
+    _ask(uri, f"create database {name}; select 1")
+    try:
+        yield urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
+    finally:
+        # Another connection: the server may have been killed meanwhile.
+        with closing(_client(uri)) as master:
             drop_database(master, name)
 
 

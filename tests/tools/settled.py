@@ -12,6 +12,9 @@ from tests.tools.check_report import Outcome
 _CONTRACT = "tests.integration.contract."
 _MSSQL = "tests.integration.mssql."
 _LOCKING = f"{_MSSQL}test_locking::"
+_PROBES = f"{_MSSQL}test_probes::"
+#: How many answers to a question the table shows.
+_LINES = 8
 
 
 @dataclass(frozen=True)
@@ -29,20 +32,37 @@ class Point:
 
     def verdict(self, outcomes: Sequence[Outcome], *, has_locks: bool) -> str:
         """
-        Say what a run has shown.
+        Say what a run has shown; what was skipped shows nothing.
 
         :param has_locks: whether the server obeys lock hints.
         """
-        found = [
-            [one for one in outcomes if fnmatchcase(one.name, pattern.replace("[", "[[]"))]
-            for pattern in self.tests
+        found = [self._found(outcomes, (pattern,)) for pattern in self.tests]
+        passed = [[one for one in each if one.result == "passed"] for each in found]
+        if any(one.result == "failed" for each in found for one in each):
+            return "settled: NO"
+        if not all(passed):
+            return "not asked"
+        return (
+            f"settled: yes ({sum(map(len, passed))} of {sum(map(len, found))} tests)"
+            if has_locks
+            else "results only"
+        )
+
+    def answers(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Return what the server answered, what failed, and why something could not be asked."""
+        found = self._found(outcomes, self.tests)
+        said = [
+            (one.answer or f"{one.result}: {one.message}").split("\n")[0]
+            for one in found
+            if one.answer or one.message
         ]
-        ran = [one for each in found for one in each if one.result in ("passed", "failed")]
-        if any(one.result == "failed" for one in ran):
-            return "DOES NOT HOLD"
-        if not all(any(one.result == "passed" for one in each) for each in found):
-            return "open: not tried"
-        return f"holds ({len(ran)} tests)" if has_locks else "open: results only, no locks"
+        shown = list(dict.fromkeys(said)) if found else ["no test of it ran"]
+        return shown[:_LINES] + ([f"and {len(shown) - _LINES} more"] if len(shown) > _LINES else [])
+
+    @staticmethod
+    def _found(outcomes: Sequence[Outcome], patterns: Sequence[str]) -> list[Outcome]:
+        patterns = [pattern.replace("[", "[[]") for pattern in patterns]
+        return [one for one in outcomes if any(fnmatchcase(one.name, pattern) for pattern in patterns)]
 
 
 POINTS = (
@@ -97,8 +117,51 @@ POINTS = (
         (
             f"{_LOCKING}test_an_open_transaction*optimized locking*",
             f"{_LOCKING}*first_used*optimized locking*",
+            f"{_LOCKING}test_two_sessions*optimized locking*",
         ),
     ),
+    Point(
+        "cursors",
+        "who has checked a cursor holds it to the end of the transaction",
+        (f"{_LOCKING}test_two_sessions*",),
+    ),
+    Point(
+        "ends of ranges",
+        "a drain waits for no open writer behind its end",
+        (f"{_LOCKING}test_a_drain_waits*",),
+    ),
+    Point(
+        "a kill",
+        "without a checkpoint it makes no gap, whatever sys.partitions.rows says then",
+        (f"{_PROBES}test_a_kill*",),
+    ),
+    Point(
+        "enabling",
+        "a capture of a big table stops neither writers nor readers",
+        tuple(f"{_PROBES}test_enabling*{each} row versions*" for each in ("with", "without")),
+    ),
+    Point(
+        "upgrades",
+        "a table with an open writer is named, and stops no other",
+        (f"{_PROBES}test_an_upgrade*",),
+    ),
+    Point("lock memory", "a statement may change millions of rows", (f"{_PROBES}test_one_statement*",)),
+    Point(
+        "long races",
+        "those of the contract suite, as long as FULL says",
+        tuple(f"{_PROBES}test_races*{each} row versions*" for each in ("with", "without")),
+    ),
+    Point(
+        "owners",
+        "a db_owner who is not dbo installs, and writers need no rights",
+        (f"{_PROBES}test_a_db_owner*",),
+    ),
+    Point(
+        "guard",
+        "it works under many captures, and after a restore without an owner",
+        (f"{_PROBES}test_the_guard*",),
+    ),
+    Point("collations", "of databases and of the server", (f"{_PROBES}test_each_collation*",)),
     Point(
         "transaction ids",
         "current_transaction_id() as a default is one for each statement outside of a transaction",
@@ -122,10 +185,14 @@ POINTS = (
 
 def table(outcomes: Sequence[Outcome], *, has_locks: bool) -> str:
     """
-    Return the table that a run ends with: a line for each point.
+    Return the table that a run ends with: a line for each point, and below it what the server answered.
 
     :param has_locks: whether the server obeys lock hints; Babelfish does not, so it shows results alone.
     """
     rows = [(point.name, point.verdict(outcomes, has_locks=has_locks), point.question) for point in POINTS]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "\n".join(f"{name:{widths[0]}}  {said:{widths[1]}}  {question}" for name, said, question in rows)
+    lines = []
+    for point, (name, said, question) in zip(POINTS, rows, strict=True):
+        lines.append(f"{name:{widths[0]}}  {said:{widths[1]}}  {question}")
+        lines += [f"    {answer}" for answer in point.answers(outcomes)]
+    return "\n".join(lines)

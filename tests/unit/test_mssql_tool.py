@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.check_report import Outcome
+from airflow_changefeed.exceptions import LockTimeoutError
+from tests.integration.mssql.probes import Probe, again, complain
+from tests.tools.check_report import Outcome, read_report
 from tests.tools.mssql import (
+    CONTAINER,
     IMAGE,
     PAGE,
     VARIABLE,
@@ -21,6 +25,7 @@ from tests.tools.mssql import (
     container,
     find_engine,
     has_browser,
+    kill_server,
     main,
     pytest_command,
 )
@@ -31,7 +36,6 @@ FAKE = """#!/bin/sh
 echo "$@" >> "{log}"
 case "$1" in
     run) [ -n "$MSSQL_SA_PASSWORD" ] || exit 3; {run} ;;
-    port) echo 127.0.0.1:4711 ;;
 esac
 """
 
@@ -58,30 +62,98 @@ def test_each_question_is_answered_by_tests_that_exist(point: object) -> None:
                 if fnmatchcase(f"tests.integration.mssql.{path.stem}", module)
             ]
         )
-        wanted = (
-            name.split("mssql")[0].split("read committed")[0].split("optimized")[0].split("serialized")[0]
-        )
+        wanted = re.split("mssql|read committed|optimized|serialized|with", name)[0]
         assert any(
             fnmatchcase(one, f"{wanted.rstrip('*')}*") for each in modules for one in _functions(each)
         ), pattern
 
 
-def _outcomes(result: str = "passed") -> list[Outcome]:
+def _outcomes(result: str = "passed", **said: str) -> list[Outcome]:
     """Return an outcome for each pattern of each question."""
-    return [Outcome(test.replace("*", "x[mssql]"), result) for point in POINTS for test in point.tests]
+    return [
+        Outcome(test.replace("*", "x[mssql]"), result, **said) for point in POINTS for test in point.tests
+    ]
+
+
+def _rows(outcomes: list[Outcome], *, has_locks: bool = True) -> list[str]:
+    lines = table(outcomes, has_locks=has_locks).splitlines()
+    return [line for line in lines if not line.startswith("    ")]
 
 
 def test_the_table_says_what_was_shown() -> None:
     """Nothing counts as shown that was skipped or not tried, and one failure is enough."""
-    held = table(_outcomes(), has_locks=True).splitlines()
+    held = _rows(_outcomes())
     assert len(held) == len(POINTS)
-    assert all(" holds (" in line for line in held)
-    assert all("results only" in line for line in table(_outcomes(), has_locks=False).splitlines())
-    assert all("open: not tried" in line for line in table(_outcomes("skipped"), has_locks=True).splitlines())
-    assert all("open: not tried" in line for line in table([], has_locks=True).splitlines())
+    assert all(" settled: yes (" in line for line in held)
+    assert all("results only" in line for line in _rows(_outcomes(), has_locks=False))
+    for outcomes in (_outcomes("skipped"), []):
+        assert all(" not asked " in line for line in _rows(outcomes))
     failed = [*_outcomes(), *_outcomes("failed")[:1]]
-    assert "DOES NOT HOLD" in table(failed, has_locks=True).splitlines()[0]
-    assert "DOES NOT HOLD" in table(failed, has_locks=False).splitlines()[0]
+    for has_locks in (True, False):
+        assert "settled: NO" in _rows(failed, has_locks=has_locks)[0]
+
+
+def test_the_table_says_what_the_server_answered_or_why_it_was_not_asked() -> None:
+    """Below each question, each answer once; a question without any test is named, too."""
+    for outcomes, line in (
+        (_outcomes(answer="a count 3"), "    a count 3"),
+        (_outcomes("skipped", message="not ours to kill\nmore"), "    skipped: not ours to kill"),
+        (_outcomes("failed", message="assert 1 == 2"), "    failed: assert 1 == 2"),
+        ([], "    no test of it ran"),
+    ):
+        assert table(outcomes, has_locks=True).splitlines().count(line) == len(POINTS)
+
+
+def test_an_answer_is_read_from_the_report(tmp_path: Path) -> None:
+    """As pytest writes what a test records."""
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuite><testcase classname="a" name="b"><properties><property name="answer" value="yes, 3"/>'
+        '</properties></testcase><testcase classname="a" name="c"/></testsuite>'
+    )
+    assert [one.answer for one in read_report(report)] == ["yes, 3", ""]
+
+
+def test_a_probe_answers_only_what_it_could_ask() -> None:
+    """What a server lacks makes it a skip that says so, however well the rest went."""
+    said: list[tuple[str, object]] = []
+    probe = Probe(lambda name, value: said.append((name, value)))
+    probe.end("yes")
+    assert said == [("answer", "yes")]
+    probe.lacks("no\n  locks")
+    with pytest.raises(pytest.skip.Exception, match=r"no locks \(without that: yes\)"):
+        probe.end("yes")
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "complaint"),
+    [
+        ((1, 2, 3), (1, 2, 3), None),
+        ((1, 3), (1, 3), "reported as committed, and not in the table: [2] of 1"),
+        ((1, 2, 3, 4), (1, 2, 3), "in the table, and not recorded: [4] of 1"),
+        ((1, 2, 3), (1, 2, 3, 4), "recorded, and not in the table: [4] of 1"),
+        ((1, 2, 3), (1, 2, 2, 3), "recorded twice: [2] of 1"),
+    ],
+)
+def test_each_loss_is_noticed(rows: tuple[int, ...], events: tuple[int, ...], complaint: str | None) -> None:
+    """By the oracle of those probes that kill, upgrade or enable beside writers."""
+    assert complain((1, 2), rows, events) == ([complaint] if complaint else [])
+
+
+def test_what_is_transient_is_tried_again() -> None:
+    """How often is said; when the time is over, it fails."""
+    answers: list[Exception | str] = [LockTimeoutError("busy"), LockTimeoutError("busy"), "done"]
+
+    def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert again(call) == ("done", 2)
+    answers.append(LockTimeoutError("busy"))
+    with pytest.raises(LockTimeoutError):
+        again(call, seconds=-1)
 
 
 def test_a_run_leaves_what_takes_hours_to_make_soak() -> None:
@@ -145,14 +217,24 @@ def _install(folder: Path, run: str) -> None:
 def test_a_container_is_removed_whatever_happens(log: Path) -> None:
     """It listens on loopback alone; its password is in no argument."""
     assert find_engine() == "docker"
-    with suppress(ZeroDivisionError), container("docker", IMAGE.format("2022")) as uri:
+    with suppress(ZeroDivisionError), container("docker", IMAGE.format("2022")) as (uri, name):
         raise ZeroDivisionError
-    assert uri.endswith("@127.0.0.1:4711/master?trust_server_certificate=yes")
+    assert name == "abc123"
+    port = re.findall(r"@127\.0\.0\.1:(\d+)/master\?trust_server_certificate=yes$", uri)[0]
     password = uri.removeprefix("mssql://sa:").partition("@")[0]
     asked = log.read_text()
-    assert "--publish 127.0.0.1::1433" in asked
-    assert asked.splitlines()[-1] == "rm --force abc123"
+    assert f"--publish 127.0.0.1:{port}:1433" in asked
+    assert asked.splitlines()[-1] == "rm --force --volumes abc123"
     assert password not in asked
+
+
+def test_only_a_server_of_ours_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a shutdown, which would write everything to its files; then it is started again."""
+    assert not kill_server()
+    assert not log.exists()
+    monkeypatch.setenv(CONTAINER, "docker abc123")
+    assert kill_server()
+    assert log.read_text().splitlines() == ["kill abc123", "start abc123"]
 
 
 def test_a_container_that_does_not_start_is_told(log: Path) -> None:

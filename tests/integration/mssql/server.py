@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,22 +154,26 @@ def _described() -> tuple[dict[str, Any], int]:
 
 
 @contextmanager
-def new_database() -> Iterator[Database]:
-    """Make a database with the schema ``myservice``, which is dropped afterwards."""
+def new_database(options: str = "") -> Iterator[Database]:
+    """
+    Make a database with the schema ``myservice``, which is dropped afterwards.
+
+    :param options: of ``create database``.
+    """
     description, cache = _described()
     name = f"tsql_{os.getpid()}_{next(_NUMBERS)}"
-    master = Client(description | {"database": "master"})
+    master = description | {"database": "master"}
+    with closing(Client(master)) as client:
+        client.results(f"create database {name} {options}")
+    database = Database(description | {"database": name}, cache)
     try:
-        master.results(f"create database {name}")
-        database = Database(description | {"database": name}, cache)
-        try:
-            with database.client() as client:
-                client.results("create schema myservice")
-            yield database
-        finally:
-            drop_database(master, name)
+        with database.client() as client:
+            client.results("create schema myservice")
+        yield database
     finally:
-        master.close()
+        # Another connection: the server may have been killed meanwhile.
+        with closing(Client(master)) as client:
+            drop_database(client, name)
 
 
 def drop_database(master: Client, name: str) -> None:

@@ -117,6 +117,45 @@ def test_an_open_transaction_around_others_is_neither_waited_for_nor_torn(feed: 
     assert _read(feed) == [2, 4, 1, 3, 5]
 
 
+def test_a_drain_waits_for_no_writer_behind_its_end(feed: Database) -> None:
+    """Of an outbox and of a capture; a second for a lock is no time for who would wait for the writer."""
+    table = "myservice.ended"
+    with feed.client() as client, feed.client() as writer:
+        client.results(f"create table {table} (id int not null primary key)")
+        client.results(f"exec changefeed.enable_capture N'{table}', @guard_schema = 0")
+        for number in (1, 3):
+            _write(client, number)
+            client.results(f"insert into {table} (id) values ({number})")
+            if number == 1:
+                writer.results("begin transaction")
+            _write(writer, number + 1)
+            writer.results(f"insert into {table} (id) values ({number + 1})")
+        for drained, left in (((1, 3), 2), ((2, 4), 0)):
+            for name in (FEED, f"{table}_changes"):
+                client.results(f"set lock_timeout 1000; exec changefeed.[drain_feed:{name}]")
+                found = client.value(f"set lock_timeout -1; select count(*) from [changefeed].[feed:{name}]")
+                assert found == 4 - left, drained
+            writer.results("if @@trancount > 0 commit transaction")
+
+
+def test_two_sessions_cannot_both_hold_a_cursor(feed: Database) -> None:
+    """Who has checked it keeps it to the end of its transaction, whatever the server elides of the update."""
+    with feed.client() as first, feed.client() as second:
+        _write(first, 1)
+        first.results(f"exec changefeed.[drain_feed:{FEED}]")
+        first.results(f"exec changefeed.[begin_consumer:{FEED}] N'me', 0, 0x00, N'a test'")
+        number = first.value(f"select feed_id from changefeed.feeds where name = N'{FEED}'")
+        check = (
+            f"begin transaction; exec changefeed.check_consumer @feed_id = {number}, @feed = N'{FEED}', "
+            "@consumer = N'me', @shard = N'0'"
+        )
+        first.results(check)
+        second.refuses(f"set lock_timeout 1000; {check}", "(?i)lock (request )?time ?out")
+        second.results("if @@trancount > 0 rollback transaction")
+        first.results("commit transaction")
+        second.results(f"{check}; commit transaction")
+
+
 def test_a_large_transaction_hides_nothing_of_other_shards(feed: Database) -> None:
     """R2: neither its pages nor the table are locked; 16,000 rows would escalate where that is allowed."""
     with feed.client() as large, feed.client() as client:
