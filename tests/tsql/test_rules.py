@@ -137,6 +137,17 @@ def test_templates_keep_their_tokens_in_literals_only(checker: Checker) -> None:
             "set nocount on; set xact_abort off; set transaction isolation level snapshot;",
             ["set transaction isolation level read committed", "set xact_abort on"],
         ),
+        (
+            "set xact_abort, nocount on; if (select count(*) from dbo.event) = 5 throw 77100, N'changefeed 77100: ', 0;"
+            "set transaction isolation level read committed;",
+            ["set transaction isolation level read committed"],
+        ),
+        # The session's own settings may be asked for before they are changed.
+        (
+            "set xact_abort, nocount on; if (select count(*) from sys.dm_exec_sessions) = 5 "
+            "throw 77100, N'changefeed 77100: ', 0; set transaction isolation level read committed;",
+            [],
+        ),
         # Set after the first read, which a caller's own isolation level has ruled.
         (
             "set nocount on; declare @i int = (select max(id) from dbo.event); set xact_abort on;"
