@@ -376,7 +376,9 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/list_snapshots.procedure": ("select snapshots with (forceseek) by loop join",),
     "install/list_leases.procedure": (_CONSUMERS, "select lease_waiters with (forceseek) by loop join"),
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
-    "install/maintain_feeds.procedure": ("set lock_timeout 60000", f"select feeds {_COMMITTED}"),
+    "install/maintain_feeds.procedure": (
+        *("set lock_timeout 60000", "select feeds with (index, readcommittedlock, readpast, rowlock)"),
+    ),
     "install/note_schemas.procedure": (f"select feeds {_COMMITTED}", f"update feeds {_COMMITTED}"),
     "install/lock_setup.procedure": (
         "lock changefeed/setup: exclusive, of the transaction, for changefeed.users",

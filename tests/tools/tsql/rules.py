@@ -17,6 +17,7 @@ from tests.tools.tsql.tree import executed_literal, kind, parse, parts, tokens, 
 
 Wrong = Iterator[tuple[int, str]]
 PROCEDURES = {f"{verb}ProcedureStatement" for verb in ("Create", "Alter", "CreateOrAlter")}
+FUNCTIONS = {f"{verb}FunctionStatement" for verb in ("Create", "Alter", "CreateOrAlter")}
 _TOKEN = re.compile(r"<<\w+>>")
 _DIRTY = {"NoLock", "ReadUncommitted"}
 _MOST_COLUMNS = 4096
@@ -221,6 +222,35 @@ def throw_rule(nodes: list[Any]) -> Wrong:
             )
 
 
+def catch_rule(nodes: list[Any]) -> Wrong:
+    """A catch does something: `xact_abort` ends the batch, and an error is thrown on without one."""
+    for node in nodes:
+        if kind(node) == "TryCatchStatement":
+            caught = list(node.CatchStatements.Statements)
+            if len(caught) == 1 and kind(caught[0]) == "ThrowStatement" and caught[0].ErrorNumber is None:
+                yield caught[0].StartLine, "a catch that only throws: leave out `try` and `catch`"
+
+
+def schemabinding_rule(nodes: list[Any]) -> Wrong:
+    """
+    A scalar function that names no object is bound to the schema.
+
+    Otherwise the server takes it for one that reads data, and guards each update that calls it by a spool.
+    """
+    for node in nodes:
+        if kind(node) not in FUNCTIONS or kind(node.ReturnType) != "ScalarFunctionReturnType":
+            continue
+        within = list(walk(node))
+        names = any(
+            kind(found) in ("NamedTableReference", "NextValueForExpression")
+            or (kind(found) == "FunctionCall" and found.CallTarget is not None)
+            for found in within
+        )
+        is_bound = any(str(option.OptionKind) == "SchemaBinding" for option in node.Options)
+        if not names and not is_bound:
+            yield node.StartLine, "a scalar function that names no object is not `with schemabinding`"
+
+
 def executed_literal_rule(nodes: list[Any]) -> Wrong:
     """What is executed as a literal can be parsed."""
     for node in nodes:
@@ -288,6 +318,8 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     taken_by_key_rule,
     shared_table_rule,
     throw_rule,
+    schemabinding_rule,
+    catch_rule,
     executed_literal_rule,
     function_rule,
     insert_columns_rule,
