@@ -92,6 +92,23 @@ def test_a_feed_that_was_not_upgraded_is_refused(client: Client, reader: Client,
         client.results(problem, None)
 
 
+def test_an_import_that_made_all_objects_anew_is_mended(client: Client, reader: Client) -> None:
+    """Numbers of tables and grants, by ``upgrade_feeds``; here a number became that of a procedure."""
+    procedure = f"[changefeed].[read_feed:{OURS}]"
+    client.results(f"revoke execute on {procedure} from [changefeed.readers:{OURS}]")
+    client.results(
+        f"update changefeed.feeds set object_id = object_id(N'{procedure}') where name = N'{OURS}'"
+    )
+    listed = f"exec changefeed.list_cursors @feed = N'{OURS}'"
+    reader.fails(77106, listed, OURS)
+    client.results("exec changefeed.upgrade_feeds")
+    same = (
+        f"select count(*) from changefeed.feeds where name = N'{OURS}' and object_id = object_id(N'{OURS}')"
+    )
+    assert client.value(same) == 1
+    assert reader.results(listed) == [[]]
+
+
 def test_who_lost_the_right_to_read_the_feed_is_refused(client: Client, reader: Client) -> None:
     """Rights are given and denied on the feed's own procedure; being a reader of some feed is not enough."""
     right = f"execute on [changefeed].[read_feed:{OURS}]"

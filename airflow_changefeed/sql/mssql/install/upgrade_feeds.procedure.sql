@@ -27,7 +27,8 @@ begin
     from sys.tables as t
     inner join sys.schemas as s on s.schema_id = t.schema_id
     left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
-    where (f.object_id = t.object_id or f.object_id is null or object_schema_name(f.object_id) is null)
+    -- After the import of a BACPAC the number is nobody's, or of anything.
+    where (f.object_id = t.object_id or f.object_id is null or isnull(objectproperty(f.object_id, 'IsUserTable'), 0) = 0)
         -- Null for a name beyond 128 characters, which no feed has.
         and object_id(N'<<schema_in_text>>.' + quotename(concat(N'state:', s.name, N'.', t.name))) is not null;
     select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;
