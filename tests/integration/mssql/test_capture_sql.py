@@ -191,6 +191,19 @@ def test_a_trigger_with_another_date_is_noticed(client: Client, year: str) -> No
     client.fails(77142, f"exec changefeed.[check_capture:myservice.{name}_changes]", "was altered")
 
 
+def test_a_capture_goes_on_after_an_import_that_made_all_objects_anew(client: Client) -> None:
+    """The number of its table is written again, and its objects, which have the number in them."""
+    events = _captured(client, "imported", "id int not null primary key")
+    number = "object_id = object_id(N'changefeed.[check_capture:myservice.imported_changes]')"
+    client.results(f"update changefeed.capture_tables set {number} where table_name = N'imported'")
+    client.fails(77142, "exec changefeed.[check_capture:myservice.imported_changes]", "renamed")
+    client.results("exec changefeed.upgrade_feeds; exec changefeed.upgrade_captures")
+    client.results("insert into myservice.imported values (1)")
+    assert _events(client, events, "id") == [("i", 1, 1)]
+    resolve = "exec changefeed.[resolve_capture:myservice.imported_changes] @note = N'seen', @by = N'test'"
+    client.results(f"{resolve}; exec changefeed.[check_capture:myservice.imported_changes]")
+
+
 def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None:
     """It refuses changes of captured columns and of the table of events, where that was asked for."""
     _captured(client, "watched", "id int not null primary key, name varchar(9) null, note int null")
