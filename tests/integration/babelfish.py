@@ -179,7 +179,8 @@ select
         c.name
     ) as name,
     c.column_id, c.system_type_id, c.user_type_id, c.max_length, c.precision, c.scale, c.collation_name,
-    c.is_nullable, c.is_ansi_padded, c.is_computed, c.default_object_id, c.encryption_type, c.is_masked, c.is_filestream,
+    c.is_nullable, c.is_ansi_padded, c.is_computed,
+    c.default_object_id, c.encryption_type, c.is_masked, c.is_filestream,
     c.is_column_set
 from sys.columns as c
 left join pg_catalog.pg_attribute as a on a.attrelid = c.object_id and a.attnum = c.column_id;
