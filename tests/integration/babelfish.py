@@ -64,6 +64,7 @@ FORMS = (
         "forceseek ([unique:dead_letters.number] (number))",
         "forceseek",
     ),
+    Form("likewise", _INSTALL, "index ([unique:feeds.name]), ", ""),
     Form(
         "no output parameter is nvarchar(max)",
         "mssql/install/fill_template",
@@ -129,6 +130,13 @@ FORMS = (
         "<> isnull(nullif(user_name(@owner), N'db_owner'), N'dbo')",
     ),
     Form(
+        "likewise",
+        "mssql/install/check_captured_tables",
+        "where objectproperty(t.object_id, 'OwnerId') <> ",
+        "where 1 = 0 and 1 <> ",
+    ),
+    Form("it has no graph tables", "mssql/install/check_captured", "1 in (t.is_node, t.is_edge)", "1 = 0"),
+    Form(
         "datalength counts the bytes of UTF-8",
         "mssql/install/check_captured",
         "datalength(u.name) / 2",
@@ -179,7 +187,8 @@ select
         c.name
     ) as name,
     c.column_id, c.system_type_id, c.user_type_id, c.max_length, c.precision, c.scale, c.collation_name,
-    c.is_nullable, c.is_computed, c.default_object_id, c.encryption_type, c.is_masked, c.is_filestream,
+    c.is_nullable, c.is_ansi_padded, c.is_computed,
+    c.default_object_id, c.encryption_type, c.is_masked, c.is_filestream,
     c.is_column_set
 from sys.columns as c
 left join pg_catalog.pg_attribute as a on a.attrelid = c.object_id and a.attnum = c.column_id;

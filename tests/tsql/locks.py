@@ -378,7 +378,9 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
     "install/create_capture_objects.procedure": ("set lock_timeout 2000",),
     "install/change_capture_columns.procedure": ("set lock_timeout 2000",),
-    "install/maintain_feeds.procedure": ("set lock_timeout 60000", f"select feeds {_COMMITTED}"),
+    "install/maintain_feeds.procedure": (
+        *("set lock_timeout 60000", "select feeds with (index, readcommittedlock, readpast, rowlock)"),
+    ),
     "install/note_schemas.procedure": (f"select feeds {_COMMITTED}", f"update feeds {_COMMITTED}"),
     "install/lock_setup.procedure": (
         "lock changefeed/setup: exclusive, of the transaction, for changefeed.users",

@@ -66,6 +66,11 @@ CONSUMERS = Text(
             "declare @m nvarchar(9) = N'no'; throw 77101, @m, 0;",
             "no literal in the batch begins with",
         ),
+        (
+            "catch",
+            "begin try select @n = 1; end try begin catch throw; end catch;",
+            "a catch that only throws",
+        ),
         ("executed_literal", "exec (N'select id frm dbo.event where');", "Incorrect syntax"),
         ("executed_literal", "exec sys.sp_executesql N'select top @n id';", "Incorrect syntax"),
         ("function", "select greatest(1, @n);", "`greatest` is not on the list of built-in functions"),
@@ -128,6 +133,26 @@ def test_templates_keep_their_tokens_in_literals_only(checker: Checker) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "body", "is_found"),
+    [
+        ("", "return 1", True),
+        ("with schemabinding", "return 1", False),
+        ("", "return (select count(*) from dbo.event)", False),
+        ("", "return dbo.other()", False),
+    ],
+)
+def test_a_scalar_function_that_reads_nothing_is_bound(
+    check: Check, options: str, body: str, is_found: bool
+) -> None:
+    """What reads a table, or calls what may, is not."""
+    other = Text(
+        "other.sql", "create function dbo.other() returns int with schemabinding as begin return 1 end"
+    )
+    findings = check(f"create function dbo.tested() returns int {options} as begin {body}; end", other)
+    assert [found.rule for found in findings] == ["schemabinding"] * is_found
+
+
+@pytest.mark.parametrize(
     ("settings", "missing"),
     [
         ("set nocount on; set transaction isolation level read committed;", ["set xact_abort on"]),
@@ -136,6 +161,18 @@ def test_templates_keep_their_tokens_in_literals_only(checker: Checker) -> None:
         (
             "set nocount on; set xact_abort off; set transaction isolation level snapshot;",
             ["set transaction isolation level read committed", "set xact_abort on"],
+        ),
+        (
+            "set xact_abort, nocount on; if (select count(*) from dbo.event) = 5 "
+            "throw 77100, N'changefeed 77100: ', 0;"
+            "set transaction isolation level read committed;",
+            ["set transaction isolation level read committed"],
+        ),
+        # The session's own settings may be asked for before they are changed.
+        (
+            "set xact_abort, nocount on; if (select count(*) from sys.dm_exec_sessions) = 5 "
+            "throw 77100, N'changefeed 77100: ', 0; set transaction isolation level read committed;",
+            [],
         ),
         # Set after the first read, which a caller's own isolation level has ruled.
         (
@@ -171,6 +208,7 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
             throw 77101, @message, 0;
         end try
         begin catch
+            if @@trancount > 0 rollback;
             throw;
         end catch
         """,

@@ -148,8 +148,7 @@ def _of_object(schema: str, name: str, right: str) -> str:
         role = quote(f"{schema}.{roles[0]}:{feed}")
         return f"role {role} has this right; ask a DBA for: alter role {role} add member [the login's user]"
     if roles:
-        which = "each capture's" if name.startswith("readable_capture") else "every"
-        role = f"{which} role {schema}.{roles[0]}:…"
+        role = f"every role {schema}.{roles[0]}:…"
         return f"{role} has this right; ask a DBA to make the login's user a member of one"
     if f"{name}.procedure" in INSTALL:
         return "this needs the right to create tables, procedures and roles; ask a DBA to do it"

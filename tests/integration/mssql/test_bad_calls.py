@@ -142,6 +142,16 @@ def test_sql_refuses(client: Client, case: str) -> None:
     assert client.value("select @@trancount") == 0
 
 
+@pytest.mark.parametrize("lock", ["lock", "lock_feed"])
+def test_a_serialized_writer_is_refused_under_snapshot(feeds: Database, lock: str) -> None:
+    """Its next statement would fail, as the transaction would begin in the lock, as read committed."""
+    with feeds.client() as client:
+        client.results("set transaction isolation level snapshot")
+        sql = f"begin transaction; exec changefeed.[{lock}:{SERIALIZED}]"
+        client.fails(77100, sql, SERIALIZED, "SNAPSHOT", "set transaction isolation level read committed")
+        client.results(f"set transaction isolation level read committed; {sql}; commit")
+
+
 @pytest.mark.parametrize("columns", ["ulid binary(16) not null", "EventID int not null"])
 def test_read_of_another_shape_is_refused(client: Client, columns: str) -> None:
     """A #read without the ulid or a key column fails; not every server lets us say what it lacks."""

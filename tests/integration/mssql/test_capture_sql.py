@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_changefeed.sql import fill, load_sql
+from airflow_changefeed.sql.mssql import install_tokens
+from tests.integration.babelfish import rewrite
 from tests.integration.mssql.server import Client, Database, Rows
 
 # Its guard of the schema is one for the database, which Babelfish refuses.
@@ -138,6 +141,67 @@ def test_columns_that_are_not_captured_do_not_matter(client: Client) -> None:
     client.results(f"{call}, {lists}")
     client.results("insert into myservice.old values (1, 'a', null); update myservice.old set name = 'b'")
     assert _events(client, "myservice.old_changes", "name") == [("i", 1, "a"), ("u", 0, "a"), ("u", 1, "b")]
+
+
+def test_a_column_that_does_not_pad_is_recorded_as_it_is(client: Client) -> None:
+    """Made with ``ansi_padding off``, a column keeps short values, which one that pads would lengthen."""
+    client.results(
+        "set ansi_padding off; create table myservice.unpadded "
+        "(id int not null primary key, a char(5) null, b binary(5) null, c varchar(5) null, d nchar(5) null)"
+    )
+    client.results("set ansi_padding on")
+    client.results(f"exec changefeed.enable_capture N'myservice.unpadded', {QUIETLY}")
+    client.results("insert into myservice.unpadded values (1, 'a ', 0x01, 'a ', N'a ')")
+    lengths = "datalength(a), datalength(b), datalength(c), datalength(d)"
+    (stored,) = client.rows(f"select {lengths} from myservice.unpadded")
+    assert _events(client, "myservice.unpadded_changes", lengths) == [("i", 1, *stored)]
+
+
+def test_what_does_not_pad_is_declared_with_its_own_length(client: Client) -> None:
+    """As the catalog describes columns made with ``ansi_padding off``, which not every server can make."""
+    client.results(
+        "create table myservice.told_of (id int not null, a char(5) null, b binary(6), c varchar(7))"
+    )
+    file, catalog = "mssql/install/captured_columns.function.sql", "sys.columns"
+    text = load_sql(file)
+    if client.is_babelfish:
+        text, catalog = rewrite(file, text), "[changefeed].[declared_columns]"
+    of_it = "object_id = object_id(N'myservice.told_of')"
+    client.results(f"select * into myservice.told from {catalog} where {of_it}")
+    client.results("update myservice.told set is_ansi_padded = 0")
+    text = fill(text, install_tokens("changefeed")).replace(f"{catalog} as", "myservice.told as")
+    client.results(text.replace("[captured_columns]", "[told_columns]"))
+    found = client.rows(
+        "select replace(left(definition, 12), ' collate', '') from "
+        "changefeed.told_columns(object_id(N'myservice.told_of')) order by place"
+    )
+    assert [one.partition(" ")[0] for (one,) in found] == ["int", "varchar(5)", "varbinary(6)", "varchar(7)"]
+
+
+@pytest.mark.parametrize("year", ["19", "29"])
+def test_a_trigger_with_another_date_is_noticed(client: Client, year: str) -> None:
+    """Also with an earlier one: the server's local time goes back every autumn, and when a clock is set."""
+    name = f"dated{year}"
+    _captured(client, name, "id int not null primary key")
+    client.results(f"exec changefeed.[check_capture:myservice.{name}_changes]")
+    client.results(
+        "update changefeed.capture_tables set "
+        f"trigger_modified = replace(trigger_modified, '@20', '@{year}') where table_name = N'{name}'"
+    )
+    client.fails(77142, f"exec changefeed.[check_capture:myservice.{name}_changes]", "was altered")
+
+
+def test_a_capture_goes_on_after_an_import_that_made_all_objects_anew(client: Client) -> None:
+    """The number of its table is written again, and its objects, which have the number in them."""
+    events = _captured(client, "imported", "id int not null primary key")
+    number = "object_id = object_id(N'changefeed.[check_capture:myservice.imported_changes]')"
+    client.results(f"update changefeed.capture_tables set {number} where table_name = N'imported'")
+    client.fails(77142, "exec changefeed.[check_capture:myservice.imported_changes]", "renamed")
+    client.results("exec changefeed.upgrade_feeds; exec changefeed.upgrade_captures")
+    client.results("insert into myservice.imported values (1)")
+    assert _events(client, events, "id") == [("i", 1, 1)]
+    resolve = "exec changefeed.[resolve_capture:myservice.imported_changes] @note = N'seen', @by = N'test'"
+    client.results(f"{resolve}; exec changefeed.[check_capture:myservice.imported_changes]")
 
 
 def test_the_guard_of_the_schema_keeps_what_writers_need(client: Client) -> None:

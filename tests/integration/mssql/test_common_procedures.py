@@ -15,7 +15,11 @@ from tests.integration.mssql.server import Client, Database
 
 #: As many characters, so that only the name differs between messages.
 OURS, OTHER, MISSING = "myservice.Ours", "myservice.Kept", "myservice.Gone"
-COMMON = sorted(right.object for right in granted("install/grants.batch"))
+COMMON = sorted(
+    right.object
+    for right in granted("install/grants.batch")
+    if right.permission == "EXECUTE" and "feed" in parameter_types(right.object)
+)
 #: What SQL Server's procedures reach by ownership chaining, which Babelfish does not have.
 CHAINED = (
     "execute on changefeed.find_feed",
@@ -86,6 +90,23 @@ def test_a_feed_that_was_not_upgraded_is_refused(client: Client, reader: Client,
         reader.fails(77117, _call(procedure, OURS), OURS, "could not be upgraded", "77119", "upgrade_feed")
     finally:
         client.results(problem, None)
+
+
+def test_an_import_that_made_all_objects_anew_is_mended(client: Client, reader: Client) -> None:
+    """Numbers of tables and grants, by ``upgrade_feeds``; here a number became that of a procedure."""
+    procedure = f"[changefeed].[read_feed:{OURS}]"
+    client.results(f"revoke execute on {procedure} from [changefeed.readers:{OURS}]")
+    client.results(
+        f"update changefeed.feeds set object_id = object_id(N'{procedure}') where name = N'{OURS}'"
+    )
+    listed = f"exec changefeed.list_cursors @feed = N'{OURS}'"
+    reader.fails(77106, listed, OURS)
+    client.results("exec changefeed.upgrade_feeds")
+    same = (
+        f"select count(*) from changefeed.feeds where name = N'{OURS}' and object_id = object_id(N'{OURS}')"
+    )
+    assert client.value(same) == 1
+    assert reader.results(listed) == [[]]
 
 
 def test_who_lost_the_right_to_read_the_feed_is_refused(client: Client, reader: Client) -> None:

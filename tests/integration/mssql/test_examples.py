@@ -53,6 +53,21 @@ def test_outbox_example(client: Client) -> None:
     assert guides.read(client, shard=1) == []
 
 
+def test_rows_of_one_insert_come_in_the_order_of_its_order_by(client: Client) -> None:
+    """The numbers of ``insert ... select ... order by`` are drawn in that order."""
+    values = ", ".join(f"({number % 7}, {number})" for number in range(40))
+    client.results(
+        "insert into myservice.MyEvent (AggregateID, Version, ChosenShoeSize) "
+        f"select 1, n, 38 from (values {values}) as v (o, n)"
+    )
+    client.results(
+        "insert into [changefeed].[outbox:myservice.MyEvent] (AggregateID, Version) "
+        f"select 1, n from (values {values}) as v (o, n) order by o, n desc"
+    )
+    expected = sorted(range(40), key=lambda number: (number % 7, -number))
+    assert [version for _, _, version, *_ in guides.read(client)] == expected
+
+
 def test_consumer_loop(client: Client) -> None:
     """OUTBOX.md, "Consumer code": the highest ulid of a page is the next cursor, until a page is empty."""
     for version in range(1, 8):

@@ -256,8 +256,7 @@ def test_a_capture_has_objects_and_rights_of_its_own() -> None:
     more = {right.object for right in rights("operators", is_capture=True)} - {
         right.object for right in rights("operators")
     }
-    of_captures = {"captures", "capture_tables", "capture_columns", "capture_gaps"}
-    assert more == {f"readable_{name}" for name in of_captures} | {
+    assert more == {
         "check_capture",
         "compare_capture",
         "resolve_capture",

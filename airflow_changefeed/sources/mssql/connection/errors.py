@@ -157,7 +157,8 @@ NATIVE = (
         (1222,),
         r"lock request time.?out|lock timeout",
         LockTimeoutError,
-        "retry, or check for a transaction left open",
+        "retry, or check for a transaction left open: of a writer, or of a set-up, upgrade or drop, which "
+        "holds the list of feeds",
     ),
     Native(
         (601, 3961),

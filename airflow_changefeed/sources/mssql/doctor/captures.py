@@ -315,7 +315,9 @@ select
     t.table_no,
     g.name,
     convert(int, g.is_disabled) as is_disabled,
-    case when g.modify_date > t.trigger_modified then convert(varchar(19), g.modify_date, 120) end as altered,
+    case when charindex(
+            concat(g.object_id, '@', convert(varchar(23), g.modify_date, 121)), t.trigger_modified) = 0
+        then convert(varchar(19), g.modify_date, 120) end as altered,
     convert(int, m.uses_quoted_identifier) as uses_quoted_identifier,
     convert(int, m.uses_ansi_nulls) as uses_ansi_nulls,
     e.type_desc as operation,

@@ -210,8 +210,8 @@ def check_whole(feed: MssqlFeed) -> None:
     if feed.capture is None and is_of_capture(feed.info.key_columns):
         role = quote(f"{feed.schema}.readers:{feed.name}")
         raise PermissionDeniedError(
-            f"feed {feed.name!r} is a capture, and this login may not select from the views "
-            f"readable_captures, readable_capture_tables and readable_capture_columns; role {role} has this "
+            f"feed {feed.name!r} is a capture, of which readable_captures, readable_capture_tables and "
+            f"readable_capture_columns show this login nothing; role {role} has the "
             f"right; ask a DBA for: alter role {role} add member [the login's user]",
             feed=feed.name,
         )

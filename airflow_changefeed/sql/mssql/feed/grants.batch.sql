@@ -1,6 +1,5 @@
 -- Readers read and keep their own cursors. Operators seal, drain, purge, insert history and may move any cursor; they are also readers.
 -- Everything else is accessed through the procedures, by ownership chaining.
-grant select on <<schema>>.[feeds] to [<<schema_name>>.readers:<<name>>];
 grant select on <<schema>>.[feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[read_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[poll_feed:<<name>>] to [<<schema_name>>.readers:<<name>>];

@@ -7,15 +7,10 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @purged binary(16), @next binary(16), @floor datetime2(3);
-        select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        select @purged = s.purged_upto, @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
-        if @next is null set @next = <<schema>>.[floor_ulid](@floor);
-        if @purged is null set @purged = 0x00000000000000000000000000000000;
-        select @purged as purged_upto, @next as next_ulid, @floor as floor_time;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @purged binary(16), @next binary(16), @floor datetime2(3);
+    select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+    select @purged = s.purged_upto, @next = s.ulid from <<schema>>.[state:<<name>>] as s where s.shard_id = @shard_id;
+    if @next is null set @next = <<schema>>.[floor_ulid](@floor);
+    if @purged is null set @purged = 0x00000000000000000000000000000000;
+    select @purged as purged_upto, @next as next_ulid, @floor as floor_time;
 end

@@ -7,35 +7,30 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        declare @floor datetime2(3);
-        select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        select
-            k.shard_id,
-            case when k.time > @floor then k.time else @floor end as time,
-            h.ulid as head,
-            case when @floor > '1970-01-01' then @floor end as sealed_until,
-            k.purged_upto,
-            convert(bit, k.has_outbox) as has_outbox
-        from (
-            select s.shard_id, s.time, s.purged_upto, case when w.shard_id is null then 0 else 1 end as has_outbox
-            from <<schema>>.[state:<<name>>] as s
-            left join #waiting as w on w.shard_id = s.shard_id
-            union all
-            select w.shard_id, @floor, 0x00000000000000000000000000000000, 1
-            from #waiting as w
-            where not exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = w.shard_id)
-        ) as k
-        outer apply (
-            select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f
-            where f.shard_id = k.shard_id
-            order by f.ulid desc
-        ) as h
-        order by k.shard_id;
-    end try
-    begin catch
-        throw;
-    end catch;
+    create table #waiting (shard_id <<shard_type>> not null primary key);
+    exec <<schema>>.[waiting:<<name>>];
+    declare @floor datetime2(3);
+    select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+    select
+        k.shard_id,
+        case when k.time > @floor then k.time else @floor end as time,
+        h.ulid as head,
+        case when @floor > '1970-01-01' then @floor end as sealed_until,
+        k.purged_upto,
+        convert(bit, k.has_outbox) as has_outbox
+    from (
+        select s.shard_id, s.time, s.purged_upto, case when w.shard_id is null then 0 else 1 end as has_outbox
+        from <<schema>>.[state:<<name>>] as s
+        left join #waiting as w on w.shard_id = s.shard_id
+        union all
+        select w.shard_id, @floor, 0x00000000000000000000000000000000, 1
+        from #waiting as w
+        where not exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = w.shard_id)
+    ) as k
+    outer apply (
+        select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f
+        where f.shard_id = k.shard_id
+        order by f.ulid desc
+    ) as h
+    order by k.shard_id;
 end

@@ -13,7 +13,8 @@ select
             when b.name = N'timestamp' then N'binary(8)'
             when t.is_assembly_type = 1 then t.name
             when b.name in (N'char', N'varchar', N'binary', N'varbinary')
-                then concat(b.name, N'(', case when c.max_length = -1 then N'max' else convert(nvarchar(10), c.max_length) end, N')')
+                -- A column that does not pad has shorter values, which one that does would lengthen.
+                then concat(case when c.is_ansi_padded = 0 and b.name in (N'char', N'binary') then N'var' end, b.name, N'(', case when c.max_length = -1 then N'max' else convert(nvarchar(10), c.max_length) end, N')')
             when b.name in (N'nchar', N'nvarchar')
                 then concat(b.name, N'(', case when c.max_length = -1 then N'max' else convert(nvarchar(10), c.max_length / 2) end, N')')
             when b.name in (N'decimal', N'numeric') then concat(b.name, N'(', c.precision, N', ', c.scale, N')')

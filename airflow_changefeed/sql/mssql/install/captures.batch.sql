@@ -50,7 +50,8 @@ if object_id(N'<<schema_in_text>>.[capture_tables]') is null
         base_catalog bigint null,
         guard_name nvarchar(128) null,
         trigger_count int not null,
-        trigger_modified datetime null,
+        -- Their stamps (capture_triggers).
+        trigger_modified varchar(200) null,
         recorded_columns nvarchar(max) not null,
         columns_upto int not null,
         unrecorded_at datetime2(3) null,

@@ -55,6 +55,8 @@ begin
         set @problems = concat(@problems, N'; it is memory-optimized, and such tables do not support the triggers of a capture');
     if exists (select 1 from sys.tables as t where t.object_id = @object_id and t.is_filetable = 1)
         set @problems = concat(@problems, N'; it is a file table');
+    if exists (select 1 from sys.tables as t where t.object_id = @object_id and 1 in (t.is_node, t.is_edge))
+        set @problems = concat(@problems, N'; it is a graph table (node or edge), whose rows are linked by hidden columns that a capture does not record');
     if object_schema_name(@object_id) = N'<<schema_text>>' or exists (select 1 from <<schema>>.[captures] as c where c.name = @table)
         set @problems = concat(@problems, N'; it belongs to changefeed');
     if len(@name + N'.') - 1 > 102

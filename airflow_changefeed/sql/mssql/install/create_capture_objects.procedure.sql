@@ -224,7 +224,7 @@ begin
     update <<schema>>.[capture_tables]
     set trigger_count = convert(int, @has_insert) + convert(int, @has_update) + convert(int, @has_delete),
         trigger_modified = (
-            select max(t.modify_date) from <<schema>>.[capture_triggers] as t
+            select string_agg(convert(nvarchar(max), t.stamp), N',') from <<schema>>.[capture_triggers] as t
             where t.capture_id = @capture_id and t.table_no = @table_no)
     where capture_id = @capture_id and table_no = @table_no;
 end

@@ -1,4 +1,10 @@
--- What is common to all feeds. The procedures check the right of their caller on the feed (find_feed).
+-- What is common to all feeds. The procedures check the right of their caller on the feed (find_feed), and the views show only captures that
+-- the caller may read. Granted once and to all: a grant with each set-up would lock, until it ends, what all readers of other feeds compile.
+grant select on <<schema>>.[feeds] to [<<schema_name>>.users];
+grant select on <<schema>>.[readable_captures] to [<<schema_name>>.users];
+grant select on <<schema>>.[readable_capture_tables] to [<<schema_name>>.users];
+grant select on <<schema>>.[readable_capture_columns] to [<<schema_name>>.users];
+grant select on <<schema>>.[readable_capture_gaps] to [<<schema_name>>.users];
 grant execute on <<schema>>.[list_cursors] to [<<schema_name>>.users];
 grant execute on <<schema>>.[list_cursor_history] to [<<schema_name>>.users];
 grant execute on <<schema>>.[list_consumers] to [<<schema_name>>.users];

@@ -11,7 +11,7 @@ begin
     set transaction isolation level read committed;
     declare @sql nvarchar(max) = N'-- Refuses changes that would make writers of captured tables fail, or bypass their captures. Created by changefeed.
 create or alter trigger [<<schema_name_in_text>>_captures] on database with execute as ''<<schema_text_in_text>>.guard''
-for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger
+for alter_table, drop_table, rename, alter_schema, alter_trigger, drop_trigger, alter_authorization_database
 as
 begin
     set nocount on;

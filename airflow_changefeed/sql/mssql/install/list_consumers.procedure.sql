@@ -8,23 +8,18 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int;
-        declare @feeds table (feed_id int not null primary key, name nvarchar(128) not null);
-        if @feed is null
-            insert into @feeds (feed_id, name) select f.feed_id, f.name from <<schema>>.[readable_feeds] as f;
-        else
-        begin
-            exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-            insert into @feeds (feed_id, name) values (@feed_id, @feed);
-        end;
-        select f.name as feed, s.consumer, s.settings, s.begin_ulid, s.created_at, s.created_by, s.resource_version
-        from @feeds as f
-        inner loop join <<schema>>.[consumer_settings] as s with (forceseek) on s.feed_id = f.feed_id
-        where @consumer is null or s.consumer = @consumer
-        order by f.name, s.consumer;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int;
+    declare @feeds table (feed_id int not null primary key, name nvarchar(128) not null);
+    if @feed is null
+        insert into @feeds (feed_id, name) select f.feed_id, f.name from <<schema>>.[readable_feeds] as f;
+    else
+    begin
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+        insert into @feeds (feed_id, name) values (@feed_id, @feed);
+    end;
+    select f.name as feed, s.consumer, s.settings, s.begin_ulid, s.created_at, s.created_by, s.resource_version
+    from @feeds as f
+    inner loop join <<schema>>.[consumer_settings] as s with (forceseek) on s.feed_id = f.feed_id
+    where @consumer is null or s.consumer = @consumer
+    order by f.name, s.consumer;
 end

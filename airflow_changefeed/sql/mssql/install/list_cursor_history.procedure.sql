@@ -15,21 +15,16 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int, @message nvarchar(2048);
-        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-        if @limit is null or @limit < 1
-        begin
-            set @message = concat(N'changefeed 77108: feed "', @feed, N'": @limit must be 1 or more');
-            throw 77108, @message, 1;
-        end;
-        select top (@limit)
-            h.number, h.consumer, h.shard, h.before_ulid, h.after_ulid, h.resource_version, h.moved_at, h.moved_by, h.why
-        from <<schema>>.[cursor_history] as h
-        where h.feed_id = @feed_id and h.consumer = @consumer and (@shard is null or h.shard = lower(@shard))
-        order by h.number desc;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int, @message nvarchar(2048);
+    exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+    if @limit is null or @limit < 1
+    begin
+        set @message = concat(N'changefeed 77108: feed "', @feed, N'": @limit must be 1 or more');
+        throw 77108, @message, 1;
+    end;
+    select top (@limit)
+        h.number, h.consumer, h.shard, h.before_ulid, h.after_ulid, h.resource_version, h.moved_at, h.moved_by, h.why
+    from <<schema>>.[cursor_history] as h
+    where h.feed_id = @feed_id and h.consumer = @consumer and (@shard is null or h.shard = lower(@shard))
+    order by h.number desc;
 end

@@ -9,17 +9,12 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int;
-        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-        select
-            c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.before, c.began, c.ack, c.resource_version, c.moved_at, c.moved_by,
-            c.fencing_token, c.lease_holder, c.lease_expires
-        from <<schema>>.[consumers] as c
-        where c.feed_id = @feed_id and (@consumer is null or c.consumer = @consumer)
-        order by c.consumer, c.shard;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int;
+    exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+    select
+        c.consumer, c.shard, c.start_ulid, c.ulid, c.ahead, c.before, c.began, c.ack, c.resource_version, c.moved_at, c.moved_by,
+        c.fencing_token, c.lease_holder, c.lease_expires
+    from <<schema>>.[consumers] as c
+    where c.feed_id = @feed_id and (@consumer is null or c.consumer = @consumer)
+    order by c.consumer, c.shard;
 end

@@ -7,14 +7,9 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int;
-        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-        select m.mark
-        from <<schema>>.[snapshot_marks] as m
-        where m.feed_id = @feed_id and m.table_name = @table and m.token = @token;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int;
+    exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+    select m.mark
+    from <<schema>>.[snapshot_marks] as m
+    where m.feed_id = @feed_id and m.table_name = @table and m.token = @token;
 end

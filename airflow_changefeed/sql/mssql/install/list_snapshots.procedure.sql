@@ -8,22 +8,17 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int;
-        declare @feeds table (feed_id int not null primary key, name nvarchar(128) not null);
-        if @feed is null
-            insert into @feeds (feed_id, name) select f.feed_id, f.name from <<schema>>.[readable_feeds] as f;
-        else
-        begin
-            exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-            insert into @feeds (feed_id, name) values (@feed_id, @feed);
-        end;
-        select f.name as feed, s.table_name, s.token, s.path, s.begin_time, s.begun_by, s.expires_at, s.where_text
-        from @feeds as f
-        inner loop join <<schema>>.[snapshots] as s with (forceseek) on s.feed_id = f.feed_id
-        order by s.begin_time, f.name, s.table_name;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int;
+    declare @feeds table (feed_id int not null primary key, name nvarchar(128) not null);
+    if @feed is null
+        insert into @feeds (feed_id, name) select f.feed_id, f.name from <<schema>>.[readable_feeds] as f;
+    else
+    begin
+        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+        insert into @feeds (feed_id, name) values (@feed_id, @feed);
+    end;
+    select f.name as feed, s.table_name, s.token, s.path, s.begin_time, s.begun_by, s.expires_at, s.where_text
+    from @feeds as f
+    inner loop join <<schema>>.[snapshots] as s with (forceseek) on s.feed_id = f.feed_id
+    order by s.begin_time, f.name, s.table_name;
 end

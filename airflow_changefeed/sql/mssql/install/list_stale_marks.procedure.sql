@@ -7,15 +7,10 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        declare @feed_id int;
-        exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
-        select m.number, m.shard, m.after_ulid, m.upto_ulid, m.at, m.reason
-        from <<schema>>.[stale_marks] as m
-        where m.feed_id = @feed_id
-        order by m.number;
-    end try
-    begin catch
-        throw;
-    end catch;
+    declare @feed_id int;
+    exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output;
+    select m.number, m.shard, m.after_ulid, m.upto_ulid, m.at, m.reason
+    from <<schema>>.[stale_marks] as m
+    where m.feed_id = @feed_id
+    order by m.number;
 end

@@ -1,5 +1,6 @@
 -- Drains every feed that the caller operates, one after the other; or seals and purges them. For SQL Server Agent and other schedulers. A
--- failure does not stop the other feeds. A feed that is being set up is skipped.
+-- failure does not stop the other feeds. One that is being upgraded is waited for, and named among the failed ones if that takes too long. One
+-- that is just being created or dropped is not there yet, or no more.
 -- @purge_before: UTC, exclusive; each feed is sealed until then, unless it is further, and purged up to then. Null drains.
 -- @batch_rows: rows per transaction of a purge. @lock_timeout: milliseconds, for each lock of a drain or seal; other locks wait a minute.
 -- message: for each feed "feed" and its name; and what a purge keeps because it lies before the beginning of an export, with the remedy
@@ -19,15 +20,16 @@ begin
     set rowcount 0;
     -- SQL Server Agent waits without end, and a purge takes no time-out of its own: an open writer would hold up all later feeds.
     set lock_timeout 60000;
-    declare @found table (name nvarchar(128) not null primary key, floor_time datetime2(3) not null, reason nvarchar(2048) null, is_done bit not null);
-    declare @name nvarchar(128), @floor datetime2(3), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @held nvarchar(2048), @failed int, @all int;
+    declare @found table (name nvarchar(128) not null primary key, reason nvarchar(2048) null, is_done bit not null);
+    declare @name nvarchar(128), @of nvarchar(300), @sql nvarchar(max), @reason nvarchar(2048), @message nvarchar(2048), @held nvarchar(2048), @failed int, @all int;
     if @@trancount > 0
         throw 77100, N'changefeed 77100: please call this procedure outside of any transaction (maintain_feeds)', 0;
-    insert into @found (name, floor_time, is_done)
-    select f.name, f.floor_time, 0
-    from <<schema>>.[feeds] as f with (readcommittedlock, rowlock, readpast)
+    -- By the index of the names alone, which nobody locks who only changes a feed.
+    insert into @found (name, is_done)
+    select f.name, 0
+    from <<schema>>.[feeds] as f with (index ([unique:feeds.name]), readcommittedlock, rowlock, readpast)
     where has_perms_by_name(concat(N'<<schema_in_text>>.', quotename(concat(N'purge_feed:', f.name))), N'OBJECT', N'EXECUTE') = 1;
-    select top (1) @name = f.name, @floor = f.floor_time from @found as f where f.is_done = 0 order by f.name;
+    select top (1) @name = f.name from @found as f where f.is_done = 0 order by f.name;
     while @name is not null
     begin
         set @reason = null;
@@ -43,7 +45,7 @@ begin
             end
             else
             begin
-                if @floor < @purge_before
+                if (select f.floor_time from <<schema>>.[feeds] as f where f.name = @name) < @purge_before
                 begin
                     set @of = concat(N'<<schema_in_text>>.', quotename(concat(N'seal_feed:', @name)));
                     set @sql = concat(N'exec ', @of, N' @until = @until, @lock_timeout = @lock_timeout');
@@ -62,7 +64,7 @@ begin
         end catch;
         update @found set is_done = 1, reason = @reason where name = @name;
         set @name = null;
-        select top (1) @name = f.name, @floor = f.floor_time from @found as f where f.is_done = 0 order by f.name;
+        select top (1) @name = f.name from @found as f where f.is_done = 0 order by f.name;
     end;
     select @failed = count(f.reason), @all = count(*) from @found as f;
     if @failed = 0 return;

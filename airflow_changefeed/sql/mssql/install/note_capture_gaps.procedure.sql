@@ -12,12 +12,12 @@ begin
     inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
     inner join <<schema>>.[feeds] as f on f.name = c.name
     cross apply (
-        select count(*) as triggers, max(r.modify_date) as modified
+        select count(*) as triggers, count(case when charindex(r.stamp, t.trigger_modified) = 0 then 1 end) as altered
         from <<schema>>.[capture_triggers] as r
         where r.capture_id = t.capture_id and r.table_no = t.table_no and r.is_disabled = 0
     ) as p
     where c.capture_id = @capture_id and c.is_enabled = 1 and t.trigger_count > 0
-        and (p.triggers < t.trigger_count or p.modified > t.trigger_modified)
+        and (p.triggers < t.trigger_count or p.altered > 0)
         and not exists (
             select 1 from <<schema>>.[capture_gaps] as g
             where g.capture_id = t.capture_id and g.table_no = t.table_no and g.resolved_at is null

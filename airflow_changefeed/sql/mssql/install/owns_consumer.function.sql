@@ -1,5 +1,6 @@
 -- Whether the caller may change a consumer's rows: its owner, the feed's operators, and db_owner.
 create or alter function <<schema>>.[owns_consumer](@owner nvarchar(128), @feed nvarchar(128)) returns bit
+with schemabinding
 as
 begin
     if @owner is null or @owner = user_name() return 1;

@@ -1,5 +1,6 @@
 -- The ULID before another; the lowest one is returned unchanged.
 create or alter function <<schema>>.[previous_ulid](@ulid binary(16)) returns binary(16)
+with schemabinding
 as
 begin
     declare @high binary(8) = substring(@ulid, 1, 8), @low binary(8) = substring(@ulid, 9, 8);

@@ -1,5 +1,5 @@
 -- capture_tables of the captures whose feed the caller may read.
--- permission: readers of a capture
+-- permission: users; shows what the caller may read
 create or alter view <<schema>>.[readable_capture_tables]
 as
 select

@@ -1,5 +1,5 @@
 -- The captures whose feed the caller may read; the tables themselves have all captures.
--- permission: readers of a capture
+-- permission: users; shows what the caller may read
 create or alter view <<schema>>.[readable_captures]
 as
 select

@@ -1,5 +1,6 @@
 -- A ULID as 26 Crockford characters, as in Python, Variables and Parquet.
 create or alter function <<schema>>.[ulid_text](@ulid binary(16)) returns varchar(26)
+with schemabinding
 as
 begin
     declare @text varchar(26) = '', @place int = 1, @bits int = 2, @rest int = 0;

@@ -14,6 +14,15 @@ begin
         shard_column nvarchar(128) null, reason nvarchar(2048) null, is_done bit not null);
     declare @object_id int, @table nvarchar(300), @outbox bit, @serialized bit, @ulid_column sysname, @shard_column sysname;
     declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @reason nvarchar(2048), @failed int, @all int;
+    -- After the import of a BACPAC the number of a table is nobody's, or of anything. A capture then needs new triggers and procedures
+    -- (upgrade_captures), and that its present triggers are others is a gap.
+    update c set version = ''
+    from <<schema>>.[captures] as c
+    inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
+    where isnull(objectproperty(t.object_id, 'IsUserTable'), 0) = 0;
+    update <<schema>>.[capture_tables]
+    set object_id = isnull(object_id(concat(quotename(table_schema), N'.', quotename(table_name)), N'U'), object_id)
+    where isnull(objectproperty(object_id, 'IsUserTable'), 0) = 0;
     insert into @found (object_id, name, kind, ulid_column, shard_column, is_done)
     select
         t.object_id,
@@ -27,7 +36,7 @@ begin
     from sys.tables as t
     inner join sys.schemas as s on s.schema_id = t.schema_id
     left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
-    where (f.object_id = t.object_id or f.object_id is null or object_schema_name(f.object_id) is null)
+    where (f.object_id = t.object_id or f.object_id is null or isnull(objectproperty(f.object_id, 'IsUserTable'), 0) = 0)
         -- Null for a name beyond 128 characters, which no feed has.
         and object_id(N'<<schema_in_text>>.' + quotename(concat(N'state:', s.name, N'.', t.name))) is not null;
     select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;

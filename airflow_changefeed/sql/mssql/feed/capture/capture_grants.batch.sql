@@ -1,10 +1,5 @@
--- Readers of a capture may read its events and description, which belong to changefeed; operators, who seal, compare them with the captured
--- tables.
+-- Readers of a capture may read its events, which belong to changefeed; operators, who seal, compare them with the captured tables.
 grant select on <<table>> to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[readable_captures] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[readable_capture_tables] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[readable_capture_columns] to [<<schema_name>>.readers:<<name>>];
-grant select on <<schema>>.[readable_capture_gaps] to [<<schema_name>>.readers:<<name>>];
 grant execute on <<schema>>.[check_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[compare_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];
 grant execute on <<schema>>.[resolve_capture:<<name>>] to [<<schema_name>>.operators:<<name>>];

@@ -8,7 +8,7 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    declare @id int, @object_id int, @schema nvarchar(128), @table nvarchar(128), @count int, @modified datetime, @found int, @last datetime;
+    declare @id int, @object_id int, @schema nvarchar(128), @table nvarchar(128), @count int, @modified varchar(200), @found int, @last datetime;
     set @reason = null;
     select @id = t.capture_id, @object_id = t.object_id, @schema = t.table_schema, @table = t.table_name, @count = t.trigger_count, @modified = t.trigger_modified
     from <<schema>>.[capture_tables] as t
@@ -19,12 +19,12 @@ begin
         set @reason = N'the table was dropped or renamed';
         return;
     end;
-    select @found = count(*), @last = max(t.modify_date)
+    select @found = count(*), @last = max(case when charindex(t.stamp, @modified) = 0 then t.modify_date end)
     from <<schema>>.[capture_triggers] as t
     where t.capture_id = @id and t.table_no = @table_no and t.is_disabled = 0;
     if @found < @count
         set @reason = N'a trigger of the capture is disabled or was dropped';
-    else if @last > @modified
+    else if @last is not null
         set @reason = concat(N'a trigger of the capture was altered, or was disabled for a while, at ', convert(varchar(19), @last, 120), N' (server time)');
     else if exists (select 1 from sys.configurations as o where o.name = N'nested triggers' and convert(int, o.value_in_use) = 0)
         and exists (

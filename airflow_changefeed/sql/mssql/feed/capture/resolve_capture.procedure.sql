@@ -74,7 +74,7 @@ begin
             -- An altered trigger is accepted as checked; a missing one must be recreated first.
             update <<schema>>.[capture_tables]
             set trigger_modified = (
-                select max(t.modify_date) from <<schema>>.[capture_triggers] as t
+                select string_agg(convert(nvarchar(max), t.stamp), N',') from <<schema>>.[capture_triggers] as t
                 where t.capture_id = @id and t.table_no = @no)
             where capture_id = @id and table_no = @no;
             exec <<schema>>.[capture_settings:<<name>>] @table_no = @no, @reason = @reason output;

@@ -9,41 +9,36 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    begin try
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        declare @now datetime2(3) = <<schema>>.[now](), @bound bigint;
-        declare @seen table (
-            shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, lowest bigint null, highest bigint null);
-        insert into @seen (shard_id, time_hint, lowest, highest)
-        select w.shard_id, l.time_hint, l.order_sequence, h.order_sequence
-        from #waiting as w
-        outer apply (
-            select top (1) o.time_hint, o.order_sequence
-            from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
-            where o.shard_id = w.shard_id
-            order by o.order_sequence
-        ) as l
-        outer apply (
-            select top (1) o.order_sequence
-            from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
-            where o.shard_id = w.shard_id
-            order by o.order_sequence desc
-        ) as h;
-        -- Drawn after reading the outbox: all numbers drawn for the rows seen are below it.
-        set @bound = next value for <<sequence>>;
-        select
-            s.shard_id,
-            s.time_hint,
-            datediff_big(second, s.time_hint, @now) as age,
-            case when s.highest >= @bound then s.highest end as hangs,
-            s.lowest as first_sequence
-        from @seen as s
-        where s.time_hint is not null
-        order by s.shard_id;
-        select @bound as bound;
-    end try
-    begin catch
-        throw;
-    end catch;
+    create table #waiting (shard_id <<shard_type>> not null primary key);
+    exec <<schema>>.[waiting:<<name>>];
+    declare @now datetime2(3) = <<schema>>.[now](), @bound bigint;
+    declare @seen table (
+        shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, lowest bigint null, highest bigint null);
+    insert into @seen (shard_id, time_hint, lowest, highest)
+    select w.shard_id, l.time_hint, l.order_sequence, h.order_sequence
+    from #waiting as w
+    outer apply (
+        select top (1) o.time_hint, o.order_sequence
+        from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+        where o.shard_id = w.shard_id
+        order by o.order_sequence
+    ) as l
+    outer apply (
+        select top (1) o.order_sequence
+        from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
+        where o.shard_id = w.shard_id
+        order by o.order_sequence desc
+    ) as h;
+    -- Drawn after reading the outbox: all numbers drawn for the rows seen are below it.
+    set @bound = next value for <<sequence>>;
+    select
+        s.shard_id,
+        s.time_hint,
+        datediff_big(second, s.time_hint, @now) as age,
+        case when s.highest >= @bound then s.highest end as hangs,
+        s.lowest as first_sequence
+    from @seen as s
+    where s.time_hint is not null
+    order by s.shard_id;
+    select @bound as bound;
 end

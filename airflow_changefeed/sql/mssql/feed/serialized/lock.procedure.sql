@@ -4,7 +4,7 @@
 -- @ulid_high, @ulid_low, @ulid: the first ULID, in parts and whole. The i-th is @ulid_high + convert(binary(8), @ulid_low + i);
 --     if you count this way, do not roll back to a savepoint before the lock and continue counting (ADR 0001, R13).
 -- @lock_timeout: milliseconds, -1 waits forever.
--- errors: 77100 not in a transaction. 77101 another writer or a seal holds the shard; transient
+-- errors: 77100 not in a transaction, or under SNAPSHOT, where the transaction would begin here, as read committed. 77101 another writer or a seal holds the shard; transient
 -- permission: writers
 create or alter procedure <<schema>>.[lock:<<name>>] (
     @shard_id <<shard_type>> <<shard_parameter_default>>,
@@ -18,6 +18,9 @@ create or alter procedure <<schema>>.[lock:<<name>>] (
 as
 begin
     set xact_abort, nocount on;
+    -- The writer's own level: the row shows that of a procedure as soon as it is set.
+    if (select s.transaction_isolation_level from sys.dm_exec_sessions as s where s.session_id = @@spid) = 5
+        throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of the isolation level SNAPSHOT: the writer''s next statement would fail (3951). Run "set transaction isolation level read committed", then begin the transaction anew', 0;
     set transaction isolation level read committed;
     begin try
         declare @transaction_id bigint, @shard nvarchar(36), @key nvarchar(128), @packed varbinary(40), @listed nvarchar(4000);
