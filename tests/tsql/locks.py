@@ -226,6 +226,24 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         Row("exec purge_shard", remedies=("purge_stored_first",)),
         ROLLBACK,
     ),
+    # The model has no history. The whole feed is searched before the lock, what is newer with it.
+    "feed/outbox/insert_history.procedure": (
+        *OUTSIDE,
+        *(Row(f"select {table}") for table in ("event", "stale_marks", "state", "feed")),
+        BEGIN,
+        Row("exec lock_shard"),
+        Row("select state"),
+        Row("select stale_marks"),
+        Row("exec update_state"),
+        *(Row(f"select {table}") for table in ("feeds", "state", "feed")),
+        Row("select outbox with (readcommittedlock, readpast)"),
+        Row("insert feed"),
+        Row("select feed"),
+        Row("insert stale_marks"),
+        COMMIT,
+        Row("select stale_marks"),
+        ROLLBACK,
+    ),
     "feed/outbox/purge_shard.procedure": (
         *INSIDE,
         Row("select feed"),
@@ -322,7 +340,6 @@ HINTS: dict[str, tuple[str, ...]] = {
     "feed/outbox/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
     "feed/capture/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
     "feed/outbox/inspect_outbox.procedure": (f"select outbox {_COMMITTED}",) * 2,
-    "feed/outbox/insert_history.procedure": ("select outbox with (readcommittedlock, readpast)",),
     "feed/poll_feed.procedure": (_CONSUMERS, f"select state {_COMMITTED}", f"select feed {_COMMITTED}"),
     "feed/overview.procedure": (
         *(f"select {table} {_COMMITTED}" for table in ("state", "feed", "state", "feed", "state", "state")),
