@@ -24,8 +24,8 @@ begin
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @pagesize must be 1 to 100000 rows', 1;
 
         create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        delete from #waiting where shard_id <> @shard_id;
+        if @shard_id is null exec <<schema>>.[waiting:<<name>>];
+        else insert into #waiting (shard_id) values (@shard_id);
         select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
         while @shard is not null
         begin
