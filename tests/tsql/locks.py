@@ -259,12 +259,15 @@ _STATE, _CONSUMERS = f"select state {_UPDATE_LOCK}", "select consumers with (for
 _CONSUMER_LOCK = (
     "lock concat(N'changefeed/consumers/', @feed_id): exclusive, of the transaction, for changefeed.users"
 )
+#: Updates that change nothing: they lock the row.
+_KEEPS = f"update consumers {_UPDATE_LOCK}"
+_KEEPS_SETTINGS = f"update consumer_settings {_UPDATE_LOCK}"
 
 #: Of consumers, which the model does not have (ADR 0005, "Locks"): all but reads without a hint.
 CONSUMERS: dict[str, tuple[str, ...]] = {
     "install/lock_consumers.procedure": (_CONSUMER_LOCK,),
-    "install/check_consumer.procedure": ("update consumers", "exec check_owner"),
-    "install/check_settings.procedure": ("update consumer_settings", "exec check_owner"),
+    "install/check_consumer.procedure": (_KEEPS, "exec check_owner"),
+    "install/check_settings.procedure": (_KEEPS_SETTINGS, "exec check_owner"),
     # A purge and a new consumer lock the same row of state first.
     "feed/create_consumer.procedure": (
         *("begin transaction", "exec lock_consumers", _STATE, "exec check_owner", "exec begin_consumer"),
@@ -289,9 +292,8 @@ CONSUMERS: dict[str, tuple[str, ...]] = {
         *("begin transaction", _STATE, "exec check_consumer", "exec check_beyond", "exec check_purged"),
         *("update consumers", "exec note_change", "commit"),
     ),
-    # The first update changes nothing: it locks the row.
     "feed/consume_events.procedure": (
-        *("begin transaction", "update consumers", "exec check_owner", "exec check_beyond"),
+        *("begin transaction", _KEEPS, "exec check_owner", "exec check_beyond"),
         *("update dead_letters", "insert dead_letters", "update dead_letters", "insert invocations"),
         *("update consumers", "commit"),
     ),
@@ -301,22 +303,23 @@ CONSUMERS: dict[str, tuple[str, ...]] = {
         # Its own leases are waited for, those of others skipped.
         *("update consumers with (forceseek, rowlock) by loop join", _CONSUMERS),
         "next value for fencing_token",
-        f"select consumers {_COMMITTED}",
+        # Both skip what another transaction has only begun to change.
+        f"select consumers {_TAKES}",
         "update consumers with (readcommittedlock, readpast, rowlock, updlock)",
         f"select consumers {_COMMITTED}",
         *("delete lease_waiters", "update lease_waiters", "insert lease_waiters", "commit"),
         *(_CONSUMERS, f"select consumers {_COMMITTED}", _CONSUMERS),
     ),
     "install/release_leases.procedure": (
-        *("exec find_feed", "exec check_owner", "begin transaction", "update consumer_settings"),
+        *("exec find_feed", "exec check_owner", "begin transaction", _KEEPS_SETTINGS),
         *("update consumers with (forceseek, rowlock) by loop join", "delete lease_waiters", "commit"),
     ),
     "install/lock_dead_letter.procedure": (
         *(
             "select dead_letters with (forceseek)",
             "exec check_owner",
-            "update consumers",
-            "update dead_letters",
+            _KEEPS,
+            f"update dead_letters {_UPDATE_LOCK}",
         ),
     ),
 }
@@ -393,6 +396,8 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
     "install/maintain_feeds.procedure": ("set lock_timeout 60000", f"select feeds {_COMMITTED}"),
     "install/note_schemas.procedure": (f"select feeds {_COMMITTED}", f"update feeds {_COMMITTED}"),
+    "install/begin_snapshot.procedure": (f"update feeds {_UPDATE_LOCK}",),
+    "install/drop_consumer.procedure": (_KEEPS_SETTINGS, _KEEPS) * 2,
     "install/lock_setup.procedure": (
         "lock changefeed/setup: exclusive, of the transaction, for changefeed.users",
     ),

@@ -181,6 +181,26 @@ def _column(expression: Any) -> str:
     return str(list(expression.MultiPartIdentifier.Identifiers)[-1].Value).lower()
 
 
+def lock_by_update_rule(nodes: list[Any]) -> Wrong:
+    """
+    An update that sets columns to themselves serves as a lock, and has the hints that keep it.
+
+    The server may leave such a write out, and with optimized locking keeps no lock for it.
+    """
+    for node in nodes:
+        if kind(node) != "UpdateSpecification" or not all(map(_is_same, node.SetClauses)):
+            continue
+        hints = {str(found.HintKind) for found in walk(node) if kind(found) == "TableHint"}
+        if not hints >= {"UpdLock", "Rowlock"}:
+            yield node.StartLine, "an update that changes nothing is without `updlock` and `rowlock`"
+
+
+def _is_same(clause: Any) -> bool:
+    """Return whether a part of an update sets a column to itself."""
+    column = getattr(clause, "Column", None)
+    return column is not None and bool(_column(column)) and _column(column) == _column(clause.NewValue)
+
+
 def throw_rule(nodes: list[Any]) -> Wrong:
     """
     A throw has a literal number, which its message repeats for clients that are not told the number.
@@ -274,6 +294,7 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     database_number_rule,
     taken_by_key_rule,
     shared_table_rule,
+    lock_by_update_rule,
     throw_rule,
     executed_literal_rule,
     function_rule,
