@@ -177,6 +177,7 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
             update dbo.consumers set ulid = 0x00 where feed_id = @n;
             update dbo.consumers with (updlock, rowlock) set ulid = ulid where feed_id = @n;
             update dbo.event set data = data, id = id + 1;
+            update e set data = f.data from dbo.event as e inner join dbo.event as f on f.id = e.id + 1;
             select @n = c.feed_id from dbo.consumers as c with (forceseek ([by name] (consumer)))
             where c.consumer = N'a';
             if @n > 0 throw 77102, N'changefeed 77102: not yet', 0;

@@ -19,7 +19,7 @@ begin
     set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
-        declare @shard <<shard_type>>, @rows bigint, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
+        declare @shard <<shard_type>>, @rows bigint, @round int, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
@@ -76,6 +76,14 @@ begin
         select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         while @shard is not null
         begin
+            -- The last drain is in one transaction: it must not have all that came while other shards were sealed.
+            set @round = 0;
+            set @rows = 10000;
+            while @rows >= 10000 and @round < 5
+            begin
+                exec <<schema>>.[drain_shard:<<name>>] @shard_id = @shard, @lock_timeout = @lock_timeout, @rows = @rows output;
+                set @round = @round + 1;
+            end;
             exec <<schema>>.[seal_shard:<<name>>] @shard_id = @shard, @until = @until, @lock_timeout = @lock_timeout;
             delete from @shards where shard_id = @shard;
             set @shard = null;
