@@ -163,14 +163,13 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         Row("insert writer_locks"),
         ROLLBACK,
     ),
-    "feed/outbox/waiting.procedure": (
-        *INSIDE,
+    "feed/outbox/waiting_shards.function": (
         Row(f"select outbox {_COMMITTED}", ("lists outbox",), ("row_locks",)),
         Row(f"select outbox {_COMMITTED}", ("lists outbox",), ("row_locks",)),
     ),
     "feed/seal_feed.procedure": (
         *OUTSIDE,
-        Row("exec waiting"),
+        Row("exec waiting_shards"),
         Row("exec drain_shard"),
         # Of captures only.
         Row("exec check_capture", is_followed=False),
@@ -184,7 +183,7 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         COMMIT,
         Row("select state with (readcommittedlock)", ("seeks state",), ("floor_first",)),
         # The model's seal does not look again (ADR 0005, "late, never lost").
-        Row("exec waiting", is_followed=False),
+        Row("exec waiting_shards", is_followed=False),
         # So that the seal of a shard, one transaction, has little to order.
         Row("exec drain_shard", is_followed=False),
         Row("exec seal_shard", remedies=("seal_waits",)),
@@ -345,8 +344,8 @@ _CHUNK = "select captured with (holdlock)"
 
 #: Of all others: only hints, application locks, and settings of their own.
 HINTS: dict[str, tuple[str, ...]] = {
-    "feed/outbox/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
-    "feed/capture/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
+    "feed/outbox/waiting_rows.function": (f"select outbox {_COMMITTED}",) * 2,
+    "feed/capture/waiting_rows.function": (f"select outbox {_COMMITTED}",) * 2,
     "feed/outbox/inspect_outbox.procedure": (f"select outbox {_COMMITTED}",) * 2,
     "feed/poll_feed.procedure": (_CONSUMERS, f"select state {_COMMITTED}", f"select feed {_COMMITTED}"),
     "feed/overview.procedure": (
@@ -369,7 +368,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "capture/capture_snapshot.procedure": (
         *("set lock_timeout 2000", _CHUNK, *(f"{_CHUNK} by loop join",) * 2),
     ),
-    # No scan of the outbox, as writers wait meanwhile: its shards are those of waiting:T.
+    # No scan of the outbox, as writers wait meanwhile: its shards are those of waiting_shards:T.
     "capture/capture_ddl.procedure": ("select state with (readcommittedlock)",),
     "capture/capture_insert.trigger": ("set nocount on", _CHANGES),
     "capture/capture_update.trigger": ("set nocount on", *(_CHANGES,) * 3, _OF_KEY, _CHANGES),
@@ -414,4 +413,17 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/upgrade.batch": ("set lock_timeout 60000",),
     "install/upgrade_captures.procedure": _LOW,
     "install/disable_capture.procedure": _LOW,
+}
+
+
+#: The temporary tables that callers make: a drain's plan, what users give, and what set-ups use.
+SHARED_TABLES = {
+    "feed/outbox/plan_drain.procedure": {"#plan"},
+    "feed/outbox/order_page.procedure": {"#plan"},
+    "feed/capture/order_page.procedure": {"#plan"},
+    "feed/read_feed.procedure": {"#read"},
+    "feed/outbox/insert_history.procedure": {"#history"},
+    "capture/capture_ddl.procedure": {"#ddl_shards"},
+    "install/fill_template.procedure": {"#tokens"},
+    "install/fill_chunks.procedure": {"#tokens"},
 }

@@ -17,9 +17,8 @@ begin
     begin
         -- In this order, as a drain takes rows of the outbox only once its shard has a state row: each shard is found in one of the two. By
         -- shards, not by rows: writers of the captured table wait meanwhile.
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        if <<is_one_shard>> = 0 exec <<schema>>.[waiting:<<name>>];
-        insert into #ddl_shards (shard) select <<schema>>.[shard_text](w.shard_id) from #waiting as w;
+        insert into #ddl_shards (shard)
+        select <<schema>>.[shard_text](w.shard_id) from <<schema>>.[waiting_shards:<<name>>]() as w where <<is_one_shard>> = 0;
         insert into #ddl_shards (shard)
         select <<schema>>.[shard_text](s.shard_id)
         from (

@@ -40,9 +40,7 @@ begin
 
         -- Order most of the outbox first, including new shards, while the floor still lets their events keep their own time; also, a
         -- capture's check sums up what is waiting.
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        insert into @shards (shard_id) select w.shard_id from #waiting as w;
+        insert into @shards (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
         select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         while @shard is not null
         begin
@@ -69,9 +67,8 @@ begin
 
         -- Both lists wait for state rows being written; a shard is in one of them, or begins at the floor.
         insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s with (readcommittedlock);
-        exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id)
-        select w.shard_id from #waiting as w
+        select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w
         where not exists (select 1 from @shards as s where s.shard_id = w.shard_id);
         select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         while @shard is not null
