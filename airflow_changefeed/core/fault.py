@@ -60,6 +60,7 @@ class FaultKind(Enum):
     HIGH_WATER_AHEAD = ("high-water-ahead", _ERROR)
     OUTBOX_NOT_DRAINED = ("outbox-not-drained", _WARNING)
     OUTBOX_HANGS = ("outbox-hangs", _ERROR)
+    OUTBOX_KEEPS_DELETED = ("outbox-keeps-deleted", _WARNING)
     OPEN_TRANSACTION = ("open-transaction", _WARNING)
     # Captures.
     CAPTURE_GAP = ("capture-gap", _ERROR)

@@ -115,6 +115,9 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         Row("update balance"),
         Row("insert feed", ("inserts feed",)),
         Row("select changes with (forceseek)"),
+        # A transaction larger than any page: the model has none.
+        Row("insert feed with (paglock)"),
+        Row("select changes with (forceseek)"),
         *_TAKEN,
     ),
     "feed/outbox/drain_shard.procedure": (
@@ -160,14 +163,13 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         Row("insert writer_locks"),
         ROLLBACK,
     ),
-    "feed/outbox/waiting.procedure": (
-        *INSIDE,
+    "feed/outbox/waiting_shards.function": (
         Row(f"select outbox {_COMMITTED}", ("lists outbox",), ("row_locks",)),
         Row(f"select outbox {_COMMITTED}", ("lists outbox",), ("row_locks",)),
     ),
     "feed/seal_feed.procedure": (
         *OUTSIDE,
-        Row("exec waiting"),
+        Row("exec waiting_shards"),
         Row("exec drain_shard"),
         # Of captures only.
         Row("exec check_capture", is_followed=False),
@@ -181,7 +183,9 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         COMMIT,
         Row("select state with (readcommittedlock)", ("seeks state",), ("floor_first",)),
         # The model's seal does not look again (ADR 0005, "late, never lost").
-        Row("exec waiting", is_followed=False),
+        Row("exec waiting_shards", is_followed=False),
+        # So that the seal of a shard, one transaction, has little to order.
+        Row("exec drain_shard", is_followed=False),
         Row("exec seal_shard", remedies=("seal_waits",)),
         Row("exec flush_log", is_followed=False),
         Row("select feeds"),
@@ -226,6 +230,24 @@ MODELLED: dict[str, tuple[Row, ...]] = {
         Row("exec purge_shard", remedies=("purge_stored_first",)),
         ROLLBACK,
     ),
+    # The model has no history. The whole feed is searched before the lock, what is newer with it.
+    "feed/outbox/insert_history.procedure": (
+        *OUTSIDE,
+        *(Row(f"select {table}") for table in ("event", "stale_marks", "state", "feed")),
+        BEGIN,
+        Row("exec lock_shard"),
+        Row("select state"),
+        Row("select stale_marks"),
+        Row("exec update_state"),
+        *(Row(f"select {table}") for table in ("feeds", "state", "feed")),
+        Row("select outbox with (readcommittedlock, readpast)"),
+        Row("insert feed"),
+        Row("select feed"),
+        Row("insert stale_marks"),
+        COMMIT,
+        Row("select stale_marks"),
+        ROLLBACK,
+    ),
     "feed/outbox/purge_shard.procedure": (
         *INSIDE,
         Row("select feed"),
@@ -241,12 +263,15 @@ _STATE, _CONSUMERS = f"select state {_UPDATE_LOCK}", "select consumers with (for
 _CONSUMER_LOCK = (
     "lock concat(N'changefeed/consumers/', @feed_id): exclusive, of the transaction, for changefeed.users"
 )
+#: Updates that change nothing: they lock the row.
+_KEEPS = f"update consumers {_UPDATE_LOCK}"
+_KEEPS_SETTINGS = f"update consumer_settings {_UPDATE_LOCK}"
 
 #: Of consumers, which the model does not have (ADR 0005, "Locks"): all but reads without a hint.
 CONSUMERS: dict[str, tuple[str, ...]] = {
     "install/lock_consumers.procedure": (_CONSUMER_LOCK,),
-    "install/check_consumer.procedure": ("update consumers", "exec check_owner"),
-    "install/check_settings.procedure": ("update consumer_settings", "exec check_owner"),
+    "install/check_consumer.procedure": (_KEEPS, "exec check_owner"),
+    "install/check_settings.procedure": (_KEEPS_SETTINGS, "exec check_owner"),
     # A purge and a new consumer lock the same row of state first.
     "feed/create_consumer.procedure": (
         *("begin transaction", "exec lock_consumers", _STATE, "exec check_owner", "exec begin_consumer"),
@@ -271,9 +296,8 @@ CONSUMERS: dict[str, tuple[str, ...]] = {
         *("begin transaction", _STATE, "exec check_consumer", "exec check_beyond", "exec check_purged"),
         *("update consumers", "exec note_change", "commit"),
     ),
-    # The first update changes nothing: it locks the row.
     "feed/consume_events.procedure": (
-        *("begin transaction", "update consumers", "exec check_owner", "exec check_beyond"),
+        *("begin transaction", _KEEPS, "exec check_owner", "exec check_beyond"),
         *("update dead_letters", "insert dead_letters", "update dead_letters", "insert invocations"),
         *("update consumers", "commit"),
     ),
@@ -283,22 +307,23 @@ CONSUMERS: dict[str, tuple[str, ...]] = {
         # Its own leases are waited for, those of others skipped.
         *("update consumers with (forceseek, rowlock) by loop join", _CONSUMERS),
         "next value for fencing_token",
-        f"select consumers {_COMMITTED}",
+        # Both skip what another transaction has only begun to change.
+        f"select consumers {_TAKES}",
         "update consumers with (readcommittedlock, readpast, rowlock, updlock)",
         f"select consumers {_COMMITTED}",
         *("delete lease_waiters", "update lease_waiters", "insert lease_waiters", "commit"),
         *(_CONSUMERS, f"select consumers {_COMMITTED}", _CONSUMERS),
     ),
     "install/release_leases.procedure": (
-        *("exec find_feed", "exec check_owner", "begin transaction", "update consumer_settings"),
+        *("exec find_feed", "exec check_owner", "begin transaction", _KEEPS_SETTINGS),
         *("update consumers with (forceseek, rowlock) by loop join", "delete lease_waiters", "commit"),
     ),
     "install/lock_dead_letter.procedure": (
         *(
             "select dead_letters with (forceseek)",
             "exec check_owner",
-            "update consumers",
-            "update dead_letters",
+            _KEEPS,
+            f"update dead_letters {_UPDATE_LOCK}",
         ),
     ),
 }
@@ -319,10 +344,9 @@ _CHUNK = "select captured with (holdlock)"
 
 #: Of all others: only hints, application locks, and settings of their own.
 HINTS: dict[str, tuple[str, ...]] = {
-    "feed/outbox/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
-    "feed/capture/count_waiting.procedure": (f"select outbox {_COMMITTED}",) * 2,
+    "feed/outbox/waiting_rows.function": (f"select outbox {_COMMITTED}",) * 2,
+    "feed/capture/waiting_rows.function": (f"select outbox {_COMMITTED}",) * 2,
     "feed/outbox/inspect_outbox.procedure": (f"select outbox {_COMMITTED}",) * 2,
-    "feed/outbox/insert_history.procedure": ("select outbox with (readcommittedlock, readpast)",),
     "feed/poll_feed.procedure": (_CONSUMERS, f"select state {_COMMITTED}", f"select feed {_COMMITTED}"),
     "feed/overview.procedure": (
         *(f"select {table} {_COMMITTED}" for table in ("state", "feed", "state", "feed", "state", "state")),
@@ -344,10 +368,8 @@ HINTS: dict[str, tuple[str, ...]] = {
     "capture/capture_snapshot.procedure": (
         *("set lock_timeout 2000", _CHUNK, *(f"{_CHUNK} by loop join",) * 2),
     ),
-    "capture/capture_ddl.procedure": (
-        f"select outbox {_COMMITTED}",
-        "select state with (readcommittedlock)",
-    ),
+    # No scan of the outbox, as writers wait meanwhile: its shards are those of waiting_shards:T.
+    "capture/capture_ddl.procedure": ("select state with (readcommittedlock)",),
     "capture/capture_insert.trigger": ("set nocount on", _CHANGES),
     "capture/capture_update.trigger": ("set nocount on", *(_CHANGES,) * 3, _OF_KEY, _CHANGES),
     "capture/capture_delete.trigger": ("set nocount on", *(_CHANGES,) * 2, _OF_KEY, _CHANGES),
@@ -368,7 +390,6 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/snapshots.batch": _escalates_never("snapshots", "snapshot_marks"),
     "feed/state_options.batch": _escalates_never("state"),
     "feed/outbox/feed_options.batch": _escalates_never("feed"),
-    "feed/capture/events.batch": _escalates_never("changes"),
     "install/list_consumers.procedure": ("select consumer_settings with (forceseek) by loop join",),
     "install/list_dead_letters.procedure": (
         *("select dead_letters with (forceseek)", "select dead_letters with (forceseek) by loop join"),
@@ -382,6 +403,8 @@ HINTS: dict[str, tuple[str, ...]] = {
         *("set lock_timeout 60000", "select feeds with (index, readcommittedlock, readpast, rowlock)"),
     ),
     "install/note_schemas.procedure": (f"select feeds {_COMMITTED}", f"update feeds {_COMMITTED}"),
+    "install/begin_snapshot.procedure": (f"update feeds {_UPDATE_LOCK}",),
+    "install/drop_consumer.procedure": (_KEEPS_SETTINGS, _KEEPS) * 2,
     "install/lock_setup.procedure": (
         "lock changefeed/setup: exclusive, of the transaction, for changefeed.users",
     ),
@@ -394,4 +417,17 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/upgrade.batch": ("set lock_timeout 60000",),
     "install/upgrade_captures.procedure": _LOW,
     "install/disable_capture.procedure": _LOW,
+}
+
+
+#: The temporary tables that callers make: a drain's plan, what users give, and what set-ups use.
+SHARED_TABLES = {
+    "feed/outbox/plan_drain.procedure": {"#plan"},
+    "feed/outbox/order_page.procedure": {"#plan"},
+    "feed/capture/order_page.procedure": {"#plan"},
+    "feed/read_feed.procedure": {"#read"},
+    "feed/outbox/insert_history.procedure": {"#history"},
+    "capture/capture_ddl.procedure": {"#ddl_shards"},
+    "install/fill_template.procedure": {"#tokens"},
+    "install/fill_chunks.procedure": {"#tokens"},
 }

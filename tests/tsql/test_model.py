@@ -25,7 +25,7 @@ from tests.integration.model.scheduler import Actor, Run
 from tests.tools.tsql.assemblies import PROJECT
 from tests.tools.tsql.checker import Checker
 from tests.tools.tsql.objects import objects
-from tests.tsql.locks import CONSUMERS, HINTS, INSIDE, MODELLED, OUTSIDE, Row
+from tests.tsql.locks import CONSUMERS, HINTS, INSIDE, MODELLED, OUTSIDE, SHARED_TABLES, Row
 
 FOLDER = PROJECT / "airflow_changefeed" / "sql" / "mssql"
 #: Of the model's remedies those that no lock, no hint and no order of statements makes: that an outbox knows
@@ -114,6 +114,17 @@ def test_no_lock_is_without_a_table(steps: Steps) -> None:
     assert locking - {*MODELLED, *CONSUMERS, *HINTS} == set()
 
 
+def test_few_procedures_share_a_temporary_table() -> None:
+    """Each session keeps plans of its own for one that uses what its caller has made (ADR 0005)."""
+    found = {}
+    for name, sql in objects().items():
+        code = re.sub(r"--.*", "", sql)
+        made = set(re.findall(r"create table (#\w+)", code))
+        if others := set(re.findall(r"#\w+", code)) - made:
+            found[name] = others
+    assert found == SHARED_TABLES
+
+
 def test_each_remedy_is_bound() -> None:
     """What the model can be without stands in some procedure."""
     bound = {remedy for rows in MODELLED.values() for row in rows for remedy in row.remedies}
@@ -121,7 +132,8 @@ def test_each_remedy_is_bound() -> None:
 
 
 def _called(name: str, kind: str) -> str:
-    found = [each for each in (f"feed/{kind}/{name}.procedure", f"feed/{name}.procedure") if each in MODELLED]
+    files = (f"feed/{kind}/{name}.procedure", f"feed/{name}.procedure", f"feed/{kind}/{name}.function")
+    found = [each for each in files if each in MODELLED]
     assert found, (
         f"{name} is called, and is not in the table: write it there, or that the model leaves it out"
     )

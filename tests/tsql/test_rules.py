@@ -59,6 +59,16 @@ CONSUMERS = Text(
             "select c.ulid from dbo.consumers as c with (forceseek) where c.consumer = N'a';",
             "`consumers` is searched without `feed_id`",
         ),
+        (
+            "lock_by_update",
+            "update dbo.event set data = data where id = 1;",
+            "without `updlock` and `rowlock`",
+        ),
+        (
+            "lock_by_update",
+            "update e set e.data = e.data from dbo.event as e with (updlock) where e.id = 1;",
+            "without `updlock` and `rowlock`",
+        ),
         ("throw", "throw @n, N'changefeed 77101: no', 0;", "the number of a throw is not a literal"),
         ("throw", "throw 77101, N'changefeed 77102: no', 0;", "does not begin with 'changefeed 77101: '"),
         (
@@ -202,6 +212,9 @@ def test_what_keeps_the_rules_passes(in_procedure: Check) -> None:
             select id + 1, lower(data) from dbo.event with (readpast, rowlock);
             exec dbo.called @a = 1, @c = @c output;
             update dbo.consumers set ulid = 0x00 where feed_id = @n;
+            update dbo.consumers with (updlock, rowlock) set ulid = ulid where feed_id = @n;
+            update dbo.event set data = data, id = id + 1;
+            update e set data = f.data from dbo.event as e inner join dbo.event as f on f.id = e.id + 1;
             select @n = c.feed_id from dbo.consumers as c with (forceseek ([by name] (consumer)))
             where c.consumer = N'a';
             if @n > 0 throw 77102, N'changefeed 77102: not yet', 0;

@@ -37,6 +37,7 @@ from tests.tools.tsql.checker import Checker, CompilerError
             ["begin tran", "save tran a", "rollback tran a", "commit"],
         ),
         ("exec s.[p:a.b] @a = 1; exec sp_executesql @sql", ["exec p"]),
+        ("insert s.t (a) select f.a from s.[f:a.b]() as f", ["insert t", "exec f"]),
         ("declare @a int = next value for s.n", ["next value for n"]),
         (
             "declare @r nvarchar(9) = concat(N'a/', 1); "

@@ -21,6 +21,7 @@ UNSEEN = {
     "lock escalation and page locks of the tables",
     "options of the sequences",
     "open transactions",
+    "deleted rows in the outboxes",
 }
 
 

@@ -310,6 +310,26 @@ def test_a_plan_holds_for_all_pages_of_a_drain(database: Database, client: Clien
     assert _ordered(client, events) == [(number, number) for number in range(1, 8)]
 
 
+def test_a_transaction_larger_than_any_page_is_ordered_whole(client: Client) -> None:
+    """In one page, as fewer are: each event once, in order, and all at one time."""
+    _captured(client, "giant", "id int not null primary key")
+    two = "select 1 as i union all select 1"
+    client.results(
+        f"with n as ({two}), m as (select a.i from n a, n b, n c, n d, n e, n f, n g, n h, n i) "
+        "insert into myservice.giant (id) "
+        "select top (100001) row_number() over (order by (select null)) from m a, m b"
+    )
+    name = "myservice.giant_changes"
+    (drained,) = client.rows(f"exec changefeed.[drain_feed:{name}] @pagesize = 1000")
+    assert drained == (0, 100001)
+    found = client.rows(
+        "select count(*), min(changefeed_row - changefeed_sequence), "
+        "max(changefeed_row - changefeed_sequence), count(distinct substring(ulid, 1, 6)) "
+        f"from [changefeed].[feed:{name}]"
+    )
+    assert found == [(100001, 0, 0, 1)]
+
+
 def test_each_way_of_counting_a_captured_table_gives_its_rows(client: Client) -> None:
     """Behind a lock, without one, and in one statement with what was recorded."""
     events = _captured(client, "counted", "id int not null primary key")

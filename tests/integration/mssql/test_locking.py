@@ -293,3 +293,21 @@ def test_a_capture_is_checked_beside_an_open_transaction(feed: Database) -> None
             client.fails(77101, check, "does not match its recorded changes")
         writer.results("commit")
         client.fails(77142, check, "it has 3 rows, but should have 4")
+
+
+def test_only_a_capture_of_one_table_lets_its_locks_escalate(feed: Database) -> None:
+    """And only where row versions keep drains and exports from waiting for them."""
+    escalation = "select lock_escalation_desc from sys.tables where object_id = object_id(N'myservice.both')"
+    with feed.client() as client:
+        if client.is_babelfish:
+            pytest.skip("this server says TABLE of every table")
+        has_versions = client.value(
+            "select convert(int, is_read_committed_snapshot_on) from sys.databases where name = db_name()"
+        )
+        found = []
+        for table in ("one", "two"):
+            client.results(f"create table myservice.{table} (id int not null primary key)")
+            capture = f"N'myservice.{table}', @capture = N'myservice.both', @guard_schema = 0"
+            client.results(f"exec changefeed.enable_capture {capture}")
+            found.append(client.value(escalation))
+    assert found == ["TABLE" if has_versions else "DISABLE", "DISABLE"]

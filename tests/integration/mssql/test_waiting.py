@@ -97,6 +97,41 @@ def test_a_seal_waits_for_a_writer_that_makes_a_new_shard(feeds: Database, clien
     client.results("rollback transaction")
 
 
+#: How an event with the key of history comes into the feed while the history waits for the shard.
+MEANWHILE = {
+    "drained": "insert into [changefeed].[feed:{0}] (shard_id, ulid, id) select shard_id, ulid, {1} from "
+    "[changefeed].[state:{0}] where shard_id = 0; exec changefeed.[update_state:{0}] 0, null, 1; commit",
+    # Below what was searched, so only its mark tells of it.
+    "history": "insert into [changefeed].[feed:{0}] (shard_id, ulid, id) values (0, 0x02, {1}); insert into "
+    "changefeed.stale_marks (feed_id, shard, after_ulid, upto_ulid, at, reason) select feed_id, N'0', 0x01, "
+    "0x02, changefeed.now(), N'' from changefeed.feeds where name = N'{0}'; commit",
+    "in a new shard": "exec changefeed.[update_state:{0}] 73, null, 1; insert into [changefeed].[feed:{0}] "
+    "(shard_id, ulid, id) values (73, 0x02, {1}); commit",
+    "nothing": "commit",
+}
+
+
+@pytest.mark.parametrize(("key", "case"), list(enumerate(MEANWHILE, 100)))
+def test_history_sees_what_comes_while_it_waits_for_its_shard(
+    feeds: Database, client: Client, key: int, case: str
+) -> None:
+    """It searches the feed before it has the lock, and what is newer with it."""
+    client.results(f"insert into {FEED} (id) values ({key}); exec changefeed.[seal_feed:{FEED}] '2020-01-01'")
+    client.results(f"begin transaction; exec changefeed.[lock_shard:{FEED}] 0, 10000")
+    history = (
+        "create table #history (changefeed_place int not null, changefeed_time datetime2(3) not null, "
+        f"id int not null); insert into #history values (0, '2000-01-01', {key}); "
+        f"exec changefeed.[insert_history:{FEED}] @shard_id = 0, @reason = N'a test'"
+    )
+    with _meanwhile(feeds, history) as waiting:
+        time.sleep(1)
+        assert not waiting.done()
+        client.results(MEANWHILE[case].format(FEED, key))
+    assert ("1 of the keys are in the feed already" in waiting.result()) == (case != "nothing")
+    in_feed = f"select count(*) from [changefeed].[feed:{FEED}] where id = {key}"
+    assert client.value(in_feed) == 1
+
+
 def _lease(client: Client, seconds: float) -> int:
     client.results(f"{ACQUIRE}, @holder = N'one', @seconds = {seconds}")
     return int(client.value("select fencing_token from changefeed.consumers where consumer = N'me'"))

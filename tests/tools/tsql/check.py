@@ -63,7 +63,8 @@ def capture_texts(case: CaptureCase) -> Iterator[Text]:
         yield Text("sequence", f"create sequence {quoted(case.installed_in)}.[sequence] as bigint")
         tokens = install_tokens(case.installed_in)
         yield Text("shard_text", fill(load_sql("mssql/install/shard_text.function.sql"), tokens))
-        feed = {name: feed[name] for name in ("state.table", "outbox.table", "balance.table")}
+        needed = ("state.table", "outbox.table", "balance.table", "waiting_shards.function")
+        feed = {name: feed[name] for name in needed}
     for name, sql in (*feed.items(), *filled_capture(case).items()):
         yield Text(f"{name} {of}", sql)
 

@@ -195,6 +195,32 @@ def _column(expression: Any) -> str:
     return str(list(expression.MultiPartIdentifier.Identifiers)[-1].Value).lower()
 
 
+def lock_by_update_rule(nodes: list[Any]) -> Wrong:
+    """
+    An update that sets columns to themselves serves as a lock, and has the hints that keep it.
+
+    The server may leave such a write out, and with optimized locking keeps no lock for it.
+    """
+    for node in nodes:
+        if kind(node) != "UpdateSpecification" or not all(_is_same(node, each) for each in node.SetClauses):
+            continue
+        hints = {str(found.HintKind) for found in walk(node) if kind(found) == "TableHint"}
+        if not hints >= {"UpdLock", "Rowlock"}:
+            yield node.StartLine, "an update that changes nothing is without `updlock` and `rowlock`"
+
+
+def _is_same(update: Any, clause: Any) -> bool:
+    """Return whether a part of an update sets a column to itself, and not to that of another table."""
+    column, value = getattr(clause, "Column", None), getattr(clause, "NewValue", None)
+    if column is None or not _column(column) or _column(column) != _column(value):
+        return False
+    table = [str(one.Value).lower() for one in value.MultiPartIdentifier.Identifiers][-2:-1]
+    return not table or (
+        kind(update.Target) == "NamedTableReference"
+        and table[0] == parts(update.Target.SchemaObject)[-1].lower()
+    )
+
+
 def throw_rule(nodes: list[Any]) -> Wrong:
     """
     A throw has a literal number, which its message repeats for clients that are not told the number.
@@ -317,6 +343,7 @@ RULES: tuple[Callable[[list[Any]], Wrong], ...] = (
     database_number_rule,
     taken_by_key_rule,
     shared_table_rule,
+    lock_by_update_rule,
     throw_rule,
     schemabinding_rule,
     catch_rule,

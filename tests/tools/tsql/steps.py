@@ -3,9 +3,9 @@
 What a batch of T-SQL does about locks, in the order of its text. Only where .NET is loaded.
 
 Each step is a line: a table that is read or written and its hints, an application lock, a call of a
-procedure of ours, the begin and the end of a transaction, a setting, an option of a table that decides what
-is locked, or hints in a literal. Temporary tables, table variables and the catalog are left out: nobody waits
-for them. A table is named without its schema and without the feed that follows the colon.
+procedure or table function of ours, the begin and the end of a transaction, a setting, an option of a table
+that decides what is locked, or hints in a literal. Temporary tables, table variables and the catalog are left
+out: nobody waits for them. A table is named without its schema and without the feed that follows the colon.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def _others(node: Any, nodes: list[Any]) -> Iterator[str]:
             yield _APPLOCKS[parts(name)[-1].lower()](node, nodes)
         elif _is_shared(parts(name)):
             yield f"exec {_short(name)}"
+    elif of == "SchemaObjectFunctionTableReference" and _is_shared(parts(node.SchemaObject)):
+        yield f"exec {_short(node.SchemaObject)}"
     elif of == "StringLiteral":
         # What is executed later, or becomes part of a template.
         yield from (f"text {' '.join(found.lower().split())}" for found in _HINTS.findall(node.Value))

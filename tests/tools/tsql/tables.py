@@ -75,9 +75,7 @@ class Case:
         read = [f"{quoted(name)} {of} not null" for name, of in columns.items() if name.lower() not in own]
         history = [f"{quoted(name)} {of} not null" for name, of in columns.items()]
         ours = ("changefeed_place int not null", "changefeed_time datetime2(3) not null")
-        shard = "int" if self.shard_type != "uniqueidentifier" else self.shard_type
         return {
-            "#waiting": f"(shard_id {shard} not null)",
             "#ddl_shards": "(shard nvarchar(36) not null)",
             "#read": f"({', '.join(['ulid binary(16) not null', *read])})",
             "#history": f"({', '.join([*ours, *history])})",

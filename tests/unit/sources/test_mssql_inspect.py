@@ -168,6 +168,11 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
         ),
         "a transaction: it has written",
     ),
+    "deleted rows": (
+        FaultKind.OUTBOX_KEEPS_DELETED,
+        lambda: told.kept_row_faults("changefeed", [{"name": OUTBOX, "kept": 250_000}]),
+        f"table changefeed.{OUTBOX}: the server still keeps about 250000 rows",
+    ),
     "denied right": (
         FaultKind.PERMISSION_MISSING,
         lambda: [
@@ -210,6 +215,7 @@ def test_a_healthy_catalog_has_no_fault() -> None:
     assert sequences(sequence()) == []
     assert list(told.durability_faults("shop", 0)) == []
     assert told.open_transaction_faults([]) == []
+    assert told.kept_row_faults("changefeed", []) == []
     assert [told.owner_faults("changefeed", owner) for owner in ("dbo", None)] == [[], []]
 
 

@@ -250,6 +250,26 @@ def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
     ]
 
 
+def kept_row_faults(schema: str, rows: Iterable[Row]) -> list[Fault]:
+    """
+    Yield outboxes whose deleted rows the server cannot remove.
+
+    :param rows: ``name`` of the table, and ``kept``.
+    """
+    return [
+        Fault(
+            FaultKind.OUTBOX_KEEPS_DELETED,
+            f"table {schema}.{row['name']}",
+            f"the server still keeps about {row['kept']} rows that were drained from it, for readers of row "
+            "versions: each poll and drain passes them, and gets slower",
+            "End what reads old row versions: long queries on readable secondaries (sys.dm_exec_requests "
+            "there), or long transactions here (sys.dm_tran_active_snapshot_database_transactions). Remove a "
+            "secondary whose data movement is suspended. The server then removes the rows by itself",
+        )
+        for row in rows
+    ]
+
+
 def not_installed(server: str, schema: str) -> Fault:
     """Return the fault of a missing installation."""
     return Fault(

@@ -43,6 +43,13 @@ _VIEW_STATE = (
     "later) or VIEW DATABASE STATE (Azure SQL Database), or ask a DBA to check "
     "sys.dm_tran_database_transactions"
 )
+_VIEW_PAGES = (
+    "Grant the user VIEW DEFINITION on the schema and VIEW DATABASE STATE (SQL Server 2022 and later: VIEW "
+    "DATABASE PERFORMANCE STATE), or ask a DBA to check sys.dm_db_index_physical_stats"
+)
+_DELETED_ROWS = "deleted rows in the outboxes"
+#: Deleted rows that an outbox may have; more than a thousand pages of them.
+_KEPT_ROWS = 100_000
 _OTHERWISE = "Fix the other faults, or run this again with a login that has more rights"
 
 
@@ -133,6 +140,9 @@ class _Inspection:
         self._look("versions", lambda session: self._versions(session, names))
         self._look("options", lambda session: self._options(session, names))
         self._look("open transactions", self._transactions, remedy=_VIEW_STATE)
+        self._look(
+            "deleted rows in the outboxes", lambda session: self._kept(session, feed), remedy=_VIEW_PAGES
+        )
         self.closed = self._closed(feeds) if feed is None else []
         self.faults += [faults.closed_feed(self.user, name) for name in self.closed]
         for each in feeds:
@@ -211,6 +221,17 @@ class _Inspection:
     def _transactions(self, session: Session) -> None:
         seconds = int(self.limits.open_transaction.total_seconds())
         self.faults += faults.open_transaction_faults(session.records(asked.OPEN_TRANSACTIONS, seconds))
+
+    def _kept(self, session: Session, feed: str | None) -> None:
+        """Find outboxes whose deleted rows stay; a login that sees no outbox would find none."""
+        if not self.sees_all:
+            why = f"{self.user} sees only objects that it may use"
+            self.faults.append(not_checked(_DELETED_ROWS, why, _VIEW_PAGES))
+            return
+        outbox = None if feed is None else f"outbox:{feed}"
+        self.faults += faults.kept_row_faults(
+            self.schema, session.records(asked.KEPT_ROWS, self.schema, outbox, _KEPT_ROWS)
+        )
 
     def _captures(self, session: Session, feeds: list[MssqlFeed]) -> None:
         """Find what is wrong with captures."""

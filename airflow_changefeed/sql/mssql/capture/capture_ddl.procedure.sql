@@ -15,10 +15,10 @@ begin
     declare @tid bigint = current_transaction_id(), @at datetime2(3) = dateadd(microsecond, -500, sysutcdatetime()), @statement bigint;
     if @what = 'shards'
     begin
-        -- In this order, as a drain takes rows of the outbox only once its shard has a state row: each shard is found in one of the two.
+        -- In this order, as a drain takes rows of the outbox only once its shard has a state row: each shard is found in one of the two. By
+        -- shards, not by rows: writers of the captured table wait meanwhile.
         insert into #ddl_shards (shard)
-        select distinct <<schema>>.[shard_text](o.shard_id)
-        from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast) where <<is_one_shard>> = 0;
+        select <<schema>>.[shard_text](w.shard_id) from <<schema>>.[waiting_shards:<<name>>]() as w where <<is_one_shard>> = 0;
         insert into #ddl_shards (shard)
         select <<schema>>.[shard_text](s.shard_id)
         from (

@@ -55,9 +55,9 @@ begin
         if @seconds <= 0 or @seconds > 31622400
             throw 77108, N'changefeed 77108: feed "<<name_text>>": a lease must last more than 0 and at most 31622400 seconds', 1;
         if @is_own = 1 begin transaction;
-        -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
-        -- the update costs SQL Server little.
-        update <<schema>>.[consumers] set resource_version = resource_version
+        -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. The hints keep the row until
+        -- the transaction ends where the write alone would not (ADR 0005); Babelfish ignores them.
+        update <<schema>>.[consumers] with (updlock, rowlock) set resource_version = resource_version
         where feed_id = <<feed_id>> and consumer = @consumer and shard = @shard;
         select
             @version = c.resource_version, @token = c.fencing_token, @holder = c.lease_holder, @moved_by = c.moved_by, @owner = c.owner,

@@ -23,18 +23,18 @@ begin
         if @pagesize is null or @pagesize not between 1 and 100000
             throw 77108, N'changefeed 77108: feed "<<name_text>>": @pagesize must be 1 to 100000 rows', 1;
 
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        delete from #waiting where shard_id <> @shard_id;
-        select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
+        declare @waiting table (shard_id <<shard_type>> not null primary key);
+        if @shard_id is null insert into @waiting (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
+        else insert into @waiting (shard_id) values (@shard_id);
+        select top (1) @shard = w.shard_id from @waiting as w order by w.shard_id;
         while @shard is not null
         begin
             exec <<schema>>.[drain_shard:<<name>>]
                 @shard_id = @shard, @pagesize = @pagesize, @lock_timeout = @lock_timeout, @rows = @rows output;
             if @rows > 0 insert into @drained (shard_id, rows) values (@shard, @rows);
-            delete from #waiting where shard_id = @shard;
+            delete from @waiting where shard_id = @shard;
             set @shard = null;
-            select top (1) @shard = w.shard_id from #waiting as w order by w.shard_id;
+            select top (1) @shard = w.shard_id from @waiting as w order by w.shard_id;
         end;
         select d.shard_id, d.rows from @drained as d order by d.shard_id;
     end try

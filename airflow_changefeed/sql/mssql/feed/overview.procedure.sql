@@ -20,8 +20,8 @@ begin
     if @first_shard is null or @first_shard < 0 or @shards is null or @shards < 0
         throw 77108, N'changefeed 77108: feed "<<name_text>>": @first_shard and @shards must be 0 or more', 1;
     declare @floor datetime2(3), @count int;
-    create table #waiting (shard_id <<shard_type>> not null primary key);
-    exec <<schema>>.[waiting:<<name>>];
+    declare @waiting table (shard_id <<shard_type>> not null primary key);
+    insert into @waiting (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
     create table #shards (
         shard_id <<shard_type>> not null primary key, shard nvarchar(36) collate database_default not null, place int not null, waiting bigint not null,
         waiting_since datetime2(3) null
@@ -35,7 +35,7 @@ begin
             select s.shard_id, 1 as is_used
             from <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast)
             union all
-            select w.shard_id, 1 from #waiting as w
+            select w.shard_id, 1 from @waiting as w
             union all
             -- A succession of serialized writers may keep their shard's state row locked during every poll.
             select convert(<<shard_type>>, c.shard), 0 from <<schema>>.[consumers] as c where c.feed_id = <<feed_id>>
@@ -46,7 +46,9 @@ begin
     ) as n;
     select @count = count(*) from #shards as s;
     delete from #shards where place < @first_shard or place - @first_shard >= @shards;
-    exec <<schema>>.[count_waiting:<<name>>];
+    update s
+    set waiting = w.waiting, waiting_since = w.waiting_since
+    from #shards as s cross apply <<schema>>.[waiting_rows:<<name>>](s.shard_id) as w;
     select N'<<name_text>>' as feed, @count as shard_count;
     select
         k.shard_id,

@@ -31,8 +31,8 @@ begin
         -- By the key, row by row: a scan would wait for rows of consumers that were not asked for.
         inner loop join <<schema>>.[consumers] as c with (forceseek)
             on c.feed_id = <<feed_id>> and c.consumer = convert(nvarchar(128), j.value) collate database_default;
-    create table #waiting (shard_id <<shard_type>> not null primary key);
-    exec <<schema>>.[waiting:<<name>>];
+    declare @waiting table (shard_id <<shard_type>> not null primary key);
+    insert into @waiting (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
     select k.shard_id, h.ulid as head, convert(bit, k.has_outbox) as has_outbox, a.ulid as after_ulid
     from (
         select u.shard_id, max(u.has_outbox) as has_outbox, max(u.is_used) as is_used
@@ -40,7 +40,7 @@ begin
             select s.shard_id, 0 as has_outbox, 1 as is_used
             from <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast)
             union all
-            select w.shard_id, 1, 1 from #waiting as w
+            select w.shard_id, 1, 1 from @waiting as w
             union all
             -- A succession of serialized writers may keep their shard's state row locked during every poll.
             select p.shard_id, 0, 0 from #after as p

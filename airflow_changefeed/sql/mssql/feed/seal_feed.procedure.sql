@@ -19,7 +19,7 @@ begin
     set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
-        declare @shard <<shard_type>>, @rows bigint, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
+        declare @shard <<shard_type>>, @rows bigint, @round int, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
@@ -40,9 +40,7 @@ begin
 
         -- Order most of the outbox first, including new shards, while the floor still lets their events keep their own time; also, a
         -- capture's check sums up what is waiting.
-        create table #waiting (shard_id <<shard_type>> not null primary key);
-        exec <<schema>>.[waiting:<<name>>];
-        insert into @shards (shard_id) select w.shard_id from #waiting as w;
+        insert into @shards (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
         select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         while @shard is not null
         begin
@@ -69,13 +67,20 @@ begin
 
         -- Both lists wait for state rows being written; a shard is in one of them, or begins at the floor.
         insert into @shards (shard_id) select s.shard_id from <<schema>>.[state:<<name>>] as s with (readcommittedlock);
-        exec <<schema>>.[waiting:<<name>>];
         insert into @shards (shard_id)
-        select w.shard_id from #waiting as w
+        select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w
         where not exists (select 1 from @shards as s where s.shard_id = w.shard_id);
         select top (1) @shard = s.shard_id from @shards as s order by s.shard_id;
         while @shard is not null
         begin
+            -- The last drain is in one transaction: it must not have all that came while other shards were sealed.
+            set @round = 0;
+            set @rows = 10000;
+            while @rows >= 10000 and @round < 5
+            begin
+                exec <<schema>>.[drain_shard:<<name>>] @shard_id = @shard, @lock_timeout = @lock_timeout, @rows = @rows output;
+                set @round = @round + 1;
+            end;
             exec <<schema>>.[seal_shard:<<name>>] @shard_id = @shard, @until = @until, @lock_timeout = @lock_timeout;
             delete from @shards where shard_id = @shard;
             set @shard = null;

@@ -7,8 +7,8 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    create table #waiting (shard_id <<shard_type>> not null primary key);
-    exec <<schema>>.[waiting:<<name>>];
+    declare @waiting table (shard_id <<shard_type>> not null primary key);
+    insert into @waiting (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
     declare @floor datetime2(3);
     select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
     select
@@ -21,10 +21,10 @@ begin
     from (
         select s.shard_id, s.time, s.purged_upto, case when w.shard_id is null then 0 else 1 end as has_outbox
         from <<schema>>.[state:<<name>>] as s
-        left join #waiting as w on w.shard_id = s.shard_id
+        left join @waiting as w on w.shard_id = s.shard_id
         union all
         select w.shard_id, @floor, 0x00000000000000000000000000000000, 1
-        from #waiting as w
+        from @waiting as w
         where not exists (select 1 from <<schema>>.[state:<<name>>] as s where s.shard_id = w.shard_id)
     ) as k
     outer apply (

@@ -125,7 +125,7 @@ begin
         insert into @free (place, shard)
         select row_number() over (order by case when c.lease_holder = @holder then 0 else 1 end, a.place), a.shard
         from @asked as a
-        inner join <<schema>>.[consumers] as c with (rowlock, readpast, readcommittedlock)
+        inner loop join <<schema>>.[consumers] as c with (rowlock, updlock, readpast, readcommittedlock, forceseek)
             on c.feed_id = @feed_id and c.consumer = @consumer and c.shard = a.shard
         where c.fencing_token < @token and (c.lease_holder is null or c.lease_holder = @holder or c.lease_expires <= @now);
         delete from @free where place > @at_most;

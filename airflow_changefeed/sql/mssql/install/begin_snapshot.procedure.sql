@@ -25,7 +25,7 @@ begin
         exec <<schema>>.[find_feed] @feed = @feed output, @feed_id = @feed_id output, @is_operator = 1;
         begin transaction;
         -- Locked by an update that changes nothing: two that begin follow each other, and a dropped feed gets no snapshot.
-        update <<schema>>.[feeds] set attempt = attempt where feed_id = @feed_id;
+        update <<schema>>.[feeds] with (updlock, rowlock) set attempt = attempt where feed_id = @feed_id;
         if @@rowcount = 0
         begin
             set @message = concat(N'changefeed 77106: feed "', @feed, N'" no longer exists in this database');

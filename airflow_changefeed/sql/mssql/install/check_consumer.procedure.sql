@@ -12,9 +12,9 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @version bigint, @owner nvarchar(128);
-    -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
-    -- the update costs SQL Server little.
-    update <<schema>>.[consumers] set resource_version = resource_version
+    -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. The hints keep the row until
+    -- the transaction ends where the write alone would not (ADR 0005); Babelfish ignores them.
+    update <<schema>>.[consumers] with (updlock, rowlock) set resource_version = resource_version
     where feed_id = @feed_id and consumer = @consumer and shard = @shard;
     select @version = c.resource_version, @owner = c.owner from <<schema>>.[consumers] as c
     where c.feed_id = @feed_id and c.consumer = @consumer and c.shard = @shard;

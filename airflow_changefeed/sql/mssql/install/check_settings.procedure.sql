@@ -11,7 +11,7 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     declare @message nvarchar(2048), @owner nvarchar(128), @others nvarchar(max);
-    update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+    update <<schema>>.[consumer_settings] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
     select @owner = s.owner from <<schema>>.[consumer_settings] as s where s.feed_id = @feed_id and s.consumer = @consumer;
     if @owner is null
     begin

@@ -23,14 +23,14 @@ begin
         exec <<schema>>.[lock_consumers] @feed_id = @feed_id, @feed = @feed, @lock_timeout = 60000;
         if @resource_version is not null
         begin
-            -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. Babelfish ignores hints, and
-            -- the update costs SQL Server little.
-            update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+            -- Locked by an update that changes nothing, then read: this reads what the last holder of the lock committed. The hints keep the row until
+            -- the transaction ends where the write alone would not (ADR 0005); Babelfish ignores them.
+            update <<schema>>.[consumer_settings] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
             select @version = s.resource_version, @present = concat(N'settings ', left(s.settings, 500)) from <<schema>>.[consumer_settings] as s
             where s.feed_id = @feed_id and s.consumer = @consumer;
             if @version is null
             begin
-                update <<schema>>.[consumers] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+                update <<schema>>.[consumers] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
                 select
                     @version = sum(c.resource_version),
                     @present = left(string_agg(convert(nvarchar(max), concat(N'shard ', c.shard, N' at ', <<schema>>.[ulid_text](c.ulid))), N', ') within group (order by c.shard), 1000)
@@ -49,8 +49,8 @@ begin
             end;
         end;
         -- In the order in which other procedures lock them.
-        update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
-        update <<schema>>.[consumers] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+        update <<schema>>.[consumer_settings] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+        update <<schema>>.[consumers] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
         select @last = max(v.resource_version) from (
             select s.resource_version from <<schema>>.[consumer_settings] as s where s.feed_id = @feed_id and s.consumer = @consumer
             union all

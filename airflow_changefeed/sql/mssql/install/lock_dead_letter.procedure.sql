@@ -20,9 +20,9 @@ begin
     where d.number = @number and d.feed_id = @feed_id;
     if @consumer is not null exec <<schema>>.[check_owner] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer;
     -- Locks the cursor before the dead letter, in the order of a consuming transaction.
-    update <<schema>>.[consumers] set resource_version = resource_version
+    update <<schema>>.[consumers] with (updlock, rowlock) set resource_version = resource_version
     where feed_id = @feed_id and consumer = @consumer and shard = @shard;
-    update <<schema>>.[dead_letters] set attempts = attempts where feed_id = @feed_id and consumer = @consumer and number = @number;
+    update <<schema>>.[dead_letters] with (updlock, rowlock) set attempts = attempts where feed_id = @feed_id and consumer = @consumer and number = @number;
     select @state = d.state, @resolved_by = d.resolved_by from <<schema>>.[dead_letters] as d
     where d.feed_id = @feed_id and d.consumer = @consumer and d.number = @number;
     if @state is null or @state not in ('parked', 'retry')

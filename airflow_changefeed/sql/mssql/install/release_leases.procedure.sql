@@ -21,7 +21,7 @@ begin
         exec <<schema>>.[check_owner] @feed_id = @feed_id, @feed = @feed, @consumer = @consumer;
         if @is_own = 1 begin transaction;
         -- As check_settings, but releasing leases of a dropped consumer is not an error.
-        update <<schema>>.[consumer_settings] set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
+        update <<schema>>.[consumer_settings] with (updlock, rowlock) set resource_version = resource_version where feed_id = @feed_id and consumer = @consumer;
         -- Row by row: a scan would wait for rows that other holders have locked.
         update c
         set lease_holder = null, lease_expires = null, lease_since = null

@@ -1,4 +1,6 @@
 -- Adds the current columns of a captured table to the capture and to the capture's table. Columns with recorded values stay in that table.
+-- Lets the locks of that table escalate if they may.
+-- Locks: of the capture's table schema modification, where a column is added or the option differs: waits for whoever reads or writes it.
 -- @without: JSON array of columns to stop capturing.
 -- errors: 77143 a column's new type is incompatible with the recorded values
 -- permission: internal
@@ -70,6 +72,15 @@ begin
         select top (1) @place = w.place, @column = w.name, @stored = w.stored_name, @definition = w.definition, @present = e.definition
         from @wanted as w left join @stored_columns as e on e.name = w.stored_name
         where w.is_done = 0 order by w.place;
+    end;
+    -- A statement of many rows would hold a lock for each image, where the captured table's own locks have escalated to one. But tables share
+    -- the capture's table, and the writer of one must not stop those of another; without row versions, nor a drain or export (ADR 0007).
+    set @sql = case when (select count(*) from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id) = 1
+        and exists (select 1 from sys.databases as d where d.name = db_name() and d.is_read_committed_snapshot_on = 1) then N'TABLE' else N'DISABLE' end;
+    if exists (select 1 from sys.tables as t where t.object_id = object_id(@events) and t.lock_escalation_desc <> @sql collate database_default)
+    begin
+        set @sql = concat(N'alter table ', @events, N' set (lock_escalation = ', @sql, N')');
+        exec sys.sp_executesql @sql;
     end;
     delete from <<schema>>.[capture_columns] where capture_id = @capture_id and table_no = @table_no;
     insert into <<schema>>.[capture_columns] (

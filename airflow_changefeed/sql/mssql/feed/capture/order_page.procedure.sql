@@ -30,7 +30,7 @@ begin
             table_no smallint not null,
             balance int not null
         );
-        declare @rows bigint, @statements int, @message nvarchar(2048);
+        declare @rows bigint, @inserted bigint, @statements int, @message nvarchar(2048);
         set @count = 0;
         -- All are committed, and only drains delete them. Skips rows locked by others, and seeks them by key: a scan would lock all waiting
         -- rows again for each page.
@@ -79,40 +79,82 @@ begin
 
         -- The time of a ULID is the running maximum of the hints, never below the high-water time (R3). ULIDs at the high-water time
         -- continue from its last number; all others count up from one random number, whatever their times.
-        insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>, changefeed_sequence)
-        select
-            @shard_id,
-            case
-                when n.changefeed_time > @previous_time
-                    then convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@next_high, 7, 2)
-                else @previous_high
-            end + convert(binary(8), case when n.changefeed_time > @previous_time then @next_low else @previous_low end + n.changefeed_place - 1),
-            <<numbered_keys>>,
-            @before + n.changefeed_place
-        from (
+        -- A transaction that is larger than a page is ordered whole: by pages, a lock for each of its rows might take the server's memory.
+        if @rows <= 100000
+        begin
+            insert into <<schema>>.[feed:<<name>>] (shard_id, ulid, <<keys>>, changefeed_sequence)
             select
-                e.changefeed_statement,
-                e.changefeed_row,
-                row_number() over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row) as changefeed_place,
-                max(t.changefeed_hint) over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row
-                    rows between unbounded preceding and current row) as changefeed_time
+                @shard_id,
+                case
+                    when n.changefeed_time > @previous_time
+                        then convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@next_high, 7, 2)
+                    else @previous_high
+                end + convert(binary(8), case when n.changefeed_time > @previous_time then @next_low else @previous_low end + n.changefeed_place - 1),
+                <<numbered_keys>>,
+                @before + n.changefeed_place
             from (
                 select
-                    p.order_sequence,
-                    p.first_row,
-                    p.row_count,
-                    p.highest as changefeed_highest,
-                    max(p.time_hint) over (partition by p.highest) as changefeed_hint
-                from @taken as p
-            ) as t
-            -- Seek by key: a scan of the table would wait for open writers.
-            inner join <<table>> as e with (forceseek)
-                on e.changefeed_statement = t.order_sequence
-                and e.changefeed_row >= t.first_row
-                and e.changefeed_row < t.first_row + t.row_count
-                and (e.changefeed_image = 1 or e.changefeed_op = 'd')
-        ) as n;
-        if @@rowcount <> @rows
+                    e.changefeed_statement,
+                    e.changefeed_row,
+                    row_number() over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row) as changefeed_place,
+                    max(t.changefeed_hint) over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row
+                        rows between unbounded preceding and current row) as changefeed_time
+                from (
+                    select
+                        p.order_sequence,
+                        p.first_row,
+                        p.row_count,
+                        p.highest as changefeed_highest,
+                        max(p.time_hint) over (partition by p.highest) as changefeed_hint
+                    from @taken as p
+                ) as t
+                -- Seek by key: a scan of the table would wait for open writers.
+                inner join <<table>> as e with (forceseek)
+                    on e.changefeed_statement = t.order_sequence
+                    and e.changefeed_row >= t.first_row
+                    and e.changefeed_row < t.first_row + t.row_count
+                    and (e.changefeed_image = 1 or e.changefeed_op = 'd')
+            ) as n;
+            set @inserted = @@rowcount;
+        end
+        else
+        begin
+            insert into <<schema>>.[feed:<<name>>] with (paglock) (shard_id, ulid, <<keys>>, changefeed_sequence)
+            select
+                @shard_id,
+                case
+                    when n.changefeed_time > @previous_time
+                        then convert(binary(6), datediff_big(millisecond, '1970-01-01', n.changefeed_time)) + substring(@next_high, 7, 2)
+                    else @previous_high
+                end + convert(binary(8), case when n.changefeed_time > @previous_time then @next_low else @previous_low end + n.changefeed_place - 1),
+                <<numbered_keys>>,
+                @before + n.changefeed_place
+            from (
+                select
+                    e.changefeed_statement,
+                    e.changefeed_row,
+                    row_number() over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row) as changefeed_place,
+                    max(t.changefeed_hint) over (order by t.changefeed_highest, t.order_sequence, e.changefeed_row
+                        rows between unbounded preceding and current row) as changefeed_time
+                from (
+                    select
+                        p.order_sequence,
+                        p.first_row,
+                        p.row_count,
+                        p.highest as changefeed_highest,
+                        max(p.time_hint) over (partition by p.highest) as changefeed_hint
+                    from @taken as p
+                ) as t
+                -- Seek by key: a scan of the table would wait for open writers.
+                inner join <<table>> as e with (forceseek)
+                    on e.changefeed_statement = t.order_sequence
+                    and e.changefeed_row >= t.first_row
+                    and e.changefeed_row < t.first_row + t.row_count
+                    and (e.changefeed_image = 1 or e.changefeed_op = 'd')
+            ) as n;
+            set @inserted = @@rowcount;
+        end;
+        if @inserted <> @rows
         begin
             set @message = concat(N'changefeed 77142: feed "<<name_text>>" shard ', <<schema>>.[shard_text](@shard_id),
                 N': captured events were deleted from its table, so they cannot be ordered. Restore them, or drop the feed and enable the capture again');

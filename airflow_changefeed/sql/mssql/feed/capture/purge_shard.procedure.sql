@@ -12,8 +12,11 @@ begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
     begin try
-        declare @removed bigint = @batch_rows, @end binary(16);
+        declare @removed bigint, @end binary(16);
         set @rows = 0;
+        -- An event has up to two rows, and at 5,000 locks the server may lock the capture's table against writers.
+        if @batch_rows > 2000 set @batch_rows = 2000;
+        set @removed = @batch_rows;
         if @dry_run = 1
         begin
             select @rows = count_big(*) from <<schema>>.[feed:<<name>>] as f where f.shard_id = @shard_id and f.ulid <= @upto;

@@ -9,14 +9,14 @@ as
 begin
     set xact_abort, nocount on;
     set transaction isolation level read committed;
-    create table #waiting (shard_id <<shard_type>> not null primary key);
-    exec <<schema>>.[waiting:<<name>>];
+    declare @waiting table (shard_id <<shard_type>> not null primary key);
+    insert into @waiting (shard_id) select w.shard_id from <<schema>>.[waiting_shards:<<name>>]() as w;
     declare @now datetime2(3) = <<schema>>.[now](), @bound bigint;
     declare @seen table (
         shard_id <<shard_type>> not null primary key, time_hint datetime2(3) null, lowest bigint null, highest bigint null);
     insert into @seen (shard_id, time_hint, lowest, highest)
     select w.shard_id, l.time_hint, l.order_sequence, h.order_sequence
-    from #waiting as w
+    from @waiting as w
     outer apply (
         select top (1) o.time_hint, o.order_sequence
         from <<schema>>.[outbox:<<name>>] as o with (readcommittedlock, rowlock, readpast)
