@@ -137,7 +137,7 @@ def test_the_query_of_the_page_counts_the_flights_of_the_seventh_day(
 
 
 def python_of_ui() -> tuple[str, bool]:
-    """Return the interpreter that ``make ui`` takes after ``make observability``, and whether it has clients of OpenLineage and StatsD."""
+    """Return what ``make ui`` takes after ``make observability``, and whether it has its clients."""
     if sys.version_info < (3, 11):
         return sys.executable, False
     return str(PROJECT / ".venv-observability/bin/python"), True

@@ -399,6 +399,7 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
     "install/create_capture_objects.procedure": ("set lock_timeout 2000",),
     "install/change_capture_columns.procedure": ("set lock_timeout 2000",),
+    "install/set_capture_columns.procedure": ("set lock_timeout 2000",),
     "install/maintain_feeds.procedure": (
         *("set lock_timeout 60000", "select feeds with (index, readcommittedlock, readpast, rowlock)"),
     ),

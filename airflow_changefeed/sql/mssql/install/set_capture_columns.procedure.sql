@@ -2,7 +2,7 @@
 -- Lets the locks of that table escalate if they may.
 -- Locks: of the capture's table schema modification, where a column is added or the option differs: waits for whoever reads or writes it.
 -- @without: JSON array of columns to stop capturing.
--- errors: 77143 a column's new type is incompatible with the recorded values
+-- errors: 77143 a column's new type is incompatible with the recorded values. 1222 transactions or queries hold the capture's table; transient
 -- permission: internal
 create or alter procedure <<schema>>.[set_capture_columns] (
     @capture_id int,
@@ -20,6 +20,8 @@ begin
         key_place int null, on_insert bit not null, on_update bit not null, on_delete bit not null, is_done bit not null);
     declare @dropped table (name nvarchar(128) not null);
     declare @stored_columns table (name nvarchar(128) not null primary key, definition nvarchar(300) not null);
+    -- Writers and readers of the capture's table queue behind what alters it.
+    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     select
         @object_id = t.object_id, @insert = t.insert_columns, @update = t.update_columns, @delete = t.delete_columns,
         @table = concat(t.table_schema, N'.', t.table_name)
