@@ -1,6 +1,6 @@
 -- lock:T for writers that number their rows with the sequence:
 -- <<schema>>.[ulid](next value for <<schema>>.[sequence]), or with over (order by ...) for the many rows of one statement.
--- Parameters, errors and permission are those of lock:T; @ulid is an additional ULID, below all those from the sequence.
+-- Parameters, errors (also 77100) and permission are those of lock:T; @ulid is an additional ULID, below all those from the sequence.
 create or alter procedure <<schema>>.[lock_feed:<<name>>] (
     @shard_id <<shard_type>> <<shard_parameter_default>>,
     @time_hint datetime2(3) = null,
