@@ -338,6 +338,7 @@ def _by_rows(table: str) -> tuple[str, ...]:
 
 
 _LOW = ("set deadlock_priority low",)
+_IN_TURNS = (*_LOW, "set lock_timeout 2000")
 _CHANGES = "select changes with (readcommittedlock)"
 _OF_KEY = "select captured with (forceseek, readcommittedlock)"
 _CHUNK = "select captured with (holdlock)"
@@ -397,9 +398,6 @@ HINTS: dict[str, tuple[str, ...]] = {
     "install/list_snapshots.procedure": ("select snapshots with (forceseek) by loop join",),
     "install/list_leases.procedure": (_CONSUMERS, "select lease_waiters with (forceseek) by loop join"),
     "install/record_check.procedure": (f"select consumers {_UPDATE_LOCK}",),
-    "install/create_capture_objects.procedure": ("set lock_timeout 2000",),
-    "install/change_capture_columns.procedure": ("set lock_timeout 2000",),
-    "install/set_capture_columns.procedure": ("set lock_timeout 2000",),
     "install/maintain_feeds.procedure": (
         *("set lock_timeout 60000", "select feeds with (index, readcommittedlock, readpast, rowlock)"),
     ),
@@ -412,12 +410,12 @@ HINTS: dict[str, tuple[str, ...]] = {
     # Parts of what capture_snapshot becomes.
     "install/fill_chunks.procedure": ("text with (tablock, holdlock)", "text with (holdlock)"),
     "install/claim_recording.procedure": ("select snapshots with (holdlock, updlock)",),
-    "install/enable_capture.procedure": _LOW,
+    "install/enable_capture.procedure": _IN_TURNS,
     "install/evolve_captures.procedure": _LOW,
-    "install/refresh_capture.procedure": _LOW,
+    "install/refresh_capture.procedure": _IN_TURNS,
     "install/upgrade.batch": ("set lock_timeout 60000",),
-    "install/upgrade_captures.procedure": _LOW,
-    "install/disable_capture.procedure": _LOW,
+    "install/upgrade_captures.procedure": _IN_TURNS,
+    "install/disable_capture.procedure": _IN_TURNS,
 }
 
 

@@ -27,8 +27,6 @@ begin
     -- The table before anything else: what is recorded from here on has the new columns.
     if @is_guard = 0
     begin
-        -- Writers queue behind this.
-        if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
         set @sql = concat(N'<<schema_in_text>>.', quotename(concat(N'capture_rows.', @table_no, N':', @name)));
         set @sql = concat(N'exec ', @sql, N' @how = ''locked'', @rows = @rows output; exec ', @sql, N' @how = ''any'', @rows = @rows output');
         exec sys.sp_executesql @sql, N'@rows bigint output', @rows = @rows output;

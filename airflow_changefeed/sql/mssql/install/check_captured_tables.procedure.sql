@@ -53,7 +53,8 @@ begin
         union all
         select concat(N'table ', t.name, N' is captured by "', t.capture, N'", and would no longer have the same owner as changefeed, so its writers would lack permission to record changes; disable the capture first')
         from @tables as t
-        where objectproperty(t.object_id, 'OwnerId') <> objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')
+        where isnull(@event, N'ALTER_SCHEMA') in (N'ALTER_SCHEMA', N'ALTER_AUTHORIZATION_DATABASE')
+            and objectproperty(t.object_id, 'OwnerId') <> objectproperty(object_id(N'<<schema_in_text>>.[feeds]'), 'OwnerId')
         union all
         select distinct concat(N'table ', t.capture, N' holds the recorded changes of ', t.name, N'; disable the capture first, and drop its feed (drop_feed)')
         from @tables as t

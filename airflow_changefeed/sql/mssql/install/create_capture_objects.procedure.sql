@@ -1,7 +1,6 @@
 -- Recreates the objects of one captured table: the procedures that count and record its rows, its triggers, and its guard. Fills the
 -- templates from the catalog. In the caller's transaction.
--- Locks: from the first trigger on, Sch-M on the captured table until the transaction ends. Everybody queues behind that, readers too, so
--- it is waited for two seconds at most.
+-- Locks: from the first trigger on, Sch-M on the captured table until the transaction ends. Everybody queues behind that, readers too.
 -- @columns_only: 1 recreates only what depends on the columns, and alters existing procedures: the schema guard may do no more.
 -- errors: 77140 its rows are too wide for delete_insert. 1222 transactions or queries hold the table; transient
 -- permission: internal; needs the right to alter the table and to create procedures
@@ -19,6 +18,7 @@ begin
     declare @has_insert bit, @has_update bit, @has_delete bit, @table_schema nvarchar(128), @table_name nvarchar(128), @first nvarchar(300);
     declare @place int, @object varchar(40), @type varchar(10), @body nvarchar(max), @sql nvarchar(max), @full nvarchar(600), @operation nvarchar(10), @last int, @message nvarchar(2048), @events nvarchar(300);
     create table #tokens (token varchar(30) collate database_default not null primary key, value nvarchar(max) collate database_default not null);
+    declare @ready table (place int not null primary key, object varchar(40) not null, type varchar(10) not null, full_name nvarchar(600) not null, body nvarchar(max) not null);
     declare @keys table (place int not null primary key, name nvarchar(300) not null, definition nvarchar(max) not null);
     declare @columns table (
         place int not null primary key, name nvarchar(300) not null, stored nvarchar(300) not null, bytes nvarchar(300) not null,
@@ -186,32 +186,40 @@ begin
                 -- Rowversion columns, for which the server generates a value in each table.
                 select 1 from <<schema>>.[key_columns](@object_id) as k where k.type_name = N'timestamp'))
         begin
-            if @type <> 'procedure' and (@@lock_timeout < 0 or @@lock_timeout > 2000) set lock_timeout 2000;
-            -- Dropped first, so that a disabled trigger is enabled again.
-            if @type = 'trigger' and object_id(@full) is not null
-            begin
-                set @sql = concat(N'drop trigger ', @full);
-                exec sys.sp_executesql @sql;
-            end;
             exec <<schema>>.[fill_template] @body = @body output;
             if @columns_only = 1 and @type = 'procedure' set @body = replace(@body, N'create or alter procedure ', N'alter procedure ');
-            exec sys.sp_executesql @body;
-            if @type = 'table'
-                update <<schema>>.[capture_tables]
-                set guard_name = concat(N'guard.', @table_no, N':', @name)
-                where capture_id = @capture_id and table_no = @table_no;
-            -- Changes by other triggers would be recorded before their cause. Only one trigger can be first; it may be another capture's if
-            -- the table has only captures' triggers (check_captured).
-            set @operation = case @object when 'capture_insert' then N'INSERT' when 'capture_update' then N'UPDATE' else N'DELETE' end;
-            if @type = 'trigger' and not exists (
-                select 1 from sys.trigger_events as e
-                inner join sys.triggers as t on t.object_id = e.object_id
-                where t.parent_id = @object_id and e.is_first = 1 and e.type_desc = @operation)
-                exec sys.sp_settriggerorder @triggername = @full, @order = 'First', @stmttype = @operation;
+            insert into @ready (place, object, type, full_name, body) values (@place, @object, @type, @full, @body);
         end;
         set @last = @place;
         set @place = null;
         select top (1) @place = t.place from <<schema>>.[capture_templates]() as t where t.place > @last order by t.place;
+    end;
+    -- When all texts are ready: the first trigger locks the table. It comes behind the procedures.
+    select top (1) @place = r.place, @object = r.object, @type = r.type, @full = r.full_name, @body = r.body from @ready as r order by r.place;
+    while @place is not null
+    begin
+        -- Dropped first, so that a disabled trigger is enabled again.
+        if @type = 'trigger' and object_id(@full) is not null
+        begin
+            set @sql = concat(N'drop trigger ', @full);
+            exec sys.sp_executesql @sql;
+        end;
+        exec sys.sp_executesql @body;
+        if @type = 'table'
+            update <<schema>>.[capture_tables]
+            set guard_name = concat(N'guard.', @table_no, N':', @name)
+            where capture_id = @capture_id and table_no = @table_no;
+        -- Changes by other triggers would be recorded before their cause. Only one trigger can be first; it may be another capture's if the
+        -- table has only captures' triggers (check_captured).
+        set @operation = case @object when 'capture_insert' then N'INSERT' when 'capture_update' then N'UPDATE' else N'DELETE' end;
+        if @type = 'trigger' and not exists (
+            select 1 from sys.trigger_events as e
+            inner join sys.triggers as t on t.object_id = e.object_id
+            where t.parent_id = @object_id and e.is_first = 1 and e.type_desc = @operation)
+            exec sys.sp_settriggerorder @triggername = @full, @order = 'First', @stmttype = @operation;
+        set @last = @place;
+        set @place = null;
+        select top (1) @place = r.place, @object = r.object, @type = r.type, @full = r.full_name, @body = r.body from @ready as r where r.place > @last order by r.place;
     end;
     if @columns_only = 0
     begin

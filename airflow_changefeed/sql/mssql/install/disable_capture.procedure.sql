@@ -6,18 +6,21 @@ create or alter procedure <<schema>>.[disable_capture] (@capture nvarchar(128), 
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     set rowcount 0;
     -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     declare @id int, @message nvarchar(2048), @place int, @sql nvarchar(max), @feed_id int, @was_enabled bit;
-    declare @until datetime2(3), @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+    declare @until datetime2(3), @lock_timeout int = @@lock_timeout, @is_own bit = case when @@trancount = 0 then 1 else 0 end;
     declare @drops table (place int not null identity(1, 1) primary key, sql nvarchar(max) not null);
     if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
+    -- Everybody queues behind what is waited for here.
+    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     while 1 = 1
     begin
         begin try
-            select @id = null, @feed_id = null;
+            select @id = null, @feed_id = null, @place = null;
             begin transaction;
             exec <<schema>>.[lock_setup];
             select @id = c.capture_id, @was_enabled = c.is_enabled, @feed_id = f.feed_id
@@ -46,8 +49,6 @@ begin
             select top (1) @place = d.place, @sql = d.sql from @drops as d order by d.place;
             while @place is not null
             begin
-                -- Writers and readers queue behind this.
-                set @sql = concat(N'if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000; ', @sql);
                 exec sys.sp_executesql @sql;
                 delete from @drops where place = @place;
                 set @place = null;
@@ -64,8 +65,8 @@ begin
         end try
         begin catch
             if @@trancount > 0 rollback;
-            if error_number() <> 1222 or @is_own = 0 throw;
-            exec <<schema>>.[pause_setup] @capture = @capture, @until = @until output;
+            if error_number() not in (1205, 1222) or @is_own = 0 throw;
+            exec <<schema>>.[pause_setup] @capture = @capture, @lock_timeout = @lock_timeout, @until = @until output;
         end catch;
     end;
 end

@@ -48,6 +48,7 @@ create or alter procedure <<schema>>.[enable_capture] (
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     set rowcount 0;
     -- If this and a writer deadlock, the writer wins.
@@ -55,7 +56,7 @@ begin
     declare @object_id int = object_id(@table, N'U'), @message nvarchar(2048), @sql nvarchar(max);
     declare @table_schema nvarchar(128), @table_name nvarchar(128), @capture_id int, @no smallint, @is_enabled bit, @problem nvarchar(200);
     declare @events nvarchar(300), @event_schema nvarchar(128), @event_name nvarchar(128), @rows bigint, @feed_id int, @event_table int;
-    declare @number bigint, @until datetime2(3), @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+    declare @number bigint, @until datetime2(3), @lock_timeout int = @@lock_timeout, @is_own bit = case when @@trancount = 0 then 1 else 0 end;
     if @object_id is null
     begin
         set @message = concat(N'changefeed 71000: Could not find table "', left(@table, 300), N'" in this database, or you lack permission to see it; name it with its schema');
@@ -88,6 +89,8 @@ begin
         throw 55000, N'changefeed 55000: columns and @session_keys must be JSON arrays, for example N''["id", "name"]''', 1;
 
     if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
+    -- Everybody queues behind what is waited for here.
+    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     while 1 = 1
     begin
         begin try
@@ -265,19 +268,26 @@ begin
         end try
         begin catch
             if @@trancount > 0 rollback;
-            if error_number() <> 1222 or @is_own = 0 throw;
-            exec <<schema>>.[pause_setup] @capture = @capture, @until = @until output;
+            if error_number() not in (1205, 1222) or @is_own = 0 throw;
+            exec <<schema>>.[pause_setup] @capture = @capture, @lock_timeout = @lock_timeout, @until = @until output;
         end catch;
     end;
     if @@trancount = 0 and exists (
         select 1 from <<schema>>.[capture_tables] as t
         where t.capture_id = @capture_id and t.table_no = @no and t.base_rows is null and t.base_catalog is not null)
     begin
+        select @rows = null, @problem = null;
         set @sql = concat(N'declare @expected bigint; exec <<schema_in_text>>.', quotename(concat(N'compare_table:', @capture)),
             N' @table_no = @no, @is_full = 1, @rows = @rows output, @expected = @expected output');
-        exec sys.sp_executesql @sql, N'@no smallint, @rows bigint output', @no = @no, @rows = @rows output;
+        begin try
+            exec sys.sp_executesql @sql, N'@no smallint, @rows bigint output', @no = @no, @rows = @rows output;
+        end try
+        begin catch
+            -- The capture is enabled; a failure would say that it is not.
+            select @rows = null, @problem = concat(N' (', left(error_message(), 150), N')');
+        end catch;
         if @rows is null
-            print concat(N'changefeed: capture "', @capture, N'" is enabled, but the rows of "', left(@table, 300), N'" could not be counted while statements changed it. ',
+            print concat(N'changefeed: capture "', @capture, N'" is enabled, but the rows of "', left(@table, 300), N'" could not be counted while statements changed it', @problem, N'. ',
                 N'Until compare_capture or doctor counts them, seals compare the server''s own number of rows alone. With row versions nothing delays a count: ',
                 N'alter database current set allow_snapshot_isolation on');
     end;

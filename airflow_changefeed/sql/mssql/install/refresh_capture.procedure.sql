@@ -15,18 +15,21 @@ create or alter procedure <<schema>>.[refresh_capture] (
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     set rowcount 0;
     -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
     declare @id int, @no smallint, @last smallint, @object_id int, @message nvarchar(2048), @is_enabled bit;
     declare @found nvarchar(max), @feed_id int;
-    declare @until datetime2(3), @is_own bit = case when @@trancount = 0 then 1 else 0 end;
+    declare @until datetime2(3), @lock_timeout int = @@lock_timeout, @is_own bit = case when @@trancount = 0 then 1 else 0 end;
     if isnull(isjson(@without), 0) = 0
         throw 55000, N'changefeed 55000: @without must be a JSON array, for example N''["name"]''', 1;
     if @on_ddl not in ('pause', 'evolve', 'refuse')
         throw 55000, N'changefeed 55000: @on_ddl must be pause, evolve or refuse', 1;
     if @@trancount = 0 exec <<schema>>.[note_schemas] @name = @capture;
+    -- Everybody queues behind what is waited for here.
+    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     while 1 = 1
     begin
         begin try
@@ -84,8 +87,8 @@ begin
         end try
         begin catch
             if @@trancount > 0 rollback;
-            if error_number() <> 1222 or @is_own = 0 throw;
-            exec <<schema>>.[pause_setup] @capture = @capture, @until = @until output;
+            if error_number() not in (1205, 1222) or @is_own = 0 throw;
+            exec <<schema>>.[pause_setup] @capture = @capture, @lock_timeout = @lock_timeout, @until = @until output;
         end catch;
     end;
 end

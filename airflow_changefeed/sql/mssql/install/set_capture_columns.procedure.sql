@@ -20,8 +20,6 @@ begin
         key_place int null, on_insert bit not null, on_update bit not null, on_delete bit not null, is_done bit not null);
     declare @dropped table (name nvarchar(128) not null);
     declare @stored_columns table (name nvarchar(128) not null primary key, definition nvarchar(300) not null);
-    -- Writers and readers of the capture's table queue behind what alters it.
-    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     select
         @object_id = t.object_id, @insert = t.insert_columns, @update = t.update_columns, @delete = t.delete_columns,
         @table = concat(t.table_schema, N'.', t.table_name)
@@ -65,6 +63,7 @@ begin
             exec sys.sp_executesql @sql;
         end try
         begin catch
+            if error_number() in (1205, 1222) throw;
             set @message = concat(N'changefeed 77143: column "', @column, N'" of table "', @table, N'" is ', @definition, N', which the capture''s table cannot store',
                 case when @present is not null then concat(N' for what was recorded as ', @present) end, N': ', left(error_message(), 500), N'. Export and purge the feed first, or disable the capture and enable one with another name');
             throw 77143, @message, 1;
@@ -78,6 +77,7 @@ begin
     -- A statement of many rows would hold a lock for each image, where the captured table's own locks have escalated to one. But tables share
     -- the capture's table, and the writer of one must not stop those of another; without row versions, nor a drain or export (ADR 0007).
     set @sql = case when (select count(*) from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id) = 1
+        and exists (select 1 from sys.tables as t where t.object_id = @object_id and t.lock_escalation_desc = N'TABLE' collate database_default)
         and exists (select 1 from sys.databases as d where d.name = db_name() and d.is_read_committed_snapshot_on = 1) then N'TABLE' else N'DISABLE' end;
     if exists (select 1 from sys.tables as t where t.object_id = object_id(@events) and t.lock_escalation_desc <> @sql collate database_default)
     begin

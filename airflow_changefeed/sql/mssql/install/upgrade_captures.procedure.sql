@@ -7,6 +7,7 @@ create or alter procedure <<schema>>.[upgrade_captures]
 as
 begin
     set xact_abort, nocount on;
+    set implicit_transactions off;
     set transaction isolation level read committed;
     -- If this and a writer deadlock, the writer wins.
     set deadlock_priority low;
@@ -14,7 +15,7 @@ begin
         capture_id int not null, table_no smallint not null, name nvarchar(300) not null, reason nvarchar(2048) null, is_done bit not null,
         primary key (capture_id, table_no));
     declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @id int, @no smallint, @reason nvarchar(2048), @message nvarchar(2048), @failed int, @all int;
-    declare @capture nvarchar(128), @until datetime2(3), @is_again bit;
+    declare @capture nvarchar(128), @until datetime2(3), @lock_timeout int = @@lock_timeout, @is_again bit;
     insert into @found (capture_id, table_no, name, is_done)
     select t.capture_id, t.table_no, concat(t.table_schema, N'.', t.table_name), 0
     from <<schema>>.[capture_tables] as t
@@ -22,6 +23,8 @@ begin
     -- A missing table becomes a gap at the next seal.
     where c.is_enabled = 1 and c.version <> <<schema>>.[version]() and object_name(t.object_id) is not null;
     select top (1) @id = f.capture_id, @no = f.table_no from @found as f order by f.capture_id, f.table_no;
+    -- Everybody queues behind what is waited for here.
+    if @@lock_timeout < 0 or @@lock_timeout > 2000 set lock_timeout 2000;
     while @id is not null
     begin
         select @reason = null, @is_again = 0;
@@ -47,10 +50,10 @@ begin
             set @reason = error_message();
             if @@trancount > 0 rollback;
             if @is_own = 0 throw;
-            if error_number() = 1222
+            if error_number() in (1205, 1222)
             begin try
                 select @capture = c.name from <<schema>>.[captures] as c where c.capture_id = @id;
-                exec <<schema>>.[pause_setup] @capture = @capture, @until = @until output;
+                exec <<schema>>.[pause_setup] @capture = @capture, @lock_timeout = @lock_timeout, @until = @until output;
                 set @is_again = 1;
             end try
             begin catch

@@ -16,13 +16,24 @@ begin
     declare @is_own bit = case when @@trancount = 0 then 1 else 0 end, @message nvarchar(2048), @reason nvarchar(2048), @failed int, @all int;
     -- After the import of a BACPAC the number of a table is nobody's, or of anything. A capture then needs new triggers and procedures
     -- (upgrade_captures), and that its present triggers are others is a gap.
-    update c set version = ''
-    from <<schema>>.[captures] as c
-    inner join <<schema>>.[capture_tables] as t on t.capture_id = c.capture_id
-    where isnull(objectproperty(t.object_id, 'IsUserTable'), 0) = 0;
-    update <<schema>>.[capture_tables]
-    set object_id = isnull(object_id(concat(quotename(table_schema), N'.', quotename(table_name)), N'U'), object_id)
-    where isnull(objectproperty(object_id, 'IsUserTable'), 0) = 0;
+    declare @moved table (capture_id int not null, table_no smallint not null, object_id int not null, primary key (capture_id, table_no));
+    insert into @moved (capture_id, table_no, object_id)
+    select t.capture_id, t.table_no, o.object_id
+    from <<schema>>.[capture_tables] as t
+    inner join <<schema>>.[captures] as c on c.capture_id = t.capture_id
+    cross apply (select object_id(concat(quotename(t.table_schema), N'.', quotename(t.table_name)), N'U') as object_id) as o
+    where o.object_id <> t.object_id and (isnull(objectproperty(t.object_id, 'IsUserTable'), 0) = 0
+        -- Another table has the number, and the one of the name the triggers; of a renamed table it would be the other way round.
+        or exists (
+            select 1 from sys.triggers as r
+            where r.parent_id = o.object_id and r.name collate database_default in (
+                concat(N'capture_insert.', t.table_no, N':', c.name),
+                concat(N'capture_update.', t.table_no, N':', c.name),
+                concat(N'capture_delete.', t.table_no, N':', c.name))));
+    update c set version = '' from <<schema>>.[captures] as c where exists (select 1 from @moved as m where m.capture_id = c.capture_id);
+    update t set object_id = m.object_id
+    from <<schema>>.[capture_tables] as t
+    inner join @moved as m on m.capture_id = t.capture_id and m.table_no = t.table_no;
     insert into @found (object_id, name, kind, ulid_column, shard_column, is_done)
     select
         t.object_id,
@@ -36,7 +47,8 @@ begin
     from sys.tables as t
     inner join sys.schemas as s on s.schema_id = t.schema_id
     left join <<schema>>.[feeds] as f on f.name = concat(s.name, N'.', t.name) collate database_default
-    where (f.object_id = t.object_id or f.object_id is null or isnull(objectproperty(f.object_id, 'IsUserTable'), 0) = 0)
+    where (f.object_id = t.object_id or f.object_id is null
+            or concat(object_schema_name(f.object_id), N'.', object_name(f.object_id)) <> f.name collate database_default)
         -- Null for a name beyond 128 characters, which no feed has.
         and object_id(N'<<schema_in_text>>.' + quotename(concat(N'state:', s.name, N'.', t.name))) is not null;
     select top (1) @object_id = f.object_id from @found as f where f.is_done = 0 order by f.object_id;

@@ -10,8 +10,10 @@
 -- after 50 ms, so that sessions queued behind it wait no longer. If they still differ, or the lock was not granted, the rows are counted:
 -- only a count that agrees with the base (base_rows, a count too) excuses the server's number, whose base is set anew then; a difference
 -- never does, as that would hide a truncate. With row versions one statement sees table and records as committed at one moment, without a
--- lock. Without, a count is good if nothing was recorded meanwhile, and a difference only if it is found twice.
+-- lock. Without, a count is good if nothing was recorded meanwhile, and a difference only if it is found twice, while the server's number says
+-- that no statement has changed rows without having recorded them: it is what was read under the lock, or what is expected.
 -- The first count is the base, if the server's number has changed by what was recorded until then, or is the same.
+-- errors: 601, 1205, 1222, 3961 transient
 -- permission: internal
 create or alter procedure <<schema>>.[compare_table:<<name>>] (
     @table_no smallint,
@@ -40,7 +42,7 @@ begin
     from sys.databases as d where d.name = db_name();
     set lock_timeout 50;
     -- Looks at the server's number before the rows are counted.
-    set @left = case when @is_full = 1 then 0 when @how is null then 10 else 3 end;
+    set @left = case when @how is null then 10 when @is_full = 1 then 0 else 3 end;
     while @is_agreed = 0
     begin
         if @left > 0
@@ -49,7 +51,8 @@ begin
             exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained output;
             exec <<schema>>.[capture_table:<<name>>] @table_no = @table_no, @what = 'catalog', @rows = @number output;
             set @expected = @base_catalog + @gained;
-            if @number = @expected set @is_agreed = 1;
+            if @number = @expected and @is_full = 1 and @counted is null set @left = 0;
+            else if @number = @expected set @is_agreed = 1;
             else
             begin try
                 begin transaction;
@@ -57,7 +60,7 @@ begin
                 exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 0, @rows = @gained output;
                 commit;
                 set @expected = @base_catalog + @gained;
-                if @number = @expected set @is_agreed = 1;
+                if @number = @expected and (@is_full = 0 or @counted is not null) set @is_agreed = 1;
                 else if @counted is null select @catalog = @number - @gained, @left = 0;
                 else
                 begin
@@ -93,7 +96,9 @@ begin
                 exec <<schema>>.[capture_unordered:<<name>>] @table_no = @table_no, @is_dirty = 1, @rows = @gained_then output, @newest = @newest_then output;
                 if @number = @number_then and @gained = @gained_then and @newest = @newest_then
                 begin
-                    if @rows - @gained in (isnull(@base, @base_catalog), @last) set @counted = @rows - @gained;
+                    -- A statement that has changed rows and not yet recorded them is in the server's number, too.
+                    if @rows - @gained = isnull(@base, @base_catalog) or (@rows - @gained = @last and @number - @gained = isnull(@catalog, @base_catalog))
+                        set @counted = @rows - @gained;
                     set @last = @rows - @gained;
                 end;
             end;
