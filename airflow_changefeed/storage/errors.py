@@ -202,11 +202,13 @@ def answering(
     secrets: Sequence[str] = (),
     *,
     ours: tuple[type[Exception], ...] = (FileNotFoundError, ChangefeedError),
+    extra: str = "",
 ) -> Iterator[None]:
     """
     Map errors of a remote file system to ours, without secrets.
 
     :param ours: errors that stay what they are; a missing file is one that callers expect.
+    :param extra: of this package, which installs what opens such paths.
     :raises TransientError: it could not be reached, or failed temporarily.
     :raises OutputNotWritableError: it refused the request, or the request was invalid.
     """
@@ -223,10 +225,6 @@ def answering(
             raise TransientError(f"output path {path} did not answer: {said}", path=path) from None
         remedy = "check the path, path_conn_id and permissions"
         if isinstance(problem, ImportError):
-            from airflow_changefeed.storage.files import CLOUDS
-
-            scheme = path.partition("://")[0]
-            extra = next((cloud.extra for cloud in CLOUDS.values() if scheme in cloud.schemes), "")
             remedy = f"run pip install 'airflow-changefeed[{extra}]'" if extra else "install that package"
         raise OutputNotWritableError(
             f"output path {path} cannot be used: {said}; {remedy}",

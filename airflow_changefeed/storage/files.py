@@ -141,7 +141,9 @@ def open_files(path: str, storage_options: Mapping[str, Any] | None = None) -> F
     check_path(path)
     _check_spelling(path)
     secrets = tuple(secrets_of(storage_options or {}))
-    with answering(path, secrets, ours=()):
+    scheme = path.partition("://")[0]
+    extra = next((cloud.extra for cloud in CLOUDS.values() if scheme in cloud.schemes), "")
+    with answering(path, secrets, ours=(), extra=extra):
         system, root = url_to_fs(_known(path), **made(storage_options or {}))
     if isinstance(system, LocalFileSystem):
         return LocalFiles(root, path if path.startswith("file:") else None)

@@ -140,8 +140,8 @@ FORMS = (
     Form(
         "likewise",
         "mssql/install/check_captured_tables",
-        "where objectproperty(t.object_id, 'OwnerId') <> ",
-        "where 1 = 0 and 1 <> ",
+        "and objectproperty(t.object_id, 'OwnerId') <> ",
+        "and 1 = 0 and 1 <> ",
     ),
     Form("it has no graph tables", "mssql/install/check_captured", "1 in (t.is_node, t.is_edge)", "1 = 0"),
     Form(
