@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -64,7 +65,7 @@ class Window:
     def __str__(self) -> str:
         return f"[{format_time(self.start)}, {format_time(self.end)})"
 
-    @property
+    @cached_property
     def range(self) -> UlidRange:
         """
         The window as ULIDs, ``floor(start) <= u < floor(end)``.

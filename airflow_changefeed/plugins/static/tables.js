@@ -25,7 +25,7 @@ async function draw(view, toggle, panel) {
     const found = await get("tables", view.names());
     content = [begun(found.begun), ...found.places.map(place), found.places.length || found.begun.length ? null : nothing()];
   } catch (error) {
-    content = [problem(error.message, button("Try again", () => draw(view, toggle, panel), { "data-key": "again" }))];
+    content = [problem(error.message, button("Reload", () => draw(view, toggle, panel), { "data-key": "again" }))];
   }
   // It may have been closed meanwhile.
   if (toggle.getAttribute("aria-expanded") === "true") redraw(panel, content);
@@ -85,6 +85,6 @@ const failed = (tables) => tables.filter((one) => one.error).map((one) => proble
 
 const part = (one) => (one.where ? h("span", { class: "moved" }, one.table, h("span", { class: "note" }, `where ${one.where}`)) : one.table);
 
-const state = (words, isGood) => h("span", { class: isGood ? "good" : "late" }, words);
+const state = (words, isGood) => h("span", { class: isGood ? "as-complete" : "as-missing" }, words);
 
 const aged = (time, seconds) => h("span", { class: "moved" }, when(time), h("span", { class: "note" }, `${span(seconds)} ago`));
