@@ -112,7 +112,7 @@ async def one_feed(
     """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
-        view = replace(_overview(request, user, exports, source), explains=True)
+        view = _overview(request, user, exports, source)
         # Its sums are those of the list, whatever page of shards is shown.
         (found,) = source.overview([feed], shards=SUMMED_SHARDS)
         (row,) = view.rows([found.check()])
@@ -121,6 +121,20 @@ async def one_feed(
             page = source.overview([feed], first_shard=first, shards=count)[0].check().shards
         shards = [shard_row(one, view.now, conn_id, exports.run_names) for one in page]
         return {"at": format_time(view.now), "first": first, **row, "shards": shards}
+
+    return await ask_source(conn_id, question)
+
+
+@router.get("/reasons")
+async def reasons(
+    request: Request, user: GetUserDep, exports: OfConnection, conn_id: ConnId, feed: str
+) -> Row:
+    """Return the troubles of a feed, with the reasons that only a search of the database finds."""
+
+    def question(source: FeedSource) -> Row:
+        view = replace(_overview(request, user, exports, source), explains=True)
+        (row,) = view.rows([source.overview([feed], shards=SUMMED_SHARDS)[0].check()])
+        return {"troubles": row["troubles"]}
 
     return await ask_source(conn_id, question)
 

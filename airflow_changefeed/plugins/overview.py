@@ -204,8 +204,7 @@ class Overview:
         before = events_before(found, name)
         faults = [] if before is None else [before.fault(uses[0].dag_id if uses else None)]
         strip = consumer["strip"]
-        # What a gap alone keeps open is no fault of a run.
-        if strip and (strip["is_missing_before"] or WindowState.MISSING.value in strip["states"]):
+        if consumer["state"] == WindowState.MISSING.value and not strip["is_gap_alone"]:
             # A run takes the time of a window at most, or it could not keep up.
             most = max(timedelta(seconds=2 * strip["unit_seconds"]), _HOUR)
             find = partial(self._find_dag, dags)

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import storage_options
-from airflow_changefeed.core.completeness import Evidence, Verdict, judge, of_overview
+from airflow_changefeed.core.completeness import Evidence, Verdict, Why, judge, of_overview
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -202,6 +202,8 @@ def _strip(
             "start": format_time(start),
             "unit_seconds": unit.total_seconds(),
             "states": [state.value for state in states],
+            # No run is to blame for what a capture has missed.
+            "is_gap_alone": all(one.why is Why.CAPTURE_GAP for one in whole.missing),
             "is_missing_before": any(one.range.after < Ulid.floor(start).previous() for one in whole.missing),
         },
     }

@@ -22,10 +22,7 @@ export async function calendarView(connections, { conn_id, dag_id, task_id, at, 
   const named = known.filter((one) => one.has_windows && one.dag_id === dag_id
     && (task_id ?? one.task_id) === one.task_id && (conn_id ?? one.conn_id) === one.conn_id);
   const [use] = named;
-  if (!use) {
-    return [h("p", {}, link("All feeds", {})), problem(`The link names ${task_id === undefined ? "" : `task ${task_id} of `}DAG ${dag_id}${conn_id === undefined ? "" : ` with connection ${conn_id}`}. `
-      + "The page has no windows of it: it does not exist, you may not see it, or its feed, consumer or path is known only in runs.")];
-  }
+  if (!use) return withoutWindows(known, { conn_id, dag_id, task_id });
   // Several DAGs may export for one consumer into one place; their windows are the same.
   const uses = known.filter((one) => one.has_windows && ["conn_id", "feed", "consumer", "path"].every((name) => one[name] === use[name]));
   const others = named.filter((one) => !uses.includes(one));
@@ -34,12 +31,24 @@ export async function calendarView(connections, { conn_id, dag_id, task_id, at, 
   await fill(use, uses, calendar, { at, end });
   if (show === "window" && at) windowDialog(use, at);
   return h("article", { class: "alone" },
-    h("nav", { class: "crumbs" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${use.conn_id} / `,
+    h("nav", { class: "crumbs", "aria-label": "Where this is" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${use.conn_id} / `,
       link(use.feed, names, { "data-key": `feed ${use.feed}` }), " / ", link(use.consumer, { ...names, consumer: use.consumer })),
     h("h2", {}, `Windows of ${use.consumer}`),
     h("p", { class: "note" }, `Exported by ${uses.map((one) => `${one.dag_id}, ${one.task_id}`).join("; ")}`),
     others.length ? h("p", {}, "Other windows of this DAG: ", others.map((one) => [link(one.task_id, address(one)), " "])) : null,
     calendar);
+}
+
+/** What a DAG has instead: links to its feeds; of a task that a link names, why there is nothing. */
+function withoutWindows(known, { conn_id, dag_id, task_id }) {
+  const all = h("p", {}, link("All feeds", {}));
+  if (task_id !== undefined && conn_id !== undefined) {
+    return [all, problem(`The link names task ${task_id} of DAG ${dag_id} with connection ${conn_id}. The page has no windows of it: `
+      + "it does not exist, you may not see it, or its feed, consumer or path is known only in runs.")];
+  }
+  const uses = known.filter((one) => one.dag_id === dag_id && (task_id ?? one.task_id) === one.task_id && one.feed);
+  return [all, h("p", {}, `${task_id === undefined ? "" : `Task ${task_id} of `}DAG ${dag_id} exports no windows that are known before it runs.`),
+    h("ul", {}, uses.map((one) => h("li", {}, link(`${one.task_id}: ${one.feed}`, { conn_id: one.conn_id, feed: one.feed, consumer: one.consumer ?? undefined }))))];
 }
 
 const address = (use, more = {}) => ({ conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, ...more });
@@ -49,21 +58,20 @@ async function fill(use, uses, element, place) {
   const again = () => fill(use, uses, element, place);
   try {
     const found = await get("windows", address(use, place));
-    redraw(element, found.begins_later ? problem(`The output ${found.begins_later}.`) : null, controls(found, use, again), grid(found, use, place.at),
+    redraw(element, found.begins_later ? problem(`The output ${found.begins_later}.`) : null, controls(found, use), grid(found, use, place.at),
       legend(Object.keys(MARKS).filter((state) => state !== "running" || found.sees_runs), MARKS), chartView(use, found), missing(uses, found, again));
   } catch (error) {
-    redraw(element, problem(error.message, button("Reload", again, { "data-key": "reload" })));
+    redraw(element, problem(error.message, button("Reload", again, { "data-key": "again" })));
   }
   element.setAttribute("aria-busy", "false");
 }
 
-function controls(found, use, again) {
+function controls(found, use) {
   const later = new Date(Date.parse(found.end) + (Date.parse(found.end) - Date.parse(found.start)));
   return h("div", { class: "head" },
     link("Earlier", address(use, { end: found.start }), { class: "button", "data-key": "earlier" }),
     h("span", { class: "note" }, `${clock(found.start)} to ${clock(found.end)} UTC, windows of ${span(found.unit_seconds)}`),
     found.end > found.now ? null : link("Later", address(use, { end: later.toISOString() }), { class: "button", "data-key": "later" }),
-    button("Reload", again, { "data-key": "reload" }),
     found.shards_shown < found.shards_total
       ? h("span", { class: "note" }, `first ${number(found.shards_shown)} of ${number(found.shards_total)} shards`) : null);
 }

@@ -21,7 +21,7 @@ export async function feedView(connection, feed, consumer) {
   const names = { conn_id: connection.conn_id, feed };
   if (consumer !== undefined) requestAnimationFrame(() => element.querySelector(`[data-consumer="${CSS.escape(consumer)}"]`)?.scrollIntoView());
   return h("article", { class: "alone" },
-    h("nav", { class: "crumbs" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${connection.conn_id}`),
+    h("nav", { class: "crumbs", "aria-label": "Where this is" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${connection.conn_id}`),
     h("h2", {}, link(feed, names, { class: "feed", "data-key": `feed ${feed}` })), element);
 }
 
@@ -52,29 +52,52 @@ class FeedView {
       ]);
       this.troubles = troubles;
       if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
-      redraw(this.element,
-        troubleList(found.troubles.filter((one) => one.consumer === null && !PLACED.includes(one.code))),
-        gapsProblem(this),
-        captureFacts(this),
-        tablesView(this),
-        found.consumers.length ? legend() : null,
-        found.consumers.map((consumer) => this.consumer(consumer, found)),
-        h("ul", {}, toCome(this.connection, found, () => this.reload())),
-        found.consumers.length || found.to_come.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
-        this.connection.may_create_consumers ? h("p", {}, button("New consumer", () => createConsumerDialog(this, "create consumer"), {
-          "data-key": "create consumer" })) : null,
-        this.details("the feed", facts([
-          ["Kind", found.kind],
-          ["Head", position(found.head, "no events yet")],
-          ["Sealed until", found.sealed_until ? when(found.sealed_until) : "not sealed"],
-          ["Held for", found.max_hold],
-          ["Outbox", counted(found.waiting, found.waiting_or_more)],
-          ["Resource version", number(found.resource_version)],
-        ]), this.shards(found), pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index))));
+      this.found = found;
+      this.draw(found);
+      if (found.consumers.some((one) => one.state === "missing")) this.explain(found);
     } catch (error) {
       redraw(this.element, problem(error.message, button("Reload", () => this.show(), { "data-key": "again" })));
     }
     this.element.setAttribute("aria-busy", "false");
+  }
+
+  draw(found) {
+    const { first } = found;
+    redraw(this.element,
+      this.list(found.troubles),
+      gapsProblem(this),
+      captureFacts(this),
+      tablesView(this),
+      found.consumers.length ? legend() : null,
+      found.consumers.map((consumer) => this.consumer(consumer, found)),
+      h("ul", {}, toCome(this.connection, found, () => this.reload())),
+      found.consumers.length || found.to_come.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
+      this.connection.may_create_consumers ? h("p", {}, button("New consumer", () => createConsumerDialog(this, "create consumer"), {
+        "data-key": "create consumer" })) : null,
+      this.details("the feed", facts([
+        ["Kind", found.kind],
+        ["Head", position(found.head, "no events yet")],
+        ["Sealed until", found.sealed_until ? when(found.sealed_until) : "not sealed"],
+        ["Held for", found.max_hold],
+        ["Outbox", counted(found.waiting, found.waiting_or_more)],
+        ["Resource version", number(found.resource_version)],
+      ]), this.shards(found), pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index))));
+  }
+
+  /** The troubles of a consumer, or of the feed itself, that have no place of their own. */
+  list(troubles, of = "") {
+    const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !PLACED.includes(one.code)));
+    element.dataset.of = of;
+    return element;
+  }
+
+  /** What only a search of the database finds is shown when it is found; the page is there before. */
+  async explain(found) {
+    try {
+      const { troubles } = await get("reasons", this.names());
+      if (this.found !== found) return;
+      for (const list of this.element.querySelectorAll(".troubles")) list.replaceWith(this.list(troubles, list.dataset.of));
+    } catch { /* What is known is shown. */ }
   }
 
   /** Reload after a change or a refusal; the focus returns to the button that was pressed. */
@@ -102,7 +125,6 @@ class FeedView {
     const uses = usesOf(this.connection, this.feed, consumer);
     const waiters = this.waiters[consumer.consumer] ?? [];
     const exports = uses.filter((use) => use.has_windows);
-    const troubles = found.troubles.filter((one) => one.consumer === consumer.consumer && !PLACED.includes(one.code));
     return h("section", { "aria-label": `Consumer ${consumer.consumer}`, "data-consumer": consumer.consumer },
       h("div", { class: "head" },
         h("h3", {}, link(consumer.consumer, this.names({ consumer: consumer.consumer }))),
@@ -115,7 +137,7 @@ class FeedView {
       dagGroups(this, uses),
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
-      troubleList(troubles),
+      this.list(found.troubles, consumer.consumer),
       lostProblem(cursors),
       beginningProblem(this, consumer, exports),
       deadLettersProblem(consumer, this),

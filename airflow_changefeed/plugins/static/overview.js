@@ -54,7 +54,7 @@ async function explain(connection, articles, say) {
   for (const [feed, element] of late) {
     if (!element.isConnected) return;
     try {
-      const { troubles } = await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 });
+      const { troubles } = await get("reasons", { conn_id: connection.conn_id, feed: feed.feed });
       feed.troubles = troubles;
       redraw(element.querySelector(".troubles"), [...troubleList(troubles).childNodes]);
       say();

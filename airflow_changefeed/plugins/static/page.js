@@ -21,7 +21,11 @@ async function load() {
     const found = await get("connections");
     if (own !== turn) return;
     waitLongerThan(found.timeout_seconds);
-    redraw(main, await view(found, Object.fromEntries(new URLSearchParams(location.search))));
+    const place = Object.fromEntries(new URLSearchParams(location.search));
+    document.title = [place.feed ?? place.dag_id, "Changefeed"].filter(Boolean).join(", ");
+    const shown = await view(found, place);
+    if (own !== turn) return;
+    redraw(main, shown);
     status.textContent = found.user;
   } catch (error) {
     if (own !== turn) return;
@@ -50,7 +54,7 @@ document.addEventListener("click", (event) => {
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   history.pushState(null, "", link.href);
-  load().then(() => { if (!location.hash) scrollTo(0, 0); });
+  load().then(() => scrollTo(0, 0));
 });
 window.addEventListener("popstate", load);
 document.getElementById("reload").addEventListener("click", load);

@@ -15,7 +15,7 @@ const more = (found) => (found.count > found.first.length
 
 /** What counts as one trouble, and as several; of others their code says it. */
 const NAMES = {
-  "capture-gap": ["gap", "gaps"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["dead letter", "dead letters"],
+  "capture-gap": ["gap", "gaps"], "capture-trigger": ["missing trigger", "missing triggers"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["dead letter", "dead letters"],
   "dag-paused": ["DAG paused", "DAGs paused"], "run-failed": ["failed run", "failed runs"], "no-run": ["consumer without runs", "consumers without runs"],
   "window-missing": ["missing window", "missing windows"], "window-lost": ["lost window", "lost windows"], "consumer-lost": ["lost shard", "lost shards"],
   "events-before-beginning": ["beginning not accepted", "beginnings not accepted"], "consumer-failing": ["failing handler", "failing handlers"],

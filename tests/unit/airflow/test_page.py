@@ -225,7 +225,7 @@ def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
     assert asked == ["feeds", "overview", "now", "identity"]
     asked.clear()
     viewer.ask("feed", conn_id=CONN_ID, feed=FEED)
-    assert asked == ["overview", "now", "identity", "leases"]
+    assert asked == ["overview", "now", "identity"]
 
 
 @pytest.mark.parametrize("table", ["nyc.Lost", "changefeed.feed:nyc.Lost", "changefeed.state:nyc.Lost"])

@@ -125,10 +125,10 @@ def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
     assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last one, failed"
 
 
-def test_a_feed_alone_says_what_freshness_finds(source: SqliteFeedSource) -> None:
-    """Which is too slow for hundreds of feeds: the list asks for it afterwards."""
+def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:
+    """They take too long for hundreds of feeds: the page asks for them afterwards."""
     begin(source)
-    (one,) = Visitor("OP").ask("feed", conn_id=CONN_ID, feed=FEED)["troubles"]
+    (one,) = Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]
     assert (one["code"], one["severity"]) == ("catching-up", "note")
 
 
