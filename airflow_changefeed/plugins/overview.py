@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -177,8 +178,9 @@ class Overview:
         feed = found.info.name
         if found.gaps:
             yield Trouble(None, _gap_fault(found), len(found.gaps))
-        if found.gaps is not None and (drift := self._captures[feed].drift):
-            yield Trouble(None, _drift_fault(feed, drift), len(drift))
+        capture = self._captures.get(feed) if found.gaps is not None else None
+        if capture is not None and capture.drift:
+            yield Trouble(None, _drift_fault(feed, capture.drift), len(capture.drift))
         state = self._state(found)
         yield from _merged(None, cursor_faults(replace(state, rows=(), consumers={}), _LIMITS))
         of_feed: dict[Fault, None] = {}
@@ -187,9 +189,11 @@ class Overview:
             own = only(state, name)
             faults = [one for one in self._faults(found, own, consumer, dags) if one.kind not in _SAID]
             of_feed |= dict.fromkeys(one for one in faults if f"consumer {name}" not in one.place)
-            counts = {FaultKind.DEAD_LETTER: len(own.dead_letters)}
+            ranges = {(fault.kind, hole.range) for hole, fault in hole_faults(own)}
+            counts = Counter(kind for kind, _ in ranges)
+            counts[FaultKind.DEAD_LETTER] = len(own.dead_letters)
             for one in _merged(name, [one for one in faults if one not in of_feed]):
-                yield replace(one, count=counts.get(one.first.kind, one.count))
+                yield replace(one, count=counts[one.first.kind] or one.count)
             check = next((one for one in found.checks if one.consumer == name), None)
             if check is not None and check.missing:
                 yield Trouble(name, checked_fault(check), check.missing)

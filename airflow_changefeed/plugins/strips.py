@@ -191,7 +191,7 @@ def _strip(
     # What runs may be older than the windows that are shown, or newer.
     since = min(start, verdict.complete_until or start)
     until = max(end, over)
-    wanted = Window(max(since, until - LONGEST), until)
+    wanted = Window(max(since, start - LONGEST), min(until, end + LONGEST))
     runs = [run for dag_id in {use.dag_id for use in uses} for run in exports.runs(dag_id, wanted)]
     evidence = replace(evidence, runs=tuple(runs))
     whole = judge(evidence, UlidRange(Ulid.MIN, Ulid.floor(max(over, EPOCH)).previous()))

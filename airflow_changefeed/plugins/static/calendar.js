@@ -24,7 +24,8 @@ export async function calendarView(connections, { conn_id, dag_id, task_id, at, 
   const [use] = named;
   if (!use) return withoutWindows(known, { conn_id, dag_id, task_id });
   // Several DAGs may export for one consumer into one place; their windows are the same.
-  const uses = known.filter((one) => one.has_windows && ["conn_id", "feed", "consumer", "path"].every((name) => one[name] === use[name]));
+  const uses = known.filter((one) => one.has_windows && ["conn_id", "feed", "consumer"].every((name) => one[name] === use[name])
+    && one.path.replace(/\/+$/, "") === use.path.replace(/\/+$/, ""));
   const others = named.filter((one) => !uses.includes(one));
   const calendar = h("div", { class: "calendar" });
   const names = { conn_id: use.conn_id, feed: use.feed };

@@ -3,7 +3,7 @@
 
 import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
 import { get } from "./server.js";
-import { legend, lines } from "./strip.js";
+import { lines } from "./strip.js";
 import { counts, troubleList } from "./troubles.js";
 
 const FEEDS = 25; // of those without troubles, at a time
@@ -23,7 +23,7 @@ export function overview(connection) {
       const say = () => redraw(headline, words(feeds));
       say();
       const first = feeds.filter((feed) => feed.group !== "rest").map((feed) => [feed, article(connection, feed)]);
-      redraw(body, feeds.length ? legend() : null, first.map(([, element]) => element),
+      redraw(body, first.map(([, element]) => element),
         rest(connection, feeds.filter((feed) => feed.group === "rest"), feeds.length <= FEW));
       explain(connection, first, say);
     } catch (error) {

@@ -6,6 +6,7 @@ import { feedView } from "./feed.js";
 import { overview } from "./overview.js";
 import { h, problem, redraw } from "./parts.js";
 import { get, waitLongerThan } from "./server.js";
+import { legend } from "./strip.js";
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
@@ -38,7 +39,7 @@ async function load() {
 function view(found, { conn_id, feed, consumer, dag_id, task_id, at, end, show }) {
   const connections = found.connections.map((one) => ({ ...one, may_create_consumers: found.may_create_consumers }));
   if (dag_id !== undefined) return calendarView(connections, { conn_id, dag_id, task_id, at, end, show });
-  if (feed === undefined) return connections.length ? connections.map(overview) : nothing();
+  if (feed === undefined) return connections.length ? [legend(), ...connections.map(overview)] : nothing();
   const connection = connections.find((one) => one.conn_id === conn_id);
   return connection ? feedView(connection, feed, consumer) : problem(`The page has no connection ${conn_id}, or you may not see it.`);
 }

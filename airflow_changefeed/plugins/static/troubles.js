@@ -17,7 +17,7 @@ const more = (found) => (found.count > found.first.length
 const NAMES = {
   "capture-gap": ["gap", "gaps"], "capture-trigger": ["missing trigger", "missing triggers"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["dead letter", "dead letters"],
   "dag-paused": ["DAG paused", "DAGs paused"], "run-failed": ["failed run", "failed runs"], "no-run": ["consumer without runs", "consumers without runs"],
-  "window-missing": ["missing window", "missing windows"], "window-lost": ["lost window", "lost windows"], "consumer-lost": ["lost shard", "lost shards"],
+  "window-missing": ["missing range of windows", "missing ranges of windows"], "window-lost": ["lost range of windows", "lost ranges of windows"], "consumer-lost": ["lost shard", "lost shards"],
   "events-before-beginning": ["beginning not accepted", "beginnings not accepted"], "consumer-failing": ["failing handler", "failing handlers"],
   "lease-stuck": ["stuck lease", "stuck leases"], "outbox-not-drained": ["outbox not drained", "outboxes not drained"],
   "not-set-up": ["feed not set up", "feeds not set up"],

@@ -25,8 +25,10 @@ from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, OutputCheck
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import Nowhere
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
@@ -130,6 +132,20 @@ def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) ->
     begin(source)
     (one,) = Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]
     assert (one["code"], one["severity"]) == ("catching-up", "note")
+
+
+def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSource) -> None:
+    """It is one trouble, whatever the number of shards."""
+    begin(source)
+    source.seal(FEED, START + 6 * HOUR)
+    first, hole, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 6))
+    done = [UlidRange(first, hole), UlidRange(Ulid.floor(START + 2 * HOUR).previous(), last)]
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+    missing = troubles()["window-missing"]
+    assert (missing["count"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, True)
+    assert [one["count"] for one in Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]] == [
+        1
+    ]
 
 
 def test_dead_letters_and_changed_tables_are_troubles(source: SqliteFeedSource, database: str) -> None:
