@@ -114,10 +114,11 @@ async def one_feed(
     def question(source: FeedSource) -> Row:
         view = _overview(request, user, exports, source)
         # Its sums are those of the list, whatever page of shards is shown.
-        (found,) = source.overview([feed], shards=SUMMED_SHARDS)
-        (row,) = view.rows([found.check()])
+        read = max(SUMMED_SHARDS, min(first + count, MOST_SHARDS))
+        (found,) = source.overview([feed], shards=read)
+        (row,) = view.rows([replace(found.check(), shards=found.shards[:SUMMED_SHARDS])])
         page = found.shards[first : first + count]
-        if first + count > SUMMED_SHARDS and found.shard_count > SUMMED_SHARDS:
+        if first + count > read:
             page = source.overview([feed], first_shard=first, shards=count)[0].check().shards
         shards = [shard_row(one, view.now, conn_id, exports.run_names) for one in page]
         return {"at": format_time(view.now), "first": first, **row, "shards": shards}
