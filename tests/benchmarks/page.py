@@ -66,6 +66,6 @@ def run(folder: Path) -> Chapter:
         figures,
         targets,
         f"{found['statements']} statements of SQLite for 300 feeds, each with a DAG of its own and one of "
-        f"five with a trouble; {found['few_statements']} for one feed of 10 shards. The "
+        f"six with a trouble; {found['few_statements']} for one feed of 10 shards. The "
         "server's part alone: a browser draws besides.",
     )

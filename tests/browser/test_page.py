@@ -640,6 +640,8 @@ def test_the_page_fits_a_phone_and_the_dark(person: Open) -> None:
     ann.keys(Keys.ESCAPE)
     ann.resize(1180, 860)
     ann.darken()
+    ann.open()
+    ann.see("29 feeds without troubles")
     ann.picture("dark")
 
 
