@@ -170,6 +170,20 @@ class Verdict:
             return WindowState.BEFORE
         return WindowState.OPEN if window.end > now else WindowState.MISSING
 
+    @property
+    def state(self) -> WindowState:
+        """
+        The state of all that was asked about, as of one window; ``OPEN`` where nothing is known.
+
+        What is shown of a consumer has the colour of this one answer.
+        """
+        if self.missing or self._evidence.gap is not None:
+            # What a capture has missed is missing before its window is over.
+            return WindowState.MISSING
+        if self.running:
+            return WindowState.RUNNING
+        return WindowState.COMPLETE if self._evidence.shards else WindowState.OPEN
+
     def lacking(self, windows: Sequence[Window]) -> list[frozenset[Shard | None]]:
         """Return the shards that lack each window, or a part of it."""
         return touched(windows, [(one.shard, one.range) for one in (*self.missing, *self.running)])

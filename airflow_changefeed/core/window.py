@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -71,6 +72,11 @@ class Window:
 
         As a range it is written ``(floor(start)-1, floor(end)-1]``.
         """
+        return self._range
+
+    @cached_property
+    def _range(self) -> UlidRange:
+        # Calendars of many consumers ask the same windows for it again and again.
         return UlidRange(Ulid.floor(self.start).previous(), Ulid.floor(self.end).previous())
 
     @property

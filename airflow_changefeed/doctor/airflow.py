@@ -53,8 +53,8 @@ FindDag = Callable[[str], DagState]
 
 
 def dag_faults(
-    source: CursorStore,
     find_dag: FindDag,
+    dag_id: str | None,
     feed: str,
     consumer: str,
     rows: Sequence[CursorRow],
@@ -65,12 +65,12 @@ def dag_faults(
     """
     Return why a consumer's DAG, or process, does not move its cursors.
 
+    :param dag_id: that of its last run; None if no run is known.
     :param max_age: a consumer that has moved since is at work.
     :param left_out: begin of the first window that is not exported; None if it exports no windows.
     """
     where = f"feed {feed}, consumer {consumer}"
     last = max(rows, key=lambda row: row.moved_at, default=None)
-    dag_id = last_dag(source, feed, consumer, rows)
     dag, found, unknown = None, [], []
     try:
         dag = find_dag(dag_id) if dag_id is not None else None
@@ -121,14 +121,14 @@ def _move(row: CursorRow) -> str:
 def last_dag(source: CursorStore, feed: str, consumer: str, rows: Sequence[CursorRow]) -> str | None:
     """Return the DAG whose run moved one of a consumer's cursors last; people may have moved it since."""
     last = max(rows, key=lambda row: row.moved_at, default=None)
-    dag_id = _dag_of(last.moved_by) if last is not None else None
+    dag_id = dag_of(last.moved_by) if last is not None else None
     if dag_id is None:
-        ids = (_dag_of(change.by) for change in source.history(feed, consumer))
+        ids = (dag_of(change.by) for change in source.history(feed, consumer))
         dag_id = next((each for each in ids if each is not None), None)
     return dag_id
 
 
-def _dag_of(name: str) -> str | None:
+def dag_of(name: str) -> str | None:
     """
     Return the DAG of a run's name, ``dag_id/run_id/task_id/try``; None for other names.
 
@@ -283,7 +283,7 @@ def judge_consumer(
 ) -> tuple[Verdict, datetime]:
     """Return what its cursors say of a consumer, and until when the feed is complete for it."""
     verdict = judge(of_overview(found, consumer, now, rows))
-    return verdict, verdict.complete_until or _first_event(source, found, consumer, now)
+    return verdict, verdict.complete_until or first_event(source, found, consumer, now)
 
 
 def beginning_fault(source: FeedSource, found: FeedOverview, consumer: str) -> Fault | None:
@@ -297,7 +297,7 @@ def beginning_fault(source: FeedSource, found: FeedOverview, consumer: str) -> F
     return None if left_out is None else left_out.fault(last_dag(source, feed, consumer, rows))
 
 
-def _first_event(source: FeedReader, found: FeedOverview, consumer: str, now: datetime) -> datetime:
+def first_event(source: FeedReader, found: FeedOverview, consumer: str, now: datetime) -> datetime:
     """Return the time of the first event that is not purged: a consumer that has nothing waits since then."""
     times, lost = [], found.lost_shards(consumer)
     for shard in found.shards:

@@ -20,6 +20,7 @@ from airflow_changefeed.doctor.airflow import (
     catching_up,
     dag_faults,
     judge_consumer,
+    last_dag,
     whole_overview,
 )
 from airflow_changefeed.doctor.cursors import (
@@ -62,7 +63,7 @@ _CAUSES = (
     FaultKind.OUTBOX_NOT_DRAINED,
 )
 #: Instead of what a handler said of an event, which may be data; freshness is sent to many people.
-_NO_REASON = "dead-letters list says why"
+NO_REASON = "dead-letters list says why"
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def check_freshness(
             if name in named and not (names if consumer is None else consumer in names):
                 raise _no_consumer(name, consumer, names)
             others |= set(names)
-            chosen = state if consumer is None else _only(state, consumer)
+            chosen = state if consumer is None else only(state, consumer)
             overview = whole_overview(source, name)
             found += _freshness(source, variables, find_dag, chosen, overview, max_age, inspect)
             # Also of a feed that nobody reads: nobody drains it either.
@@ -255,7 +256,7 @@ def _read_state(source: FeedSource, feed: str) -> FeedState:
     info = source.feed(feed)
     # The cursors first: they are never beyond a high-water time that is read later.
     rows = source.cursors(feed)
-    dead_letters = [replace(one, reason=_NO_REASON) for one in source.dead_letters(feed)]
+    dead_letters = [replace(one, reason=NO_REASON) for one in source.dead_letters(feed)]
     shards = source.shards(feed)
     events = of_events(source, feed, None)
     return FeedState(feed, source.now(), shards, rows, events, dead_letters, info.max_hold)
@@ -275,12 +276,14 @@ def _freshness(
     inspect: Inspect,
 ) -> Iterator[ConsumerFreshness]:
     for consumer in _consumers(state):
-        own = _only(state, consumer)
+        own = only(state, consumer)
         verdict, until = judge_consumer(source, overview, consumer, own.rows, own.now)
         age = max(own.now - until, timedelta(0))
         is_fresh = age <= max_age
         reasons = (
-            [] if is_fresh else _reasons(source, variables, find_dag, own, consumer, until, max_age, inspect)
+            []
+            if is_fresh
+            else reasons_of(source, variables, find_dag, own, consumer, until, max_age, inspect)
         )
         left_out = events_before(overview, consumer)
         files = next((check for check in overview.checks if check.consumer == consumer), None)
@@ -303,7 +306,8 @@ def _freshness(
         )
 
 
-def _only(state: FeedState, consumer: str) -> FeedState:
+def only(state: FeedState, consumer: str) -> FeedState:
+    """Return the state of one of a feed's consumers."""
     return replace(
         state,
         rows=[row for row in state.rows if row.consumer == consumer],
@@ -323,7 +327,7 @@ def _limits(max_age: timedelta) -> Limits:
     )
 
 
-def _reasons(
+def reasons_of(
     source: FeedSource,
     variables: VariableLister | None,
     find_dag: FindDag,
@@ -333,6 +337,12 @@ def _reasons(
     max_age: timedelta,
     inspect: Inspect,
 ) -> list[Fault]:
+    """
+    Return why a consumer is late, the cause before what follows from it.
+
+    :param state: of this consumer alone.
+    :param until: when it is complete.
+    """
     of_dag: list[Fault] = []
     faults: list[Fault] = []
     unknown: list[Fault] = []
@@ -341,7 +351,8 @@ def _reasons(
         if consumer not in state.consumers:
             state = replace(state, grids=export_grids(source, state.feed, [consumer]))
         left_out = until if consumer in state.grids else None
-        of_dag += dag_faults(source, find_dag, state.feed, consumer, state.rows, state.now, max_age, left_out)
+        dag_id = last_dag(source, state.feed, consumer, state.rows)
+        of_dag += dag_faults(find_dag, dag_id, state.feed, consumer, state.rows, state.now, max_age, left_out)
         faults += state_faults(source, variables, state, consumer, limits)
         faults += held_leases(state, source.leases(state.feed), limits)
         faults += inspect()

@@ -260,6 +260,11 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
         self.changefeed_conn_id = changefeed_conn_id
         self._check()
 
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Return what Airflow's servers know of the task: the page shows how old a frontier may be."""
+        return frozenset({*super().get_serialized_fields(), "max_age"})
+
     def _check(self) -> None:
         consumer = [] if self.consumer is None else [(check_consumer_name, self.consumer)]
         check_arguments(

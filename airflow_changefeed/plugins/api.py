@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Annotated, Any
@@ -31,17 +32,19 @@ from airflow_changefeed.plugins.connections import (
     ask_output,
     ask_source,
     message_of,
+    words_of,
 )
-from airflow_changefeed.plugins.rows import Row, change_row, feed_row, shard_row, troubles_of
+from airflow_changefeed.plugins.overview import Overview, waiting_of
+from airflow_changefeed.plugins.rows import Row, change_row, shard_row, troubles_of
 from airflow_changefeed.plugins.runs import backfill_dates, paused_dags
-from airflow_changefeed.plugins.strips import Exports, strip_of
+from airflow_changefeed.plugins.strips import Exports
 from airflow_changefeed.plugins.tables import Lake, Place, begun_of, places_of
 from airflow_changefeed.plugins.uses import Use, configured
 from airflow_changefeed.plugins.windows import chart_of, window_of, windows_of
 from airflow_changefeed.sources.base import FeedSource
 
-#: Maximum number of feeds and of shards in one response.
-MOST_FEEDS, MOST_SHARDS = 100, 500
+#: Maximum number of shards in one response.
+MOST_SHARDS = 500
 #: Shards whose figures are summed up in a list of feeds.
 SUMMED_SHARDS = 100
 
@@ -84,28 +87,14 @@ def connections(user: GetUserDep, uses: Uses) -> Row:
 
 
 @router.get("/feeds")
-async def feeds(
-    request: Request,
-    user: GetUserDep,
-    exports: OfConnection,
-    conn_id: ConnId,
-    first: First = 0,
-    count: Annotated[int, Query(ge=1, le=MOST_FEEDS)] = 25,
-) -> Row:
-    """Return a page of a connection's feeds, each with totals, or with its error if it cannot be read."""
+async def feeds(request: Request, user: GetUserDep, exports: OfConnection, conn_id: ConnId) -> Row:
+    """Return a connection's feeds, those with troubles first; one that cannot be read has its error."""
 
     def question(source: FeedSource) -> Row:
-        allows = _allows(user, source)
+        view = _overview(request, user, exports, source)
         names = [info.name for info in source.feeds()]
-        found = source.overview(names[first : first + count], shards=SUMMED_SHARDS)
-        now = source.now()
-        strip, words = partial(strip_of, exports=exports, now=now), partial(message_of, request)
-        return {
-            "at": format_time(now),
-            "total": len(names),
-            "first": first,
-            "feeds": [feed_row(one, allows, now, strip, words) for one in found],
-        }
+        rows = view.rows(source.overview(names, shards=SUMMED_SHARDS) if names else ())
+        return {"at": format_time(view.now), "feeds": [*view.absent(names), *rows]}
 
     return await ask_source(conn_id, question)
 
@@ -123,23 +112,50 @@ async def one_feed(
     """Return a feed with a page of its shards and their cursors."""
 
     def question(source: FeedSource) -> Row:
-        (found,) = source.overview([feed], first_shard=first, shards=count)
-        now = source.now()
-        strip, words = partial(strip_of, exports=exports, now=now), partial(message_of, request)
-        return {
-            "at": format_time(now),
-            "first": first,
-            **feed_row(found.check(), _allows(user, source), now, strip, words),
-            "shards": [shard_row(one, now, conn_id, exports.run_names) for one in found.shards],
-        }
+        view = _overview(request, user, exports, source)
+        # Its sums are those of the list, whatever page of shards is shown.
+        read = max(SUMMED_SHARDS, min(first + count, MOST_SHARDS))
+        (found,) = source.overview([feed], shards=read)
+        (row,) = view.rows([replace(found.check(), shards=found.shards[:SUMMED_SHARDS])])
+        page = found.shards[first : first + count]
+        if first + count > read:
+            page = source.overview([feed], first_shard=first, shards=count)[0].check().shards
+        shards = [shard_row(one, view.now, conn_id, exports.run_names) for one in page]
+        return {"at": format_time(view.now), "first": first, **row, "shards": shards}
 
     return await ask_source(conn_id, question)
+
+
+@router.get("/reasons")
+async def reasons(
+    request: Request, user: GetUserDep, exports: OfConnection, conn_id: ConnId, feed: str
+) -> Row:
+    """Return the troubles of a feed, with the reasons that only a search of the database finds."""
+
+    def question(source: FeedSource) -> Row:
+        view = replace(_overview(request, user, exports, source), explains=True)
+        (row,) = view.rows([source.overview([feed], shards=SUMMED_SHARDS)[0].check()])
+        return {"troubles": row["troubles"]}
+
+    return await ask_source(conn_id, question)
+
+
+def _overview(request: Request, user: Any, exports: Exports, source: FeedSource) -> Overview:
+    return Overview(
+        source, exports, _allows(user, source), partial(message_of, request), partial(words_of, request)
+    )
 
 
 def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
     # Read once, and only if there are consumers.
     database = cache(lambda: source.identity().id)
     return lambda consumer, feed: may_change(user, database(), consumer, feed)
+
+
+@router.get("/waiting")
+async def waiting(conn_id: ConnId, feed: str) -> Row:
+    """Return how many events wait for an export that has not run yet, and since when."""
+    return await ask_source(conn_id, lambda source: waiting_of(source, feed))
 
 
 @router.get("/waiters")

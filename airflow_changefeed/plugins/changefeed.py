@@ -42,20 +42,25 @@ def _load() -> ASGIApp:
 
 
 class ChangefeedPlugin(AirflowPlugin):
-    """The page and its entry in Airflow's navigation; nothing in Airflow 3.0."""
+    """The page, its entry in Airflow's navigation, and its tab of DAGs and tasks; nothing in Airflow 3.0."""
 
     name = "changefeed"
     if AIRFLOW_V_3_1_PLUS:
         fastapi_apps = [{"app": LazyPage(), "url_prefix": URL_PREFIX, "name": "Changefeed"}]
+        # Relative, because Airflow may be served below a path.
         external_views = [
             {
                 "name": "Changefeed",
-                # Relative, because Airflow may be served below a path.
-                "href": PAGE_PATH,
-                "destination": "nav",
-                "category": "browse",
-                "url_route": "changefeed",
+                "href": f"{PAGE_PATH}{query}",
+                "destination": destination,
+                "category": "browse" if destination == "nav" else None,
+                "url_route": "changefeed" if destination == "nav" else f"changefeed-{destination}",
                 "icon": f"{PAGE_PATH}static/icon.svg",
                 "icon_dark_mode": f"{PAGE_PATH}static/icon-dark.svg",
             }
+            for destination, query in (
+                ("nav", ""),
+                ("dag", "?dag_id={DAG_ID}"),
+                ("task", "?dag_id={DAG_ID}&task_id={TASK_ID}"),
+            )
         ]

@@ -256,17 +256,31 @@ def message_of(request: Request, error: Exception) -> str:
     """
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
     text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    text = with_conn_id(without_secrets(text), request.query_params.get("conn_id"))
-    text = runs_of(request).in_text(text)
-    if facts.get("is_public") or getattr(request.state, "sees_errors", False):
-        return text
-    if isinstance(error, _SENSITIVE):
-        shown = (
+    if isinstance(error, _SENSITIVE) and not facts.get("is_public") and not _sees_errors(request):
+        log.warning("The page failed to read a feed: %s", without_secrets(text))
+        return (
             "The database or the output is currently not available. The reason is in the log of the API "
             "server, and on this page for users who may see the connection in Airflow"
         )
-    else:
-        shown = _PATHS.sub(_NO_PATH, text.replace(str(facts.get("path") or _NO_PATH), _NO_PATH))
+    return words_of(request, text, path=facts.get("path"), is_public=bool(facts.get("is_public")))
+
+
+def words_of(request: Request, text: str, *, path: object = None, is_public: bool = False) -> str:
+    """
+    Return a sentence of an error or a fault, without the names of runs that the user may not see.
+
+    Users who may not see servers, logins and paths get it without paths, unless it is for everybody.
+
+    :param path: that the sentence has.
+    """
+    text = runs_of(request).in_text(with_conn_id(without_secrets(text), request.query_params.get("conn_id")))
+    if is_public or _sees_errors(request):
+        return text
+    shown = _PATHS.sub(_NO_PATH, text.replace(str(path or _NO_PATH), _NO_PATH))
     if shown != text:
-        log.warning("The page failed to read a feed: %s", text)
+        log.warning("The page shows this without its paths: %s", text)
     return shown
+
+
+def _sees_errors(request: Request) -> bool:
+    return bool(getattr(request.state, "sees_errors", False))

@@ -38,6 +38,7 @@ _TYPES = {
     **dict.fromkeys(
         (
             "page.js",
+            "overview.js",
             "parts.js",
             "server.js",
             "feed.js",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Any
 
@@ -15,12 +16,14 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunType
 from fastapi import HTTPException
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from airflow_changefeed.core.values import format_time, parse_time
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.exceptions import InvalidWindowError
 from airflow_changefeed.plugins.rows import Row
+from airflow_changefeed.plugins.uses import version_of
 from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_PLUS, coerce_datetime
 
 _MOST_RUNS = 2_000
@@ -43,6 +46,42 @@ def check_time(name: str, time: datetime) -> None:
             f"{name}: {time.isoformat()} is not valid; expected a time with a zone, such as "
             f"2026-03-01T00:00:00Z, from 1970 to {_LAST_YEAR}"
         )
+
+
+def at_work(dag_ids: Collection[str]) -> set[str]:
+    """Return those of some DAGs that have a queued or running run."""
+    with create_session() as session:
+        wanted = (DagRun.dag_id.in_(dag_ids), DagRun.state.in_(_RUNNING))
+        return set(session.scalars(select(DagRun.dag_id).where(*wanted).distinct()))
+
+
+def dag_states(dag_ids: Collection[str]) -> dict[str, DagState]:
+    """Return what Airflow knows of some DAGs, in one question for all."""
+    if not dag_ids:
+        return {}
+    newest = (
+        select(DagRun.dag_id, func.max(DagRun.run_after).label("run_after"))
+        .where(DagRun.dag_id.in_(dag_ids))
+        .group_by(DagRun.dag_id)
+        .subquery()
+    )
+    last = (DagRun.dag_id == newest.c.dag_id) & (DagRun.run_after == newest.c.run_after)
+    with create_session() as session:
+        runs = {run.dag_id: run for run in session.scalars(select(DagRun).join(newest, last))}
+        present = select(DagModel.dag_id, DagModel.is_paused).where(
+            DagModel.dag_id.in_(dag_ids), DagModel.is_stale.is_(False)
+        )
+        known = {dag_id: bool(is_paused) for dag_id, is_paused in session.execute(present)}
+        return {
+            dag_id: DagState(
+                dag_id,
+                dag_id in known,
+                known.get(dag_id),
+                runs[dag_id].run_id if dag_id in runs else "",
+                str(runs[dag_id].state) if dag_id in runs else "",
+            )
+            for dag_id in dag_ids
+        }
 
 
 def running(dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
@@ -126,7 +165,12 @@ def _dag(dag_id: str) -> Any:
 
 
 def interval_of(dag_id: str) -> timedelta | None:
-    """Return the length of the interval of a DAG's runs; None if they have none."""
+    """Return the length of the interval of a DAG's runs; None if they have none. A DAG is read once."""
+    return _interval(dag_id, version_of(dag_id))
+
+
+@lru_cache(10_000)
+def _interval(dag_id: str, version: str) -> timedelta | None:
     dag = _dag(dag_id)
     timetable = dag.timetable
     if not timetable.periodic or _is_partitioned(dag):

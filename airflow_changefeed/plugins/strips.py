@@ -7,19 +7,21 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import storage_options
-from airflow_changefeed.core.completeness import Evidence, Verdict, WindowState, judge, of_overview
+from airflow_changefeed.core.completeness import Evidence, Verdict, Why, judge, of_overview
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import EPOCH, format_known, format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.window_grid import events_before
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.access import RunNames
 from airflow_changefeed.plugins.rows import Row
-from airflow_changefeed.plugins.runs import LONGEST, interval_of, running
+from airflow_changefeed.plugins.runs import LONGEST, at_work, interval_of, running
 from airflow_changefeed.plugins.uses import Use
 
 log = logging.getLogger(__name__)
@@ -41,9 +43,30 @@ class Exports:
     _units: dict[Use, timedelta] = field(default_factory=dict)
     _runs: dict[tuple[str, Window], list[tuple[datetime, datetime]]] = field(default_factory=dict)
 
+    @cached_property
+    def _at_work(self) -> set[str]:
+        # One question for all: hundreds of DAGs may export, and few of them at a time.
+        return at_work({one.dag_id for one in self.uses})
+
+    @cached_property
+    def _by_consumer(self) -> dict[tuple[str | None, str | None], list[Use]]:
+        found: dict[tuple[str | None, str | None], list[Use]] = {}
+        for one in self.uses:
+            found.setdefault((one.feed, one.consumer), []).append(one)
+        return found
+
+    @cached_property
+    def by_feed(self) -> dict[str, list[Use]]:
+        """The tasks that export feeds for a consumer that is known before they run, by feed."""
+        found: dict[str, list[Use]] = {}
+        for one in self.uses:
+            if one.feed is not None and one.consumer is not None and one.path is not None:
+                found.setdefault(one.feed, []).append(one)
+        return found
+
     def of(self, feed: str, consumer: str) -> list[Use]:
         """Return the tasks that export windows of a feed for a consumer."""
-        return [one for one in self.uses if (one.feed, one.consumer) == (feed, consumer) and one.has_windows]
+        return [one for one in self._by_consumer.get((feed, consumer), ()) if one.has_windows]
 
     def unit(self, use: Use) -> timedelta:
         """
@@ -65,7 +88,7 @@ class Exports:
 
     def runs(self, dag_id: str, window: Window) -> list[tuple[datetime, datetime]]:
         """Return the intervals of a DAG's queued and running runs in a window, if the user may see them."""
-        if not self.run_names.sees(dag_id):
+        if dag_id not in self._at_work or not self.run_names.sees(dag_id):
             return []
         # Consumers that one DAG exports for mostly have the same windows.
         if (dag_id, window) not in self._runs:
@@ -81,22 +104,22 @@ def output_of(use: Use) -> ExportStore:
 
 def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime) -> Row:
     """
-    Return a consumer's last windows, and until when it has completed the shards of the overview.
+    Return a consumer's state and last windows, and until when it has completed the shards of the overview.
 
-    For a consumer of events the windows are hours. ``strip`` is None if a DAG does not say what its windows
-    are: it was deleted meanwhile, or its timetable raises. The log has the reason. ``is_late`` is whether a
-    window is missing that should be complete; None if that is not known.
+    ``state`` is that of all its windows until now, at the worst. For a consumer of events the windows are
+    hours. ``state`` and ``strip`` are None if a DAG does not say what its windows are: it was deleted
+    meanwhile, or its timetable raises. The log has the reason.
 
     :param now: the database's clock.
     """
     feed = found.info.name
     evidence = of_overview(found, consumer, now)
     verdict = judge(evidence)
-    strip: Row | None = None
+    shown: Row = {"state": None, "strip": None}
     try:
         uses = exports.of(feed, consumer)
         has_windows = bool(uses) and any(one.row.has_windows for one in found.positions(consumer))
-        strip = _strip(uses, evidence, verdict, exports, now, has_windows=has_windows)
+        shown = _strip(uses, evidence, verdict, exports, now, has_windows=has_windows)
     except Exception as error:
         # Timetables are users' code. One that fails must not take the other consumers from the page.
         log.warning(
@@ -108,11 +131,10 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
         )
     until = verdict.complete_until
     return {
+        **shown,
         "complete_until": format_known(until),
         "age_seconds": None if until is None else max((now - until).total_seconds(), 0.0),
-        "is_late": _is_late(evidence, verdict, strip),
-        "strip": strip,
-        "before": _before_row(found, consumer, exports, strip),
+        "before": _before_row(found, consumer, exports, shown["strip"]),
         "files": _files_row(next((one for one in found.checks if one.consumer == consumer), None)),
     }
 
@@ -144,14 +166,6 @@ def _files_row(check: OutputCheck | None) -> Row | None:
     }
 
 
-def _is_late(evidence: Evidence, verdict: Verdict, strip: Row | None) -> bool | None:
-    if verdict.complete_until is None or evidence.gap is not None:
-        return True
-    if strip is None:
-        return None
-    return strip["is_missing_before"] or WindowState.MISSING.value in strip["states"]
-
-
 def _strip(
     uses: list[Use],
     evidence: Evidence,
@@ -172,14 +186,30 @@ def _strip(
     end = border + ((last - border) // unit + 1) * unit
     # No window begins before 1970.
     count = min(WINDOWS, (end - EPOCH) // unit)
-    windows = [Window(end - unit * (number + 1), end - unit * number) for number in reversed(range(count))]
-    whole = Window(windows[0].start, end)
-    runs = [run for dag_id in {use.dag_id for use in uses} for run in exports.runs(dag_id, whole)]
-    states = judge(replace(evidence, runs=tuple(runs)), whole.range).states(windows, now)
-    until = verdict.complete_until
+    windows = _windows(end, unit, count)
+    start, over = windows[0].start, border + (now - border) // unit * unit
+    # What runs may be older than the windows that are shown, or newer.
+    since = min(start, verdict.complete_until or start)
+    until = max(end, over)
+    wanted = Window(max(since, start - LONGEST), min(until, end + LONGEST))
+    runs = [run for dag_id in {use.dag_id for use in uses} for run in exports.runs(dag_id, wanted)]
+    evidence = replace(evidence, runs=tuple(runs))
+    whole = judge(evidence, UlidRange(Ulid.MIN, Ulid.floor(max(over, EPOCH)).previous()))
+    states = judge(evidence, Window(start, end).range).states(windows, now)
     return {
-        "start": format_time(whole.start),
-        "unit_seconds": unit.total_seconds(),
-        "states": [state.value for state in states],
-        "is_missing_before": until is not None and until < whole.start,
+        "state": whole.state.value,
+        "strip": {
+            "start": format_time(start),
+            "unit_seconds": unit.total_seconds(),
+            "states": [state.value for state in states],
+            # No run is to blame for what a capture has missed.
+            "is_gap_alone": all(one.why is Why.CAPTURE_GAP for one in whole.missing),
+            "is_missing_before": any(one.range.after < Ulid.floor(start).previous() for one in whole.missing),
+        },
     }
+
+
+@lru_cache(1_000)
+def _windows(end: datetime, unit: timedelta, count: int) -> list[Window]:
+    """Return the last windows until a time; most consumers have the same ones."""
+    return [Window(end - unit * (number + 1), end - unit * number) for number in reversed(range(count))]

@@ -25,7 +25,7 @@ from airflow_changefeed.tasks.arguments import is_template
 #: Airflow option with connections that the page shows besides those that DAGs use.
 SECTION, OPTION = "changefeed", "page_connections"
 _CONNECTION = "changefeed_conn_id"
-_NAMES = ("feed", "consumer", "path", "unit", "shards", "output_path", "states_path", "table")
+_NAMES = ("feed", "consumer", "path", "unit", "shards", "output_path", "states_path", "table", "max_age")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Use:
     :param states_path: another root of snapshots and states.
     :param table: captured table; None for all, or a template.
     :param is_batch: whether it exports from its cursor on, instead of windows.
+    :param max_age: how old a frontier may be, of a task that watches a feed, a pattern of feeds, or all.
     :param templates: names of the arguments that are templates, known only in a run.
     """
 
@@ -59,6 +60,7 @@ class Use:
     table: str | None = None
     catalog_conn_id: str | None = None
     is_batch: bool = False
+    max_age: timedelta | None = None
     templates: tuple[str, ...] = ()
 
     @property
@@ -114,6 +116,11 @@ def find_uses(dag_ids: Collection[str]) -> list[Use]:
     # Another request may have removed a deleted DAG in the meantime.
     visible = sorted(newest.keys() & set(dag_ids))
     return list(with_connections([use for dag_id in visible for use in _KNOWN.get(dag_id, ("", ()))[1]]))
+
+
+def version_of(dag_id: str) -> str:
+    """Return a text that changes whenever a DAG does; empty for one that was never read."""
+    return _KNOWN.get(dag_id, ("", ()))[0]
 
 
 def with_connections(uses: Sequence[Use]) -> Iterator[Use]:
@@ -180,6 +187,9 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
     values = {name: _value(given.get(name)) for name in _NAMES}
     templates = tuple(name for name, value in values.items() if is_template(value))
     known = {name: None if name in templates else value for name, value in values.items()}
+    # Of a list of feeds, or of one that is known only in a run, the page does not know which are watched.
+    is_watch = str(given.get("task_type") or given.get("_task_type")).startswith("ChangefeedFreshness")
+    watches_known = is_watch and isinstance(values["feed"], (str, type(None))) and "feed" not in templates
     return Use(
         conn_id,
         dag_id,
@@ -196,6 +206,7 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
         table=_text(known["table"]),
         catalog_conn_id=_text(_value(given.get("catalog_conn_id"))),
         is_batch=_value(given.get("mode")) == "batch",
+        max_age=_known(duration(), known["max_age"]) if watches_known else None,
         templates=templates,
     )
 

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.completeness import ShardProgress, WindowState, of_feed, of_row
+from airflow_changefeed.core.completeness import ShardProgress, WindowState, judge, of_feed, of_row
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.plan import Manifest
-from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.core.values import floor_to_millisecond, format_time
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.values import floor_to_millisecond, format_known, format_time
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.doctor.output import begins_later
 from airflow_changefeed.exceptions import InvalidWindowError
@@ -100,6 +101,19 @@ class Export:
         return self.source.now()
 
     @property
+    def most_lag(self) -> float | None:
+        """Seconds from the end of a window until it must be exported, by the tasks that watch its age."""
+        watched = [
+            use.max_age
+            for use in self.exports.uses
+            if use.max_age is not None
+            and use.consumer in (None, self.use.consumer)
+            and fnmatchcase(str(self.use.feed), use.feed or "*")
+        ]
+        # Until the next window is exported, the frontier is older by a window.
+        return max((min(watched) - self.unit).total_seconds(), 0.0) if watched else None
+
+    @property
     def sees_runs(self) -> bool:
         """Whether the user may see the runs of its DAG."""
         return self.exports.run_names.sees(self.use.dag_id)
@@ -119,6 +133,24 @@ class Export:
         shards = tuple(rows.get(shard, ShardProgress(shard, Ulid.MAX)) for shard in self.shards)
         evidence = replace(of_feed(found), shards=shards, runs=tuple(self.runs(wanted)))
         return make_calendar(self.store, wanted, length, evidence, now=self.now)
+
+    def missing_around(self, wanted: Window) -> Row:
+        """
+        Return a time in the last missing window before a calendar, and in the first one after it, by cursors.
+
+        Where runs are under way is not looked at.
+        """
+        (found,) = self.source.overview([str(self.use.feed)], shards=0)
+        evidence = replace(of_feed(found), shards=tuple(map(of_row, self.rows)))
+        over = Ulid.floor(self.now - self.unit).previous()
+        pieces = [one.range for one in judge(evidence, UlidRange(Ulid.MIN, over)).missing]
+        start, end = wanted.range.after, wanted.range.upto
+        before = [min(one.upto, start).time for one in pieces if one.after < start]
+        after = [max(one.after, end).next().time for one in pieces if one.upto > end]
+        return {
+            "missing_before": format_known(max(before, default=None)),
+            "missing_after": format_known(min(after, default=None)),
+        }
 
     def to_dict(self) -> Row:
         """Return what every answer about it has."""
@@ -164,6 +196,7 @@ def windows_of(
         "end": format_time(wanted.end),
         "cells": [_cell_row(cell, runs) for cell in cells],
         "missing": [_range_row(one) for one in missing_ranges(cells)],
+        **export.missing_around(wanted),
         "begins_later": later and without_secrets(f"{later.what}. {later.remedy}"),
     }
 
@@ -244,6 +277,7 @@ def chart_of(source: FeedSource, use: Use, exports: Exports, start: datetime, en
         **export.to_dict(),
         "shards_shown": len(shards),
         "cell_seconds": length.total_seconds(),
+        "target_seconds": export.most_lag,
         "points": [
             {
                 "start": format_time(window.start + number * length),

@@ -27,7 +27,7 @@ def export(
         run_here(source, store, make_plan(source, store, request), silent)
     done = [UlidRange(own[0].range.after, own[-1].range.upto) for own in windows]
     shards = [status.shard for status in source.shards(feed)]
-    advance(source, _Nowhere(), consumer, feed, dict.fromkeys(shards, done), by=by)
+    advance(source, Nowhere(), consumer, feed, dict.fromkeys(shards, done), by=by)
 
 
 def leave_hole(source: FeedSource, feed: str, consumer: str) -> None:
@@ -39,10 +39,10 @@ def leave_hole(source: FeedSource, feed: str, consumer: str) -> None:
     shards = [status.shard for status in source.shards(feed)]
     source.begin_consumer(consumer, feed, dict.fromkeys(shards, begin), by="tests/run")
     done = [UlidRange(begin, hole), UlidRange(after, last)]
-    advance(source, _Nowhere(), consumer, feed, dict.fromkeys(shards, done), by="tests/run")
+    advance(source, Nowhere(), consumer, feed, dict.fromkeys(shards, done), by="tests/run")
 
 
-class _Nowhere:
+class Nowhere:
     """Airflow's Variables before there is an Airflow: the first to read publishes them."""
 
     def get(self, key: str) -> str | None:

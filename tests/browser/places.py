@@ -12,7 +12,6 @@ from tests.browser.world import CONSUMER, Side
 from tests.unit.export.flights import FEED, START
 
 HOUR = timedelta(hours=1)
-FLIGHTS = "section[aria-label='Connection flights'] article"
 
 
 def article(feed: str) -> str:
@@ -41,10 +40,11 @@ def bounds(first: int, end: int) -> str:
 
 
 def opened(browser: Browser, feed: str = FEED) -> None:
-    """Open the page and in it a feed."""
+    """Open the page and in it a feed, with the cursors of its export."""
     browser.open()
     browser.press(f"feed {feed}")
-    browser.see("Cursors of warehouse")
+    browser.press(f"details {CONSUMER}")
+    browser.see(f"Cursors of {CONSUMER}")
 
 
 def feed_text(browser: Browser, feed: str) -> str:
@@ -53,19 +53,19 @@ def feed_text(browser: Browser, feed: str) -> str:
 
 
 def line_of(browser: Browser, feed: str, consumer: str) -> str:
-    """Return what the list of feeds says of a consumer, where it is late: in the colour of that."""
+    """Return what the list of feeds says of a consumer in the colour of what is missing."""
     browser.see(feed)
     (line,) = (
         one
         for one in browser.all(f"{article(feed)} .consumers li")
         if one.find_element("css selector", "strong").text == consumer
     )
-    return " | ".join(one.text for one in line.find_elements("css selector", ".late"))
+    return " | ".join(one.text for one in line.find_elements("css selector", ".as-missing"))
 
 
 def states_again(browser: Browser) -> dict[str, str]:
     """Load the calendar again, and return the state of each window by its start."""
-    browser.press("refresh")
+    browser.press("reload")
     browser.wait("a quiet page", browser.is_quiet)
     return browser.states()
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows and lag of the windows in a calendar's time, as plain SVG.
 
-import { button, clock, h, number, problem, redraw, span } from "./parts.js";
+import { button, clock, h, mark, number, problem, redraw, span, things } from "./parts.js";
 import { get } from "./server.js";
 
-const [WIDTH, HEIGHT, LEFT, TOP] = [860, 84, 84, 8];
+const [WIDTH, HEIGHT, LEFT, TOP] = [860, 96, 84, 14];
+const UNITS = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
 function s(tag, properties = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -33,35 +34,51 @@ async function draw(use, found, panel) {
     const isPart = chart.shards_shown < chart.shards_total;
     redraw(panel,
       isPart ? h("p", { class: "note" }, `First ${number(chart.shards_shown)} of ${number(chart.shards_total)} shards.`) : null,
-      figure("Rows per window", chart.points, (point) => point.rows, number, bar),
-      figure("Lag: from the end of a window until it was exported", chart.points, (point) => point.lag_seconds, span, dot));
+      figure("Rows per window", chart.points, (point) => point.rows, (value) => things(value, "row"), bar, ticks),
+      figure("Lag: from the end of a window until it was exported", chart.points, (point) => point.lag_seconds, span, dot, spanTicks, chart.target_seconds));
     // On a phone it is wider than the screen; the newest windows are on the right.
     for (const one of panel.querySelectorAll("figure")) one.scrollLeft = one.scrollWidth;
   } catch (error) { redraw(panel, problem(error.message)); }
   panel.setAttribute("aria-busy", "false");
 }
 
-function figure(title, points, valueOf, words, mark) {
+/** Three or four round numbers up to the largest value: 0, 200, 400, 600. */
+function ticks(most) {
+  const raw = Math.max(most, 1) / 3;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = Math.max([1, 2, 5, 10].find((each) => each * power >= raw) * power, 1);
+  return [...Array(Math.ceil(most / step) + 1).keys()].map((index) => [index * step, number(index * step)]);
+}
+
+/** The same for lengths of time, in one unit. */
+function spanTicks(most) {
+  const [size, name] = UNITS.find(([each]) => most >= 2 * each) ?? UNITS.at(-1);
+  return ticks(most / size).map(([value]) => [value * size, `${number(value)} ${name}`]);
+}
+
+function figure(title, points, valueOf, words, shape, ticksOf, target) {
   const known = points.map(valueOf).filter((value) => value !== null);
-  const most = Math.max(...known, 0);
-  const label = known.length ? `${title}: ${words(Math.min(...known))} to ${words(most)}, ${number(known.length)} windows` : `${title}: none`;
+  const label = known.length ? `${title}: ${words(Math.min(...known))} to ${words(Math.max(...known))}, ${number(known.length)} windows` : `${title}: none`;
+  const scale = ticksOf(Math.max(...known, target ?? 0, 0));
+  const most = Math.max(scale.at(-1)[0], 1);
   const step = (WIDTH - LEFT) / points.length;
+  const y = (value) => TOP + HEIGHT * (1 - value / most);
   const marks = points.map((point, index) => {
     const value = valueOf(point);
     if (value === null) return null;
-    const height = most ? (value / most) * HEIGHT : 0;
-    const element = mark(LEFT + index * step, TOP + HEIGHT - height, step, height);
+    const element = shape(LEFT + index * step, y(value), step, TOP + HEIGHT - y(value));
     element.append(s("title", {}, `${clock(point.start)}: ${words(value)}`));
     return element;
   });
-  const line = (y) => s("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: y, y2: y });
-  const text = (y, content) => s("text", { x: LEFT - 6, y, "text-anchor": "end" }, content);
-  return h("figure", {}, h("figcaption", {}, title),
+  const line = (value, kind) => s("line", { class: kind, x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value) });
+  const text = (content, properties, kind = "") => s("text", { class: kind, ...properties }, content);
+  // Seven days, or eight weeks.
+  const marked = points.map((point, index) => [point, index]).filter(([point, index]) => (points.length > 60 ? point.start.includes("T00:00:00") : index % 7 === 0));
+  const times = marked.map(([point, index]) => text(mark(point.start).split(",")[0], { x: LEFT + index * step, y: TOP + HEIGHT + 16 }));
+  return h("figure", {}, h("figcaption", {}, title, target === undefined || target === null ? null : `; dashed: the most that max age allows, ${span(target)}`),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 20}`, role: "img", "aria-label": label },
-      line(TOP), line(TOP + HEIGHT), text(TOP + 8, words(most)), text(TOP + HEIGHT, "0"),
-      ...marks,
-      s("text", { x: LEFT, y: TOP + HEIGHT + 16 }, clock(points[0].start)),
-      s("text", { x: WIDTH, y: TOP + HEIGHT + 16, "text-anchor": "end" }, clock(points.at(-1).start))));
+      ...scale.map(([value]) => line(value, "grid")), ...scale.map(([value, content]) => text(content, { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" })),
+      ...marks, target ? line(target, "target") : null, ...times));
 }
 
 const bar = (x, y, width, height) => s("rect", { class: "rows", x: x + width * 0.1, y, width: width * 0.8, height: Math.max(height, 1) });

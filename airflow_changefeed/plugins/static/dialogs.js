@@ -182,7 +182,7 @@ export async function backfillDialog(use, range, unit, done) {
 const missing = (range) => h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`);
 
 const paused = (use, dates) => (dates.is_paused
-  ? h("p", { class: "late" }, `${use.dag_id} is paused: the runs will wait until it is unpaused.`) : null);
+  ? h("p", { class: "as-missing" }, `${use.dag_id} is paused: the runs will wait until it is resumed.`) : null);
 
 /** Trigger runs of a DAG without intervals, each for a window that its params name. */
 function triggerDialog(use, range, { triggers, ...dates }, done) {
@@ -196,7 +196,7 @@ function triggerDialog(use, range, { triggers, ...dates }, done) {
       for (const trigger of triggers) await airflow(`dags/${encodeURIComponent(use.dag_id)}/dagRuns`, trigger);
     } catch (error) {
       // Airflow names the constraint that two runs with one id violate, but no more.
-      if (error.status === 409) throw new Error("Airflow has such a run already: somebody else started it after this page was loaded. Refresh the windows.");
+      if (error.status === 409) throw new Error("Airflow has such a run already: somebody else started it after this page was loaded. Reload the windows.");
       throw error;
     }
   }, { seen: "", reload: done });

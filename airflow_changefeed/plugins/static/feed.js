@@ -1,64 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed: its totals, and when opened its shards, consumers, cursors and leases.
+// A feed: what is wrong with it, its consumers, and behind Details its shards, cursors and leases.
 
 import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions.js";
-import { closeWindows, windowsView } from "./calendar.js";
-import { historyDialog, moveDialog, open, revokeDialog } from "./dialogs.js";
-import { age, files, leftOut, strip } from "./strip.js";
+import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
+import { legend, state, strip, toCome, usesOf, waiting } from "./strip.js";
 import { tablesView } from "./tables.js";
-import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, openGaps } from "./troubles.js";
-import { behind, button, counted, facts, focusKey, h, number, pager, position, problem, redraw, table, things, when } from "./parts.js";
-import { get, post } from "./server.js";
+import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, troubleList } from "./troubles.js";
+import { button, counted, facts, focusKey, h, link, number, pager, position, problem, redraw, table, when } from "./parts.js";
+import { get } from "./server.js";
 
 const SHARDS = 25; // of a page
+/** Troubles that have a place of their own, with buttons. */
+const PLACED = ["capture-gap", "capture-drift", "dead-letter", "consumer-lost", "events-before-beginning"];
 
-/** A feed in the list. */
-export function feedArticle(connection, feed) {
-  const detail = h("div", { class: "detail", hidden: true });
-  const summary = h("div", {}, summed(feed));
-  const gaps = h("div", {}, openGaps(feed));
-  const toggle = button(feed.feed, async () => {
-    const isOpen = detail.hidden;
-    detail.hidden = !isOpen;
-    toggle.setAttribute("aria-expanded", String(isOpen));
-    if (isOpen) await view.show(0);
-  }, { class: "feed", "aria-expanded": "false", "data-key": `feed ${feed.feed}` });
-  const view = new FeedView(connection, feed.feed, detail, summary, gaps);
-  return h("article", {}, h("h3", {}, toggle, h("span", { class: "kind" }, feed.kind)), h("div", {}, gaps, summary), detail);
-}
-
-function summed(feed) {
-  if (feed.problem !== null) return problem(feed.problem);
-  const isPart = feed.shards_counted < feed.shard_count;
-  const rest = isPart ? ` (first ${number(feed.shards_counted)} shards)` : "";
-  return [
-    facts([
-      ["Shards", number(feed.shard_count)],
-      ["Head", position(feed.head, "no events yet")],
-      ["Sealed until", feed.sealed_until ? when(feed.sealed_until) : "not sealed"],
-      ["Held for", feed.max_hold],
-      ["Outbox", `${counted(feed.waiting, feed.waiting_or_more)}${rest}`],
-      ["Resource version", number(feed.resource_version)],
-    ]),
-    h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", {},
-      h("strong", {}, consumer.consumer), strip(consumer), h("span", {}, age(consumer)), files(consumer), leftOut(consumer),
-      h("span", {}, behind(consumer), isPart ? rest : null),
-      consumer.lost ? h("span", { class: "late" }, `lost in ${things(consumer.lost, "shard")}`) : null,
-      consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null))),
-  ];
+/** A feed alone; with a consumer, that one is in sight. */
+export async function feedView(connection, feed, consumer) {
+  const element = h("div", { class: "detail" });
+  const view = new FeedView(connection, feed, element);
+  await view.show(0);
+  const names = { conn_id: connection.conn_id, feed };
+  if (consumer !== undefined) requestAnimationFrame(() => element.querySelector(`[data-consumer="${CSS.escape(consumer)}"]`)?.scrollIntoView());
+  return h("article", { class: "alone" },
+    h("nav", { class: "crumbs", "aria-label": "Where this is" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${connection.conn_id}`),
+    h("h2", {}, link(feed, names, { class: "feed", "data-key": `feed ${feed}` })), element);
 }
 
 /** An opened feed. */
 class FeedView {
-  constructor(connection, feed, element, summary, gaps) {
+  constructor(connection, feed, element) {
     this.connection = connection;
     this.feed = feed;
     this.element = element;
-    this.summary = summary;
-    this.gaps = gaps;
     this.first = 0;
     this.waiters = {};
     this.troubles = {};
+    this.opened = new Set();
   }
 
   /** Parameters of every request. */
@@ -76,28 +52,65 @@ class FeedView {
       ]);
       this.troubles = troubles;
       if (found.consumers.some((one) => one.is_of_events)) this.waiters = (await get("waiters", this.names())).waiters;
-      redraw(this.gaps, openGaps(found));
-      if (found.shards_counted === found.shard_count) redraw(this.summary, summed(found));
-      redraw(this.element,
-        gapsProblem(this),
-        captureFacts(this),
-        tablesView(this),
-        this.shards(found),
-        found.consumers.map((consumer) => this.consumer(consumer, found)),
-        found.consumers.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
-        this.connection.may_create_consumers ? h("p", {}, button("New consumer", () => createConsumerDialog(this, "create consumer"), {
-          "data-key": "create consumer" })) : null,
-        pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index)));
+      this.found = found;
+      this.draw(found);
+      if (found.consumers.some((one) => one.state === "missing")) this.explain(found);
     } catch (error) {
-      redraw(this.element, problem(error.message, button("Try again", () => this.show(), { "data-key": "again" })));
+      redraw(this.element, problem(error.message, button("Reload", () => this.show(), { "data-key": "again" })));
     }
     this.element.setAttribute("aria-busy", "false");
+  }
+
+  draw(found) {
+    const { first } = found;
+    redraw(this.element,
+      this.list(found.troubles),
+      gapsProblem(this),
+      captureFacts(this),
+      tablesView(this),
+      found.consumers.length ? legend() : null,
+      found.consumers.map((consumer) => this.consumer(consumer, found)),
+      h("ul", {}, toCome(this.connection, found, () => this.reload())),
+      found.consumers.length || found.to_come.length ? null : h("p", {}, "This feed has no consumers or exports yet."),
+      this.connection.may_create_consumers ? h("p", {}, button("New consumer", () => createConsumerDialog(this, "create consumer"), {
+        "data-key": "create consumer" })) : null,
+      this.details("the feed", facts([
+        ["Kind", found.kind],
+        ["Head", position(found.head, "no events yet")],
+        ["Sealed until", found.sealed_until ? when(found.sealed_until) : "not sealed"],
+        ["Held for", found.max_hold],
+        ["Outbox", counted(found.waiting, found.waiting_or_more)],
+        ["Resource version", number(found.resource_version)],
+      ]), this.shards(found), pager("Shards", first, found.shards.length, found.shard_count, SHARDS, (index) => this.show(index))));
+  }
+
+  /** The troubles of a consumer, or of the feed itself, that have no place of their own. */
+  list(troubles, of = "") {
+    const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !PLACED.includes(one.code)));
+    element.dataset.of = of;
+    return element;
+  }
+
+  /** What only a search of the database finds is shown when it is found; the page is there before. */
+  async explain(found) {
+    try {
+      const { troubles } = await get("reasons", this.names());
+      if (this.found !== found) return;
+      for (const list of this.element.querySelectorAll(".troubles")) list.replaceWith(this.list(troubles, list.dataset.of));
+    } catch { /* What is known is shown. */ }
   }
 
   /** Reload after a change or a refusal; the focus returns to the button that was pressed. */
   async reload(key) {
     await this.show();
     if (key) focusKey(this.element, key);
+  }
+
+  /** What only some people want to see; it stays open when the page is drawn anew. */
+  details(of, ...content) {
+    const element = h("details", { open: this.opened.has(of) }, h("summary", { "data-key": `details ${of}` }, `Details of ${of}`), ...content);
+    element.addEventListener("toggle", () => this.opened[element.open ? "add" : "delete"](of));
+    return element;
   }
 
   shards(found) {
@@ -109,36 +122,35 @@ class FeedView {
 
   consumer(consumer, found) {
     const cursors = found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer.consumer);
-    const uses = this.connection.uses.filter((use) => use.feed === this.feed && use.consumer === consumer.consumer);
-    const waiting = this.waiters[consumer.consumer] ?? [];
-    // Two tasks may export for one consumer, each with its own windows.
-    const calendars = uses.filter((use) => use.has_windows).map((use) => [use, h("div", { class: "calendar" })]);
-    return h("section", { "aria-label": `Consumer ${consumer.consumer}` },
+    const uses = usesOf(this.connection, this.feed, consumer);
+    const waiters = this.waiters[consumer.consumer] ?? [];
+    const exports = uses.filter((use) => use.has_windows);
+    return h("section", { "aria-label": `Consumer ${consumer.consumer}`, "data-consumer": consumer.consumer },
       h("div", { class: "head" },
-        h("h4", {}, consumer.consumer),
+        h("h3", {}, link(consumer.consumer, this.names({ consumer: consumer.consumer }))),
         h("span", { class: "tag" }, consumer.is_of_events ? "consumer" : "export"),
-        h("span", { class: "note" }, `resource version ${number(consumer.resource_version)}`),
-        calendars.map(([use, calendar]) => [
-          windowsButton(use, calendar, calendars), consumer.may_change ? filesButton(this, use) : null]),
-        pauseButtons(this, uses),
-        consumer.is_of_events && consumer.may_change ? button("Drop", () => dropConsumerDialog(this, consumer), {
-          "aria-label": `Drop ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null,
-        button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` })),
-      waiting.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiting.map((one) => one.name).join(", ")}`) : null,
+        h("span", { class: "actions" },
+          button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` }),
+          consumer.is_of_events && consumer.may_change ? button("Drop consumer", () => dropConsumerDialog(this, consumer), {
+            "aria-label": `Drop consumer ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null)),
+      h("div", { class: "look" }, strip(consumer), state(consumer, uses, (key) => this.reload(key))),
+      dagGroups(this, uses),
+      waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
+      this.list(found.troubles, consumer.consumer),
       lostProblem(cursors),
-      beginningProblem(this, consumer, calendars.map(([use]) => use)),
+      beginningProblem(this, consumer, exports),
       deadLettersProblem(consumer, this),
-      calendars.map(([, calendar]) => calendar),
-      table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
-        consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer))));
+      this.details(consumer.consumer, h("p", { class: "note" }, `Resource version ${number(consumer.resource_version)}`),
+        table(`Cursors of ${consumer.consumer}`, ["Shard", "Cursor", "Behind", "Version", "Moved", "Lease"].concat(
+          consumer.may_change ? ["Change"] : []), cursors.map((cursor) => this.cursor(cursor, consumer)))));
   }
 
   cursor(cursor, consumer) {
     const cells = [
       cursor.shard,
       position(cursor.cursor),
-      h("span", {}, cursor.is_lost ? h("span", { class: "late" }, "lost, ") : null, behind(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete after a gap` : null),
+      h("span", {}, cursor.is_lost ? h("span", { class: "as-missing" }, "lost, ") : null, waiting(cursor), cursor.ahead ? `; ${number(cursor.ahead)} complete after a gap` : null),
       number(cursor.resource_version),
       h("span", { class: "moved" }, when(cursor.moved_at), h("span", { class: "note" }, cursor.moved_by)),
       lease(cursor),
@@ -158,16 +170,20 @@ class FeedView {
   }
 }
 
-/** For each DAG that runs it: pause, or resume. */
-function pauseButtons(view, uses) {
+/** For each DAG that runs a consumer: its state, its windows, and what can be done with it. */
+function dagGroups(view, uses) {
   const dags = new Map();
-  for (const use of uses.filter((one) => one.may_pause || one.is_paused)) dags.set(use.dag_id, [...(dags.get(use.dag_id) ?? []), use]);
-  return [...dags].flatMap(([dag_id, own]) => {
+  for (const use of uses) dags.set(use.dag_id, [...(dags.get(use.dag_id) ?? []), use]);
+  return [...dags].map(([dag_id, own]) => {
     const key = `pause ${dag_id}`;
-    return [
-      own[0].is_paused ? h("span", { class: "late" }, `${dag_id} is paused`) : null,
-      own[0].may_pause ? button(`${own[0].is_paused ? "Resume" : "Pause"} ${dag_id}`, () => pauseDialog(view, own, key), { "data-key": key }) : null,
-    ];
+    const [{ is_paused, may_pause }] = own;
+    return h("div", { class: "dag", role: "group", "aria-label": `DAG ${dag_id}` },
+      h("span", {}, "DAG ", h("strong", {}, dag_id)), h("span", { class: is_paused ? "as-missing" : "note" }, is_paused ? "is paused" : "is active"),
+      own.filter((use) => use.has_windows).map((use) => [
+        link(own.length > 1 ? `Windows of ${use.task_id}` : "Windows", { conn_id: use.conn_id, dag_id, task_id: use.task_id }, {
+          class: "button", "aria-label": `Windows of ${dag_id}, ${use.task_id}`, "data-key": `windows ${dag_id} ${use.task_id}` })]),
+      may_pause ? button(is_paused ? "Resume DAG" : "Pause DAG", () => pauseDialog(view, own, key), {
+        "aria-label": `${is_paused ? "Resume" : "Pause"} DAG ${dag_id}`, "data-key": key }) : null);
   });
 }
 
@@ -175,27 +191,4 @@ function lease(cursor) {
   if (!cursor.lease_holder) return h("span", { class: "none" }, "free");
   return h("span", { class: "moved" }, cursor.lease_holder,
     h("span", { class: "note" }, cursor.lease_is_held ? "until " : "expired ", when(cursor.lease_expires)));
-}
-
-/** Look at the names of all files of an output; the list of feeds then says what was missing. */
-function filesButton(view, use) {
-  const key = `check files ${use.dag_id} ${use.task_id}`;
-  return button("Check files", async () => {
-    try {
-      await post("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id }, {});
-      await view.reload(key);
-    } catch (error) { open("Check files", problem(error.message)); }
-  }, { "aria-label": `Check the files of ${use.dag_id}, ${use.task_id}`, "data-key": key });
-}
-
-function windowsButton(use, element, all) {
-  const isOne = all.filter(([other]) => other.dag_id === use.dag_id).length === 1;
-  const words = `Windows of ${use.dag_id}${isOne ? "" : `, ${use.task_id}`}`;
-  const toggle = button(words, () => {
-    const isOpen = toggle.getAttribute("aria-expanded") === "true";
-    toggle.setAttribute("aria-expanded", String(!isOpen));
-    if (isOpen) closeWindows(element);
-    else windowsView(use, element);
-  }, { "aria-expanded": "false", "data-key": `windows ${use.dag_id} ${use.task_id}` });
-  return toggle;
 }

@@ -48,6 +48,34 @@ export const exact = (text) => text.replace("T", " ").replace(/Z$/, "");
 /** A time as an element; everything here is UTC. */
 export const when = (text) => h("time", { datetime: text, title: `${clock(text)} UTC` }, clock(text));
 
+const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+
+/** `3 January 2013, 02:00`, UTC. */
+export function day(text) {
+  const [year, month, date] = text.slice(0, 10).split("-");
+  return `${Number(date)} ${MONTHS[month - 1]} ${year}, ${text.slice(11, 16)}`;
+}
+
+/** `3 Jan, 02:00`, UTC, for marks along a line; the year where it is another one, or asked for. */
+export function mark(text, withYear = false) {
+  const [year, month, date] = text.slice(0, 10).split("-");
+  const is = Number(year) === new Date().getUTCFullYear() && !withYear ? "" : ` ${year}`;
+  return `${Number(date)} ${MONTHS[month - 1].slice(0, 3)}${is}, ${text.slice(11, 16)}`;
+}
+
+/** A time that has passed, in its largest unit: `13 years ago`. */
+export function ago(seconds) {
+  const units = [["year", 31_557_600], ["month", 2_629_800], ["day", 86_400], ["hour", 3600], ["minute", 60]];
+  const [name, size] = units.find(([, each]) => seconds >= each) ?? [];
+  return name ? `${things(Math.floor(seconds / size), name)} ago` : "just now";
+}
+
+/** A link within the page, by the parameters of its address; without any to all feeds. */
+export function link(words, query, properties = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined);
+  return h("a", { href: given.length ? `?${new URLSearchParams(given)}` : "./", ...properties }, words);
+}
+
 /** A length of time in its two largest units. */
 export function span(seconds) {
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -66,14 +94,6 @@ export function span(seconds) {
 export function position(value, none = "start") {
   if (!value) return h("span", { class: "none" }, none);
   return h("span", { class: "position" }, h("time", { datetime: value.time }, exact(value.time)), h("code", {}, value.ulid));
-}
-
-/** How far a consumer is behind, in events and in time. */
-export function behind(row) {
-  if (!row.behind) return h("span", { class: "good" }, "up to date");
-  const events = `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"}`;
-  const late = row.lag_seconds === null ? "all" : row.lag_seconds < 1 ? "" : span(row.lag_seconds);
-  return h("span", { class: "late" }, late ? `${events}, ${late}` : events);
 }
 
 /** A table whose rows become blocks on a narrow screen. */

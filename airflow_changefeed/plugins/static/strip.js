@@ -1,48 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer at one look: its last windows in the calendar's colours, and the age of its frontier.
+// A consumer at one look: its state, its last windows in the calendar's colours, and until when it is complete.
 
-import { clock, h, number, span, things } from "./parts.js";
+import { backfillDialog, open } from "./dialogs.js";
+import { ago, button, clock, counted, day, h, link, mark, number, problem, span, things } from "./parts.js";
+import { get, post } from "./server.js";
 import { STATES } from "./window.js";
 
 const ORDER = ["complete", "missing", "running", "before", "open"];
+
+/** What the colours of a strip mean. */
+export const legend = (states = ORDER, marks = {}) => h("ul", { class: "legend", "aria-hidden": "true" }, states.map(
+  (state) => h("li", {}, h("span", { class: `key ${state}` }, marks[state]), STATES[state])));
+
+/** The consumers of a feed, each in a line; `done` follows a look at files. */
+export function lines(connection, feed, done) {
+  const isPart = feed.shards_counted < feed.shard_count;
+  return h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", { "data-state": consumer.state },
+    h("strong", {}, link(consumer.consumer, { conn_id: connection.conn_id, feed: feed.feed, consumer: consumer.consumer })),
+    strip(consumer), state(consumer, usesOf(connection, feed.feed, consumer), done,
+      isPart ? `, first ${number(feed.shards_counted)} of ${number(feed.shard_count)} shards` : ""))), toCome(connection, feed, done));
+}
+
+/** Exports that have not run yet: what waits for them, and a backfill of it. */
+export function toCome(connection, feed, done) {
+  return feed.to_come.map((consumer) => {
+    const uses = usesOf(connection, feed.feed, { consumer });
+    const words = h("span", {}, "has not run yet");
+    const element = h("li", { class: "look", "data-consumer": consumer }, h("strong", {}, consumer),
+      h("span", { class: "note" }, uses.map((use) => use.dag_id + (use.is_paused ? ", paused" : "")).join("; ")), words);
+    get("waiting", { conn_id: connection.conn_id, feed: feed.feed }).then(({ events, since }) => {
+      if (!events) { words.textContent = "has not run yet, and no events wait for it"; return; }
+      words.textContent = `has not run yet: ${things(events, "event")} ${events === 1 ? "waits" : "wait"} since ${day(since)}`;
+      // A backfill has at most a year.
+      const range = { start: since, end: new Date(Math.min(Date.now(), Date.parse(since) + 365 * 86_400_000)).toISOString() };
+      element.append(...uses.filter((use) => use.may_backfill && use.has_windows).map((use) => button("Backfill",
+        () => backfillDialog(use, range, use.unit_seconds ?? 3600, done), { class: "small", "aria-label": `Backfill ${feed.feed} by ${use.dag_id}`, "data-key": `backfill first ${use.dag_id} ${use.task_id}` })));
+    }).catch(() => {});
+    return element;
+  });
+}
+
+/** The tasks that run a consumer or an export. */
+export const usesOf = (connection, feed, consumer) => connection.uses.filter((use) => use.feed === feed && use.consumer === consumer.consumer);
+
+/** In words: until when it is complete, what waits, and what the last look at the files found. */
+export const state = (consumer, uses, done, rest = "") => h("span", { class: "words" }, age(consumer), h("span", {}, waiting(consumer) + rest), files(consumer, uses, done),
+  consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null);
+
+/** How many events are after the cursors. */
+export const waiting = (row) => (row.behind
+  ? `${counted(row.behind, row.behind_or_more)} ${row.behind === 1 ? "event" : "events"} waiting` : "no events waiting");
 
 /** The last windows of a consumer, if they are known; heard as their numbers by state. */
 export function strip(consumer) {
   if (consumer.strip === null) return null;
   const { start, unit_seconds, states } = consumer.strip;
   const at = (index) => new Date(Date.parse(start) + index * unit_seconds * 1000).toISOString();
-  const counts = ORDER.map((state) => [state, states.filter((one) => one === state).length]).filter(([, count]) => count);
+  const counts = ORDER.map((one) => [one, states.filter((each) => each === one).length]).filter(([, count]) => count);
   const words = `${number(states.length)} windows of ${span(unit_seconds)} from ${clock(at(0))} to ${clock(at(states.length))} UTC: `
-    + counts.map(([state, count]) => `${number(count)} ${STATES[state]}`).join(", ");
-  return [
-    h("span", { class: "strip", role: "img", "aria-label": words, "data-states": states.join(" ") },
-      states.map((state, index) => h("i", { class: state, title: `${clock(at(index))}: ${STATES[state]}` }))),
-    consumer.strip.is_missing_before ? h("span", { class: "late" }, "older windows are missing") : null,
-  ];
+    + counts.map(([one, count]) => `${number(count)} ${STATES[one]}`).join(", ");
+  return h("span", { class: "strip" },
+    h("span", { class: "cells", role: "img", "aria-label": words, "data-states": states.join(" ") },
+      states.map((one, index) => h("i", { class: one, "data-tip": `${clock(at(index))}: ${STATES[one]}` }))),
+    h("span", { class: "ends", "aria-hidden": "true" }, h("span", {}, mark(at(0))), h("span", {}, mark(at(states.length)))));
 }
 
-/** How old the frontier is; in the colour of trouble if windows are missing, in none if that is not known. */
-export function age(consumer) {
-  if (consumer.complete_until === null) return h("span", { class: "late" }, "nothing is complete yet");
-  const colour = consumer.is_late === null ? null : consumer.is_late ? "late" : "good";
+/** Until when a consumer is complete, in the colour of its state; in none if that is not known. */
+function age(consumer) {
+  const dot = h("span", { class: `dot ${consumer.state ?? "open"}`, "aria-hidden": "true" });
+  const is = { complete: "up to date", running: "running" }[consumer.state];
+  const before = consumer.strip?.is_missing_before ? "older windows are missing" : null;
+  if (consumer.complete_until === null) return h("span", { class: "age" }, dot, "nothing is complete yet");
   // Its cursor says so; only a look at the files says what is there.
-  const by = consumer.is_of_events ? "complete" : "complete by the cursor";
-  const words = consumer.age_seconds < 1 ? `${by} until now` : `${by} until ${span(consumer.age_seconds)} ago`;
-  return h("time", { class: colour, datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` }, words);
+  const by = consumer.is_of_events ? "complete" : "complete by its cursor";
+  return h("span", { class: "age" }, dot, h("span", { class: `as-${consumer.state}` },
+    [is, before].filter(Boolean).map((one) => `${one}, `), h("time", { datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` },
+      `${by} until ${day(consumer.complete_until)} (${ago(consumer.age_seconds)})`)));
 }
 
-/** What the last look at the files of an export's output found. */
-export function files(consumer) {
+/** What the last look at the files of an export's output found, and a button that looks now. */
+function files(consumer, uses, done) {
   if (consumer.is_of_events) return null;
-  if (consumer.files === null) return h("span", { class: "note" }, "files not checked yet");
-  const { checked_at, missing, first } = consumer.files;
-  const words = `files last checked at ${clock(checked_at)} UTC`;
-  return missing
-    ? h("span", { class: "late" }, `${words}: ${things(missing, "range")} of windows missing, the first from ${clock(first)} on`)
-    : h("span", { class: "note" }, words);
+  const { checked_at, missing, first } = consumer.files ?? {};
+  const words = checked_at ? `files checked ${day(checked_at)}` : "files not checked yet";
+  const look = consumer.may_change ? uses.filter((use) => use.has_windows).map((use) => checkButton(use, done)) : [];
+  return h("span", { class: missing ? "as-missing" : "note" },
+    missing ? `${words}: ${things(missing, "range")} of windows missing, the first from ${day(first)} on ` : `${words} `, look);
 }
 
-/** The events before the beginning of an export that nobody has chosen; null if there are none. */
-export function leftOut(consumer) {
-  return consumer.before === null ? null : h("span", { class: "late" }, consumer.before.what);
+/** Look at the names of all files of an output. */
+function checkButton(use, done) {
+  const key = `check files ${use.dag_id} ${use.task_id}`;
+  return button("Check now", async () => {
+    try {
+      await post("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id }, {});
+      await done(key);
+    } catch (error) { open("Check files", problem(error.message)); }
+  }, { class: "small", "aria-label": `Check the files of ${use.dag_id}, ${use.task_id} now`, "data-key": key });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What there is of a captured table outside its database: snapshots, states and current tables.
 
-import { bytes, button, h, number, problem, redraw, span, table, when } from "./parts.js";
+import { ago, bytes, button, h, number, problem, redraw, table, when } from "./parts.js";
 import { get } from "./server.js";
 
 /** A button that shows them; null for a feed without a capture. */
@@ -25,7 +25,7 @@ async function draw(view, toggle, panel) {
     const found = await get("tables", view.names());
     content = [begun(found.begun), ...found.places.map(place), found.places.length || found.begun.length ? null : nothing()];
   } catch (error) {
-    content = [problem(error.message, button("Try again", () => draw(view, toggle, panel), { "data-key": "again" }))];
+    content = [problem(error.message, button("Reload", () => draw(view, toggle, panel), { "data-key": "again" }))];
   }
   // It may have been closed meanwhile.
   if (toggle.getAttribute("aria-expanded") === "true") redraw(panel, content);
@@ -40,7 +40,7 @@ function begun(claims) {
   if (!claims.length) return null;
   return [
     table("Snapshots that have begun", ["Table", "State", "Begin", "By", "Expires without progress", "Into"], claims.map((claim) => [
-      part(claim), state(claim.state, claim.state === "running"), aged(claim.begin, claim.age_seconds), claim.by,
+      part(claim), state(claim.state, claim.state === "running" ? "running" : "missing"), aged(claim.begin, claim.age_seconds), claim.by,
       when(claim.expires_at), claim.into ? h("code", {}, claim.into) : "the feed's own events"])),
     claims.filter((claim) => claim.remedy).map((claim) => h("p", { class: "meaning careful" }, `${claim.table}: ${claim.remedy}`)),
   ];
@@ -72,7 +72,7 @@ function bases(tables) {
   return [
     rows.length ? table("Snapshots and states", ["Table", "Kind", "Begin", "Exact from", "State", "Rows", "Size"], rows.map(([one, base]) => [
       part({ table: one.table, where: base.where }), base.kind, aged(base.begin, base.age_seconds), when(base.exact_from),
-      state(base.problem ? "damaged" : "complete", !base.problem), base.rows === null ? "" : number(base.rows),
+      state(base.problem ? "damaged" : "complete", base.problem ? "missing" : "complete"), base.rows === null ? "" : number(base.rows),
       base.size === null ? "" : bytes(base.size)])) : null,
     isPart.map((one) => h("p", { class: "note" }, `${one.table}: the newest ${number(one.first.length)} of ${number(one.count)}.`)),
     rows.filter(([, base]) => base.problem).map(([one, base]) => problem(`${one.table}: ${base.problem}`)),
@@ -85,6 +85,6 @@ const failed = (tables) => tables.filter((one) => one.error).map((one) => proble
 
 const part = (one) => (one.where ? h("span", { class: "moved" }, one.table, h("span", { class: "note" }, `where ${one.where}`)) : one.table);
 
-const state = (words, isGood) => h("span", { class: isGood ? "good" : "late" }, words);
+const state = (words, of) => h("span", { class: `as-${of}` }, words);
 
-const aged = (time, seconds) => h("span", { class: "moved" }, when(time), h("span", { class: "note" }, `${span(seconds)} ago`));
+const aged = (time, seconds) => h("span", { class: "moved" }, when(time), h("span", { class: "note" }, ago(seconds)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody must resolve: gaps of a capture, lost consumers, and dead letters.
+// What somebody must resolve: in lines, and those with buttons: gaps of a capture, lost consumers, dead letters.
 
 import { acceptDialog, deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
 import { backfillDialog } from "./dialogs.js";
@@ -12,6 +12,36 @@ const command = (found) => h("p", {}, h("code", {}, found.command));
 
 const more = (found) => (found.count > found.first.length
   ? h("p", { class: "note" }, `The first ${number(found.first.length)} of ${number(found.count)}.`) : null);
+
+/** What counts as one trouble, and as several; of others their code says it. */
+const NAMES = {
+  "capture-gap": ["gap", "gaps"], "capture-trigger": ["missing trigger", "missing triggers"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["dead letter", "dead letters"],
+  "dag-paused": ["DAG paused", "DAGs paused"], "run-failed": ["failed run", "failed runs"], "no-run": ["consumer without runs", "consumers without runs"],
+  "window-missing": ["missing range of windows", "missing ranges of windows"], "window-lost": ["lost range of windows", "lost ranges of windows"], "consumer-lost": ["lost shard", "lost shards"],
+  "events-before-beginning": ["beginning not accepted", "beginnings not accepted"], "consumer-failing": ["failing handler", "failing handlers"],
+  "lease-stuck": ["stuck lease", "stuck leases"], "outbox-not-drained": ["outbox not drained", "outboxes not drained"],
+  "not-set-up": ["feed not set up", "feeds not set up"],
+};
+
+const nameOf = (code, count) => {
+  const [one, many] = NAMES[code] ?? [];
+  return one ? `${number(count)} ${count === 1 ? one : many}` : code.replaceAll("-", " ") + (count > 1 ? ` (${number(count)})` : "");
+};
+
+/** How many troubles of each kind feeds have; notes are none. */
+export function counts(feeds) {
+  const found = new Map();
+  for (const { code, count, severity } of feeds.flatMap((feed) => feed.troubles)) {
+    if (severity !== "note") found.set(code, (found.get(code) ?? 0) + count);
+  }
+  const unread = feeds.filter((feed) => feed.problem !== null).length;
+  return [...[...found].map(([code, count]) => nameOf(code, count)), unread ? `${things(unread, "feed")} cannot be read` : null].filter(Boolean).join(", ");
+}
+
+/** Troubles in lines, each with what mends it. */
+export const troubleList = (troubles) => h("ul", { class: "troubles" }, troubles.map((one) => h("li", { class: one.severity },
+  h("details", {}, h("summary", {}, h("strong", {}, nameOf(one.code, one.count)), " ", h("span", {}, `${one.consumer ? `${one.consumer}: ` : ""}${one.what}`)),
+    h("p", {}, one.remedy)))));
 
 /** What a capture records, and how its tables differ from that; null for a feed without a capture. */
 export function captureFacts(view) {
@@ -28,10 +58,6 @@ export function captureFacts(view) {
       capture.may_change ? button("Refresh the capture", () => refreshDialog(view, capture, key), { "data-key": key }) : null) : null,
   ];
 }
-
-/** The open gaps in the list of feeds; null if there are none. */
-export const openGaps = (feed) => (feed.open_gaps
-  ? h("p", { class: "late" }, `${things(feed.open_gaps, "open gap")}: the capture has missed changes, or may have`) : null);
 
 /** The open gaps, which stop the seal; null if there are none. */
 export function gapsProblem(view) {
@@ -91,7 +117,7 @@ function changes(view, consumer, letter) {
   return h("span", { class: "actions" }, ["retry", "drop"].map((to) => {
     const key = `${to} ${consumer} ${letter.number}`;
     const words = to === "drop" ? "Drop" : "Retry";
-    return button(words, () => deadLetterDialog(view, consumer, letter, to, key), {
+    return button(`${words} event`, () => deadLetterDialog(view, consumer, letter, to, key), {
       "aria-label": `${words} dead letter ${letter.number} of ${consumer}`, "data-key": key,
       disabled: to === letter.state });
   }));

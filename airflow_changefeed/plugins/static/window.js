@@ -10,29 +10,34 @@ export const STATES = {
   before: "before the consumer began", open: "not finished yet",
 };
 
-/** The address of a window: the page opens it. */
-export const windowUrl = (use, at) => `?${new URLSearchParams({
-  conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, at, show: "window" })}`;
+/** The address of a calendar at a time, or with `show` of that window. */
+const windowUrl = (use, at, show) => `?${new URLSearchParams({
+  conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, at, ...show })}`;
 
-/** Show the window that a time is in. */
+/** Show the window that a time is in; the page's address names it as long as it is shown. */
 export async function windowDialog(use, at) {
   const body = h("div", { "aria-live": "polite" });
   const link = h("a", {}, "Link to this window");
+  const shown = { show: "window" };
+  let start = at;
   const dialog = open("Window", body, h("div", { class: "buttons" }, link, closer(() => dialog, "Close")));
   dialog.classList.add("wide");
+  dialog.addEventListener("close", () => history.pushState(null, "", windowUrl(use, start)));
+  if (!new URLSearchParams(location.search).has("show")) history.pushState(null, "", windowUrl(use, at, shown));
   const title = dialog.querySelector("h2");
   dialog.querySelector(".buttons button").focus();
   const show = async (time) => {
-    link.href = windowUrl(use, time);
     body.setAttribute("aria-busy", "true");
     if (!body.childElementCount) redraw(body, h("p", {}, "Loading"));
     try {
       const found = await get("window", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, at: time });
       title.textContent = `${clock(found.start)} to ${clock(found.end)} UTC`;
-      link.href = windowUrl(use, found.start);
+      start = found.start;
+      link.href = windowUrl(use, start, shown);
+      history.replaceState(null, "", link.href);
       redraw(body, neighbours(found, show), content(found));
     } catch (error) {
-      redraw(body, problem(error.message, button("Try again", () => show(time), { "data-key": "again" })));
+      redraw(body, problem(error.message, button("Reload", () => show(time), { "data-key": "again" })));
     }
     body.setAttribute("aria-busy", "false");
   };

@@ -39,9 +39,14 @@ def metadata() -> None:
 
 @pytest.fixture
 def server(metadata: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The surroundings of Airflow's own commands; without the consumer's Variable before and after."""
+    """The surroundings of Airflow's own commands; without earlier tests' DAGs and the Variable."""
     from airflow.models import Variable
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
 
+    with create_session() as session:
+        session.execute(update(DagModel).values(is_stale=True))
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     Variable.delete(KEY)
     yield

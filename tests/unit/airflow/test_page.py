@@ -127,15 +127,15 @@ def test_a_connection_that_nobody_named_is_not_opened(
 
 
 def test_feeds_are_summed_up(viewer: Visitor, source: SqliteFeedSource) -> None:
-    """Shards, head, outbox, and how far each consumer is behind in events and in time."""
+    """Shards, head, outbox, and how many events wait for each consumer."""
     source.begin_consumer(CONSUMER, FEED, {0: source.read_feed(FEED, 0, Ulid.MIN).events[0].ulid}, by="test")
     insert(source.database.path, range(36, 40), START)
     found = viewer.ask("feeds", conn_id=CONN_ID)
     (feed,) = found["feeds"]
-    assert (found["total"], feed["feed"], feed["shard_count"], feed["waiting"]) == (1, FEED, 2, 4)
+    assert (feed["feed"], feed["shard_count"], feed["waiting"], feed["group"]) == (FEED, 2, 4, "trouble")
     assert feed["head"]["time"] == "2013-01-01T05:50:00Z"
     (consumer,) = feed["consumers"]
-    assert (consumer["behind"], consumer["lag_seconds"]) == (17, 17 * 1200.0)
+    assert (consumer["behind"], consumer["state"]) == (17, "missing")
     assert consumer["held"] == 0
     assert consumer["may_change"] is False
 
@@ -149,7 +149,9 @@ def test_a_lost_consumer_is_named(viewer: Visitor, source: SqliteFeedSource) -> 
     source.purge(FEED, START + timedelta(hours=1))
     (feed,) = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
     assert feed["max_hold"] == "1h"
-    assert {one["consumer"]: one["lost"] for one in feed["consumers"]} == {CONSUMER: 2, "quick": 0}
+    (lost,) = [one for one in feed["troubles"] if one["code"] == "consumer-lost"]
+    assert (lost["consumer"], lost["count"], lost["severity"]) == (CONSUMER, 2, "error")
+    assert f"cursor set {CONSUMER} --feed {FEED} --shard 0 --to earliest" in lost["remedy"]
     shards = viewer.ask("feed", conn_id=CONN_ID, feed=FEED)["shards"]
     cursors = {(one["consumer"], one["shard"]): one for shard in shards for one in shard["cursors"]}
     assert {of: one["is_lost"] for of, one in cursors.items()} == {
@@ -161,16 +163,24 @@ def test_a_lost_consumer_is_named(viewer: Visitor, source: SqliteFeedSource) -> 
     assert cursors["quick", "0"]["remedy"] is None
 
 
-def test_feeds_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, database: str) -> None:
-    """By name, and each once."""
-    for number in range(4):
+def test_feeds_with_troubles_come_first_then_those_that_are_late(
+    viewer: Visitor, source: SqliteFeedSource, database: str
+) -> None:
+    """Then the others, each by name."""
+    for name in ("a_new", "b_lost", "c_new"):
         with closing(sqlite3.connect(database)) as connection:
-            connection.execute(f"create table more{number} (id integer primary key)")
-        source.set_up_feed(f"more{number}")
-    pages = [viewer.ask("feeds", conn_id=CONN_ID, first=first, count=2) for first in (0, 2, 4, 6)]
-    assert [len(one["feeds"]) for one in pages] == [2, 2, 1, 0]
-    assert {one["total"] for one in pages} == {5}
-    assert viewer.ask("feeds", 422, conn_id=CONN_ID, count=1000)["detail"].startswith("count: ")
+            connection.execute(f"create table {name} (id integer primary key)")
+        source.set_up_feed(name)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("drop table b_lost")
+    source.begin_consumer("reader", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    found = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
+    assert [(one["feed"], one["group"]) for one in found] == [
+        ("b_lost", "trouble"),
+        (FEED, "late"),
+        ("a_new", "rest"),
+        ("c_new", "rest"),
+    ]
 
 
 def test_shards_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, database: str) -> None:
@@ -191,7 +201,7 @@ def test_shards_come_page_by_page(viewer: Visitor, source: SqliteFeedSource, dat
 def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
     viewer: Visitor, monkeypatch: pytest.MonkeyPatch, source: SqliteFeedSource
 ) -> None:
-    """One question for the names, one for the page, one for the clock, one for whose the consumers are."""
+    """One question for the names, one for the feeds, one for the clock, one for whose the consumers are."""
     source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN}, by="test")
     for number in range(3):
         with closing(sqlite3.connect(source.database.path)) as connection:
@@ -216,9 +226,6 @@ def test_the_source_is_asked_as_often_for_many_shards_as_for_few(
     asked.clear()
     viewer.ask("feed", conn_id=CONN_ID, feed=FEED)
     assert asked == ["overview", "now", "identity"]
-    asked.clear()
-    viewer.ask("feeds", conn_id=CONN_ID, first=4)
-    assert asked == ["feeds", "overview", "now"]
 
 
 @pytest.mark.parametrize("table", ["nyc.Lost", "changefeed.feed:nyc.Lost", "changefeed.state:nyc.Lost"])
@@ -231,7 +238,7 @@ def test_a_feed_that_has_lost_a_table_hides_no_other(
         source.set_up_feed("nyc.Lost")
         source.begin_consumer(CONSUMER, "nyc.Lost", {0: Ulid.MIN}, by="test")
         connection.execute(f'drop table "{table}"')
-    whole, lost = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
+    lost, whole = viewer.ask("feeds", conn_id=CONN_ID)["feeds"]
     assert (whole["feed"], whole["problem"], whole["shard_count"]) == (FEED, None, 2)
     assert (lost["feed"], lost["consumers"]) == ("nyc.Lost", [])
     assert "estore it" in lost["problem"]

@@ -39,6 +39,8 @@ NEEDS: dict[str, Permission] = {
     "GET /api/feeds": VIEW,
     "GET /api/feed": VIEW,
     "GET /api/waiters": VIEW,
+    "GET /api/reasons": VIEW,
+    "GET /api/waiting": VIEW,
     "GET /api/troubles": VIEW,
     "GET /api/tables": VIEW,
     "GET /api/history": VIEW,

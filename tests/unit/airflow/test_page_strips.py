@@ -115,7 +115,7 @@ def test_the_last_windows_of_an_export_are_shown(source: SqliteFeedSource, now: 
     assert strip["states"] == ["before"] * 7 + ["complete"] * 37 + ["missing"] + ["complete"] * 2 + ["open"]
     assert found["complete_until"] == format_time(now - 3 * HOUR)
     assert 3 * 3600 <= found["age_seconds"] < 5 * 3600
-    assert (found["is_late"], strip["is_missing_before"]) == (True, False)
+    assert (found["state"], strip["is_missing_before"]) == ("missing", False)
 
 
 def test_a_window_that_is_missing_before_the_last_ones_makes_a_consumer_late(
@@ -126,12 +126,12 @@ def test_a_window_that_is_missing_before_the_last_ones_makes_a_consumer_late(
     found = shown()
     assert found["strip"]["states"] == ["complete"] * 47 + ["open"]
     assert found["complete_until"] == format_time(now - 50 * HOUR)
-    assert (found["is_late"], found["strip"]["is_missing_before"]) == (True, True)
+    assert (found["state"], found["strip"]["is_missing_before"]) == ("missing", True)
     done = [UlidRange(ulid(now - 50 * HOUR), ulid(now - 49 * HOUR))]
     advance(source, Published(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
     found = shown()
     assert found["complete_until"] == format_time(now)
-    assert (found["is_late"], found["strip"]["is_missing_before"]) == (False, False)
+    assert (found["state"], found["strip"]["is_missing_before"]) == ("complete", False)
 
 
 def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> None:
@@ -205,7 +205,7 @@ def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
         monkeypatch.setattr(CronDataIntervalTimetable, "infer_manual_data_interval", fail)
     found = shown()
     assert (found["strip"], found["complete_until"]) == (None, format_time(START + 48 * HOUR))
-    assert found["is_late"] is None
+    assert found["state"] is None
     assert len(shown("mailer")["strip"]["states"]) == 48
     reason = "no longer exists" if failure == "deleted" else "ZeroDivisionError: no such shift"
     assert f"consumer {CONSUMER!r} of feed {FEED!r} without its windows" in caplog.text
@@ -267,9 +267,11 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
                 triggered_by=DagRunTriggeredByType.TIMETABLE,
             )
         )
-    assert shown()["strip"]["states"][-3:] == ["complete", "running", "open"]
+    found = shown()
+    assert (found["state"], found["strip"]["states"][-3:]) == ("running", ["complete", "running", "open"])
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
-    assert shown()["strip"]["states"][-3:] == ["complete", "missing", "open"]
+    found = shown()
+    assert (found["state"], found["strip"]["states"][-3:]) == ("missing", ["complete", "missing", "open"])
 
 
 def test_an_export_that_stopped_long_ago_is_shown_where_it_stopped(source: SqliteFeedSource) -> None:
@@ -286,7 +288,7 @@ def test_an_export_that_has_completed_nothing_is_complete_until_the_first_event(
     """It began at the start of the feed, and freshness says the same."""
     source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
     found = shown()
-    assert (found["complete_until"], found["is_late"]) == (format_time(START), True)
+    assert (found["complete_until"], found["state"]) == (format_time(START), "missing")
     assert found["age_seconds"] > 365 * 24 * 3600
     assert found["strip"]["states"][-1] == "missing"
 
@@ -309,12 +311,12 @@ def test_a_consumer_of_a_feed_without_events_is_complete_until_now(
     source.set_up_feed("parcels")
     create_consumer(source, ConsumerSpec("mailer", "parcels"), Beginning.LATEST, by="test")
 
-    def parcels() -> list[tuple[bool, bool]]:
+    def parcels() -> list[tuple[bool, str]]:
         feeds = Visitor("OP").ask("feeds", conn_id=CONN_ID)["feeds"]
         (consumers,) = (one["consumers"] for one in feeds if one["feed"] == "parcels")
-        return [(one["complete_until"] is not None, one["is_late"]) for one in consumers]
+        return [(one["complete_until"] is not None, one["state"]) for one in consumers]
 
-    assert parcels() == [(True, False)]
+    assert parcels() == [(True, "complete")]
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("drop table parcels")
     assert parcels() == []

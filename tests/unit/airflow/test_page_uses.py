@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
+from airflow_changefeed import ChangefeedFreshnessOperator, ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.plugins.uses import Use, uses_of
 from tests.minors import dag_serialization, since
@@ -117,3 +117,19 @@ def test_an_odd_unit_or_shard_is_left_out() -> None:
     task = {"task_id": "x", "changefeed_conn_id": "db", "unit": "soon", "shards": ["one"]}
     (use,) = uses_of("a", {"dag": {"tasks": [{"__var": task}]}})
     assert (use.unit, use.shards) == (None, None)
+
+
+def test_what_a_task_that_watches_allows_is_found() -> None:
+    """Of a list of feeds nothing, as it is not known of which."""
+    with DAG("watch", schedule=None) as dag:
+        for task_id, feed in (
+            ("all", None),
+            ("some", "shop.*"),
+            ("listed", ["a", "b"]),
+            ("rendered", "{{ x }}"),
+        ):
+            ChangefeedFreshnessOperator(task_id=task_id, max_age="2h", feed=feed, changefeed_conn_id="db")
+    found = read(dag)
+    ages = {name: use.max_age for name, use in found.items()}
+    assert ages == {"all": timedelta(hours=2), "some": timedelta(hours=2), "listed": None, "rendered": None}
+    assert found["some"].feed == "shop.*"

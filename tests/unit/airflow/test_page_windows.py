@@ -21,12 +21,14 @@ from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete, update
 
-from airflow_changefeed import ChangefeedToParquetOperator, window_params
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed import ChangefeedFreshnessOperator, ChangefeedToParquetOperator, window_params
+from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, parse_time
+from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.access import HIDDEN_RUN
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import Nowhere
 from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
@@ -326,6 +328,37 @@ def test_a_chart_has_rows_and_lag_of_each_window(flights: Flights, tmp_path: Pat
     assert [point["lag_seconds"] is None for point in found["points"]] == [
         point["rows"] is None for point in found["points"]
     ]
+
+
+def test_a_chart_has_the_most_lag_that_a_task_which_watches_allows(flights: Flights) -> None:
+    """Until the next window is exported, the last one is older by a window."""
+    assert chart()["target_seconds"] is None
+    with DAG("page_watch", schedule=None) as dag:
+        ChangefeedFreshnessOperator(task_id="all", max_age=4 * HOUR)
+        ChangefeedFreshnessOperator(task_id="flights", max_age=3 * HOUR, feed="nyc.*", consumer=CONSUMER)
+        ChangefeedFreshnessOperator(task_id="others", max_age=2 * HOUR, feed="shop.*")
+        ChangefeedFreshnessOperator(task_id="reader", max_age=2 * HOUR, consumer="reader")
+    store_dags(dag)
+    assert chart()["target_seconds"] == 2 * 3600
+
+
+def test_a_calendar_without_missing_windows_leads_to_those_that_are(flights: Flights) -> None:
+    """By the cursors: the last one before it, and the first one after it."""
+    begin = START + 30 * 24 * HOUR
+    done = [UlidRange(ulid(START), ulid(START + 2 * HOUR)), UlidRange(ulid(START + 3 * HOUR), ulid(begin))]
+    flights.source.seal(FEED, begin)
+    advance(flights.source, Nowhere(), CONSUMER, FEED, {0: done}, by="test")
+    found = windows(end=format_time(begin - 10 * 24 * HOUR))
+    assert found["missing_before"] == "2013-01-01T02:59:59.999Z"
+    assert found["missing_after"] == format_time(begin)
+    found = windows(at=found["missing_before"])
+    assert states(found)[at(2)] == "missing"
+    assert found["missing_before"] is None
+
+
+def ulid(time: datetime) -> Ulid:
+    """Return the exclusive end of windows that end at a time."""
+    return Ulid.floor(time).previous()
 
 
 def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(

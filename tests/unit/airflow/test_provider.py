@@ -98,8 +98,10 @@ def test_airflow_finds_the_page_by_its_entry_point() -> None:
         "import sys; from airflow.plugins_manager import AirflowPlugin; before = set(sys.modules); "
         f"from {module} import {name} as plugin; "
         "assert issubclass(plugin, AirflowPlugin); plugin.validate(); "
-        "(view,), (app,) = plugin.external_views, plugin.fastapi_apps; "
-        "assert '/' + view['href'] == app['url_prefix'] + '/'; "
+        "views, (app,) = plugin.external_views, plugin.fastapi_apps; "
+        "assert ['/' + view['href'].partition('?')[0] for view in views] == [app['url_prefix'] + '/'] * 3; "
+        "assert [view['destination'] for view in views] == ['nav', 'dag', 'task']; "
+        "assert len({view['url_route'] for view in views}) == 3; "
         "print(*sorted({'fastapi', 'pyarrow', 'fsspec', 'sqlalchemy'} & (set(sys.modules) - before)))"
     )
     done = subprocess.run(

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the feeds of a connection do: their consumers, and their troubles, each with what mends it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+
+from airflow_changefeed.core.capture import CaptureInfo
+from airflow_changefeed.core.completeness import WindowState
+from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, gap_remedy, shell
+from airflow_changefeed.core.feed import max_hold_text
+from airflow_changefeed.core.ulid import UlidRange
+from airflow_changefeed.core.values import format_known, format_time, parse_time
+from airflow_changefeed.cursors.window_grid import events_before
+from airflow_changefeed.doctor.airflow import (
+    DagState,
+    FindDag,
+    dag_faults,
+    dag_of,
+    first_event,
+    judge_consumer,
+    whole_overview,
+)
+from airflow_changefeed.doctor.cursors import (
+    FeedState,
+    cursor_faults,
+    dead_letter_faults,
+    hole_faults,
+    lease_faults,
+)
+from airflow_changefeed.doctor.freshness import NO_REASON, only, reasons_of
+from airflow_changefeed.doctor.output import checked_fault
+from airflow_changefeed.hooks.changefeed import ChangefeedHook
+from airflow_changefeed.plugins.rows import MayChange, Row, position
+from airflow_changefeed.plugins.runs import dag_states
+from airflow_changefeed.plugins.strips import Exports, strip_of
+from airflow_changefeed.plugins.uses import Use
+from airflow_changefeed.sources.base import FeedSource
+
+_HOUR = timedelta(hours=1)
+_LIMITS = Limits(role="readers")
+#: What is said of the feed already, and what doctor alone says: who is called must not drop an idle consumer.
+_SAID = (
+    FaultKind.CAPTURE_GAP,
+    FaultKind.CAPTURE_DRIFT,
+    FaultKind.HIGH_WATER_AHEAD,
+    FaultKind.CONSUMER_IDLE,
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """
+    Faults of one kind, of a feed or of one of its consumers.
+
+    :param first: the others differ in their shards.
+    :param count: how many things it is about: gaps, dead letters, ranges of windows, or faults.
+    """
+
+    consumer: str | None
+    first: Fault
+    count: int = 1
+
+    def to_dict(self, say: Callable[[str], str]) -> Row:
+        """Return JSON values."""
+        return {
+            "consumer": self.consumer,
+            "code": self.first.kind.code,
+            "severity": self.first.severity.value,
+            "count": self.count,
+            "what": say(self.first.what),
+            "remedy": say(self.first.remedy),
+        }
+
+
+@dataclass(frozen=True)
+class Overview:
+    """
+    The feeds of a connection, as a user sees them.
+
+    :param may_change: takes consumer and feed; whether the user may move its cursors.
+    :param words: of an error, as the user may read it.
+    :param say: takes a sentence, and returns it as the user may read it.
+    :param explains: whether the database is searched for the reasons why consumers are late, as freshness
+        does it; that takes too long for many feeds.
+    """
+
+    source: FeedSource
+    exports: Exports
+    may_change: MayChange
+    words: Callable[[Exception], str]
+    say: Callable[[str], str]
+    explains: bool = False
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's clock."""
+        return self.source.now()
+
+    @cached_property
+    def _captures(self) -> dict[str, CaptureInfo]:
+        return {one.name: one for one in self.source.captures()}
+
+    def rows(self, found: Sequence[FeedOverview]) -> list[Row]:
+        """Return feeds with troubles first, then those of which a consumer is late, then the others."""
+        movers = {dag_of(one.row.moved_by) for each in found for one in _positions(each)}
+        dags = dag_states({one for one in movers if one is not None and self.exports.run_names.sees(one)})
+        rows = [self._row(one, dags) for one in found]
+        return sorted(rows, key=lambda row: (_GROUPS.index(row["group"]), row["feed"]))
+
+    def absent(self, feeds: Collection[str]) -> list[Row]:
+        """Return the feeds that tasks name and that the database does not have."""
+        return [_absent(feed, uses) for feed, uses in self.exports.by_feed.items() if feed not in feeds]
+
+    def _row(self, found: FeedOverview, dags: Mapping[str, DagState]) -> Row:
+        names = _names(found)
+        consumers = [self._consumer(name, found) for name in names]
+        to_come = sorted(
+            {str(use.consumer) for use in self.exports.by_feed.get(found.info.name, ())} - set(names)
+        )
+        troubles = list(self._troubles(found, consumers, dags))
+        states = {one["state"] for one in consumers}
+        shards = found.shards
+        heads = [one.status.head for one in shards if one.status.head is not None]
+        waiting = sum(one.waiting for one in shards)
+        is_late = WindowState.MISSING.value in states or bool(to_come and (heads or waiting))
+        group = "late" if is_late else "rest"
+        if found.problem is not None or any(one.first.severity is not Severity.NOTE for one in troubles):
+            group = "trouble"
+        return {
+            "feed": found.info.name,
+            "kind": found.info.kind.value,
+            "group": group,
+            "resource_version": found.info.resource_version,
+            "time_tolerance_seconds": found.info.time_tolerance.total_seconds(),
+            "max_hold": max_hold_text(found.info.max_hold),
+            "shard_count": found.shard_count,
+            "shards_counted": len(shards),
+            "head": position(max(heads, default=None)),
+            "sealed_until": format_known(found.info.sealed_until),
+            "waiting": waiting,
+            "waiting_or_more": any(one.waiting >= COUNTED for one in shards),
+            "problem": None if found.problem is None else self.words(found.problem),
+            "troubles": [one.to_dict(self.say) for one in troubles],
+            "consumers": consumers,
+            # Those that no run has begun yet.
+            "to_come": to_come if found.problem is None else [],
+        }
+
+    def _consumer(self, name: str, found: FeedOverview) -> Row:
+        """Return a consumer with the totals of its cursors in the shards of the overview."""
+        settings = next((info for info in found.consumers if info.spec.consumer == name), None)
+        own = found.positions(name)
+        return {
+            "consumer": name,
+            "is_of_events": settings is not None,
+            "resource_version": settings.resource_version
+            if settings
+            else sum(position.row.resource_version for position in own),
+            "cursors": len(own),
+            "behind": sum(position.behind for position in own),
+            "behind_or_more": any(position.behind >= COUNTED for position in own),
+            "held": sum(position.row.is_held(self.now) for position in own),
+            "may_change": self.may_change(name, found.info.name),
+            **strip_of(found, name, self.exports, self.now),
+        }
+
+    def _troubles(
+        self, found: FeedOverview, consumers: Sequence[Row], dags: Mapping[str, DagState]
+    ) -> Iterator[Trouble]:
+        if found.problem is not None:
+            return
+        feed = found.info.name
+        if found.gaps:
+            yield Trouble(None, _gap_fault(found), len(found.gaps))
+        capture = self._captures.get(feed) if found.gaps is not None else None
+        if capture is not None and capture.drift:
+            yield Trouble(None, _drift_fault(feed, capture.drift), len(capture.drift))
+        state = self._state(found)
+        yield from _merged(None, cursor_faults(replace(state, rows=(), consumers={}), _LIMITS))
+        of_feed: dict[Fault, None] = {}
+        for consumer in consumers:
+            name = consumer["consumer"]
+            own = only(state, name)
+            faults = [one for one in self._faults(found, own, consumer, dags) if one.kind not in _SAID]
+            of_feed |= dict.fromkeys(one for one in faults if f"consumer {name}" not in one.place)
+            ranges = {(fault.kind, hole.range) for hole, fault in hole_faults(own)}
+            counts = Counter(kind for kind, _ in ranges)
+            counts[FaultKind.DEAD_LETTER] = len(own.dead_letters)
+            for one in _merged(name, [one for one in faults if one not in of_feed]):
+                yield replace(one, count=counts[one.first.kind] or one.count)
+            check = next((one for one in found.checks if one.consumer == name), None)
+            if check is not None and check.missing:
+                yield Trouble(name, checked_fault(check), check.missing)
+        yield from _merged(None, of_feed)
+
+    def _faults(
+        self, found: FeedOverview, own: FeedState, consumer: Row, dags: Mapping[str, DagState]
+    ) -> list[Fault]:
+        """Return what the database says of a consumer, and if it is late, what Airflow and freshness say."""
+        feed, name = found.info.name, consumer["consumer"]
+        uses = self.exports.of(feed, name)
+        before = events_before(found, name)
+        faults = [] if before is None else [before.fault(uses[0].dag_id if uses else None)]
+        strip = consumer["strip"]
+        if consumer["state"] == WindowState.MISSING.value and not strip["is_gap_alone"]:
+            # A run takes the time of a window at most, or it could not keep up.
+            most = max(timedelta(seconds=2 * strip["unit_seconds"]), _HOUR)
+            find = partial(self._find_dag, dags)
+            if self.explains:
+                return [*faults, *self._reasons(found, own, consumer, find, most)]
+            last = max(own.rows, key=lambda row: row.moved_at, default=None)
+            until = parse_time(consumer["complete_until"]) if consumer["complete_until"] and uses else None
+            mover = None if last is None else dag_of(last.moved_by)
+            faults += dag_faults(find, mover, feed, name, own.rows, own.now, most, until)
+        holes = (fault for _, fault in hole_faults(own))
+        faults += [
+            *cursor_faults(own, _LIMITS),
+            *dead_letter_faults(own),
+            *lease_faults(own, _LIMITS),
+            *holes,
+        ]
+        return [one for one in faults if one.severity is not Severity.NOTE]
+
+    def _find_dag(self, dags: Mapping[str, DagState], dag_id: str) -> DagState:
+        if dag_id in dags:
+            return dags[dag_id]
+        # Of others the user may not even know whether they are there.
+        return dag_states([dag_id])[dag_id] if self.exports.run_names.sees(dag_id) else DagState(dag_id)
+
+    def _reasons(
+        self, found: FeedOverview, own: FeedState, consumer: Row, find: FindDag, most: timedelta
+    ) -> list[Fault]:
+        feed, name = found.info.name, consumer["consumer"]
+        _, until = judge_consumer(self.source, found, name, own.rows, own.now)
+        # An edited Variable is shown to those who may edit it.
+        variables = ChangefeedHook(self.exports.conn_id).variables() if consumer["may_change"] else None
+
+        def inspect() -> Iterable[Fault]:
+            return self.source.inspect(feed, _LIMITS).faults
+
+        return reasons_of(self.source, variables, find, own, name, until, most, inspect)
+
+    def _state(self, found: FeedOverview) -> FeedState:
+        positions = _positions(found)
+        feed = found.info.name
+        # An open dead letter holds back what its consumer has acknowledged.
+        has_letters = any(one.row.ack < one.row.ulid for one in positions)
+        letters = self.source.dead_letters(feed) if has_letters and found.consumers else []
+        return FeedState(
+            feed,
+            self.now,
+            [one.status for one in found.shards],
+            [one.row for one in positions],
+            {info.spec.consumer: info for info in found.consumers},
+            [replace(one, reason=NO_REASON) for one in letters],
+            found.info.max_hold,
+        )
+
+
+_GROUPS = ("trouble", "late", "rest")
+
+
+def _absent(feed: str, uses: Sequence[Use]) -> Row:
+    what = f"the database has no such feed; {' and '.join(sorted({use.dag_id for use in uses}))} exports it"
+    remedy = (
+        "Create it with set_up_feed, or with enable_capture to record a table's changes; or correct its name "
+        "in the DAG"
+    )
+    trouble = {"consumer": None, "code": "not-set-up", "severity": Severity.ERROR.value, "count": 1}
+    empty: Row = {"problem": None, "consumers": [], "to_come": [], "shard_count": 0, "shards_counted": 0}
+    return {
+        "feed": feed,
+        "kind": None,
+        "group": "trouble",
+        **empty,
+        "troubles": [{**trouble, "what": what, "remedy": remedy}],
+    }
+
+
+def _names(found: FeedOverview) -> list[str]:
+    if found.problem is not None:
+        return []
+    named = {info.spec.consumer for info in found.consumers}
+    return sorted(named | {one.row.consumer for one in _positions(found)})
+
+
+def _positions(found: FeedOverview) -> list[ConsumerPosition]:
+    return [one for shard in found.shards for one in shard.consumers]
+
+
+def _merged(consumer: str | None, faults: Iterable[Fault]) -> list[Trouble]:
+    by_kind: dict[FaultKind, Trouble] = {}
+    for fault in faults:
+        known = by_kind.get(fault.kind)
+        by_kind[fault.kind] = replace(known, count=known.count + 1) if known else Trouble(consumer, fault)
+    return list(by_kind.values())
+
+
+def _gap_fault(found: FeedOverview) -> Fault:
+    gaps = found.gaps or ()
+    first = min(gaps, key=lambda gap: gap.begin)
+    what = (
+        f"the capture has missed changes of table {first.table}, or may have: {first.reason}. Nothing after "
+        f"{format_time(first.begin)} counts as complete until somebody resolves the gap"
+    )
+    return Fault(FaultKind.CAPTURE_GAP, f"feed {found.info.name}", what, gap_remedy(found.info.name))
+
+
+def _drift_fault(feed: str, drift: Sequence[str]) -> Fault:
+    what = f"the tables differ from what is captured of them: {'; '.join(drift)}"
+    remedy = f"To capture the current columns: {shell('capture refresh', feed)}"
+    return Fault(FaultKind.CAPTURE_DRIFT, f"feed {feed}", what, remedy)
+
+
+def waiting_of(source: FeedSource, feed: str) -> Row:
+    """
+    Return how many events wait for an export that has not run yet, and since when.
+
+    :raises FeedNotFoundError: the database has no such feed.
+    """
+    found = whole_overview(source, feed)
+    in_outbox = sum(one.waiting for one in found.shards)
+    ranges = [
+        (one.shard, UlidRange(one.status.purged_upto, one.status.head))
+        for one in found.shards
+        if one.status.head is not None and one.status.head > one.status.purged_upto
+    ]
+    count = sum(sum(source.count(feed, shard, [range_])) for shard, range_ in ranges)
+    first = first_event(source, found, "", source.now()) if ranges else None
+    hints = [one.waiting_since for one in found.shards if one.waiting_since is not None]
+    return {"events": count + in_outbox, "since": format_known(first or min(hints, default=None))}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// All feeds of a connection: in one line how they do, then troubles, then what is late, then the others folded.
+
+import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
+import { get } from "./server.js";
+import { lines } from "./strip.js";
+import { counts, troubleList } from "./troubles.js";
+
+const FEEDS = 25; // of those without troubles, at a time
+const EXPLAINED = 25; // late feeds whose reasons are asked for
+const FEW = 3; // that need not be folded
+
+/** The section of a connection, which fills itself. */
+export function overview(connection) {
+  const body = h("div", { class: "feeds", "aria-busy": "true" }, h("p", {}, "Loading"));
+  const found = h("p", { class: "note" });
+  const headline = h("p", { class: "headline" });
+  const show = async () => {
+    body.setAttribute("aria-busy", "true");
+    try {
+      const { at, feeds } = await get("feeds", { conn_id: connection.conn_id });
+      found.textContent = `${things(feeds.length, "feed")}, as of ${clock(at)} UTC`;
+      const say = () => redraw(headline, words(feeds));
+      say();
+      const first = feeds.filter((feed) => feed.group !== "rest").map((feed) => [feed, article(connection, feed)]);
+      redraw(body, first.map(([, element]) => element),
+        rest(connection, feeds.filter((feed) => feed.group === "rest"), feeds.length <= FEW));
+      explain(connection, first, say);
+    } catch (error) {
+      found.textContent = "";
+      redraw(body, problem(error.message, button("Reload", show, { "data-key": `reload ${connection.conn_id}` })));
+    }
+    body.setAttribute("aria-busy", "false");
+  };
+  show();
+  return h("section", { "aria-label": `Connection ${connection.conn_id}` },
+    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, body);
+}
+
+function words(feeds) {
+  const consumers = feeds.flatMap((feed) => feed.consumers);
+  const good = consumers.filter((one) => one.state === "complete").length;
+  const running = consumers.filter((one) => one.state === "running").length;
+  const first = consumers.length
+    ? `${number(good)} of ${things(consumers.length, "consumer")} ${consumers.length === 1 || good === 1 ? "is" : "are"} up to date`
+    : "No consumers yet";
+  const toCome = feeds.flatMap((feed) => feed.to_come).length;
+  return [first + (running ? `, ${number(running)} running` : ""), toCome ? `${things(toCome, "export has", "exports have")} not run yet` : null, counts(feeds)].filter(Boolean).join("; ");
+}
+
+// What only a search of the database finds is asked for afterwards, one feed after the other.
+async function explain(connection, articles, say) {
+  const late = articles.filter(([feed]) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
+  for (const [feed, element] of late) {
+    if (!element.isConnected) return;
+    try {
+      const { troubles } = await get("reasons", { conn_id: connection.conn_id, feed: feed.feed });
+      feed.troubles = troubles;
+      redraw(element.querySelector(".troubles"), [...troubleList(troubles).childNodes]);
+      say();
+    } catch { /* What is known is shown, and the feed's own page says what is wrong. */ }
+  }
+}
+
+function article(connection, feed) {
+  const body = h("div", {});
+  const draw = (found) => redraw(body, found.problem === null ? troubleList(found.troubles) : problem(found.problem), lines(connection, found, again));
+  const again = async () => draw(await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 }));
+  draw(feed);
+  return h("article", { class: feed.group }, title(connection, feed), body);
+}
+
+function title(connection, feed) {
+  return h("h3", {}, link(feed.feed, { conn_id: connection.conn_id, feed: feed.feed }, { class: "feed", "data-key": `feed ${feed.feed}` }),
+    h("span", { class: "kind" }, feed.kind ?? ""));
+}
+
+function rest(connection, feeds, isOpen) {
+  if (!feeds.length) return null;
+  const body = h("div", {});
+  const show = (first) => {
+    const shown = feeds.slice(first, first + FEEDS);
+    redraw(body, shown.map((feed) => article(connection, feed)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
+  };
+  const element = h("details", { class: "rest", open: isOpen },
+    h("summary", { "data-key": `rest ${connection.conn_id}` }, `${things(feeds.length, "feed")} without troubles`), body);
+  element.addEventListener("toggle", () => { if (element.open && !body.childElementCount) show(0); });
+  return element;
+}

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the list of feeds says is wrong, with what mends it, and what has not run yet."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import delete, update
+
+from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed.consumers.run import Backoff, run_consumer
+from airflow_changefeed.consumers.settings import create_consumer
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, OutputCheck
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import Nowhere
+from tests.minors import since
+from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+
+pytestmark = since("3.1", "the page")
+
+HOUR = timedelta(hours=1)
+DAG_ID = "page_overview"
+
+
+@pytest.fixture(autouse=True)
+def stored(server: None, source: SqliteFeedSource, tmp_path: Path) -> Iterator[None]:
+    """Give a DAG that exports hours of a feed with ordered events, and of one that is not there."""
+    schedule = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
+    with DAG(DAG_ID, schedule=schedule, start_date=START, catchup=False) as dag:
+        for feed, folder in ((FEED, "out"), ("nyc.Gone", "gone")):
+            ChangefeedToParquetOperator(
+                task_id=feed,
+                feed=feed,
+                consumer=CONSUMER,
+                path=str(tmp_path / folder),
+                conn_id="spark",
+                unit=HOUR,
+            )
+    store_dags(dag)
+    source.drain(FEED)
+    pause(DAG_ID, is_paused=False)
+    yield
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == DAG_ID))
+
+
+def pause(dag_id: str, *, is_paused: bool) -> None:
+    """Pause a DAG, or let it go on."""
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=is_paused))
+
+
+def begin(source: SqliteFeedSource) -> None:
+    """Let a run of the DAG begin the export, and complete nothing."""
+    start = Ulid.floor(START).previous()
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), start), by=f"{DAG_ID}/a run/export/1")
+
+
+def listed(role: str = "OP", feed: str = FEED) -> dict[str, Any]:
+    """Return what the list says of a feed."""
+    (found,) = [one for one in Visitor(role).ask("feeds", conn_id=CONN_ID)["feeds"] if one["feed"] == feed]
+    return dict(found)
+
+
+def troubles(role: str = "OP") -> dict[str, dict[str, Any]]:
+    """Return the troubles of the feed, by code."""
+    return {one["code"]: one for one in listed(role)["troubles"]}
+
+
+def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: SqliteFeedSource) -> None:
+    """Not of whom Airflow shows no runs of it; and one that is not paused may be catching up."""
+    begin(source)
+    assert (troubles(), listed()["group"]) == ({}, "late")
+    pause(DAG_ID, is_paused=True)
+    paused = troubles()["dag-paused"]
+    assert (paused["consumer"], paused["count"], paused["what"]) == (CONSUMER, 1, f"DAG {DAG_ID} is paused")
+    assert f"airflow dags unpause {DAG_ID}" in paused["remedy"]
+    assert "--from-date 2013-01-01T00:00:00Z" in paused["remedy"]
+    assert listed()["group"] == "trouble"
+
+
+def test_the_paused_dag_is_hidden_from_who_may_not_see_its_runs(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is late for them all the same."""
+    begin(source)
+    pause(DAG_ID, is_paused=True)
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
+    found = listed()
+    assert (found["troubles"], found["group"], found["consumers"][0]["state"]) == ([], "late", "missing")
+
+
+def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
+    """The last one of the DAG that moved the cursors."""
+    begin(source)
+    now = source.now()
+    with create_session() as session:
+        session.add(
+            DagRun(
+                dag_id=DAG_ID,
+                run_id="broken",
+                run_type=DagRunType.SCHEDULED,
+                logical_date=START,
+                run_after=now,
+                data_interval=(START, START + HOUR),
+                state=DagRunState.FAILED,
+                triggered_by=DagRunTriggeredByType.TIMETABLE,
+            )
+        )
+    assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last one, failed"
+
+
+def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:
+    """They take too long for hundreds of feeds: the page asks for them afterwards."""
+    begin(source)
+    (one,) = Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]
+    assert (one["code"], one["severity"]) == ("catching-up", "note")
+
+
+def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSource) -> None:
+    """It is one trouble, whatever the number of shards."""
+    begin(source)
+    source.seal(FEED, START + 6 * HOUR)
+    first, hole, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 6))
+    done = [UlidRange(first, hole), UlidRange(Ulid.floor(START + 2 * HOUR).previous(), last)]
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+    missing = troubles()["window-missing"]
+    assert (missing["count"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, True)
+    assert [one["count"] for one in Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]] == [
+        1
+    ]
+
+
+def test_dead_letters_and_changed_tables_are_troubles(source: SqliteFeedSource, database: str) -> None:
+    """How many they are; what a handler said of an event is left out."""
+    spec = ConsumerSpec("mailer", FEED, on_poison=OnPoison.PARK, max_attempts=1)
+    create_consumer(source, spec, Beginning.EARLIEST, by="test")
+
+    def refuse(event: object, connection: object) -> None:
+        raise ValueError("hunter2")
+
+    run_consumer(source, "mailer", FEED, refuse, max_events=3, backoff=Backoff(first=0, longest=0))
+    parked = troubles()["dead-letter"]
+    assert (parked["consumer"], parked["count"]) == ("mailer", 3)
+    assert f"dead-letters list --consumer mailer --feed {FEED} --conn-id {CONN_ID}" in parked["remedy"]
+    assert "hunter2" not in str(parked)
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("create table fares (id integer primary key, price integer)")
+        source.enable_capture(CaptureSpec((TableCapture("fares"),), name="fares changes"))
+        assert listed(feed="fares changes")["troubles"] == []
+        connection.execute("alter table fares add column tip integer")
+    (drift,) = listed(feed="fares changes")["troubles"]
+    assert (drift["code"], drift["count"], "tip" in drift["what"]) == ("capture-drift", 1, True)
+
+
+def test_what_the_last_look_at_files_missed_is_a_trouble_without_paths_for_most(
+    source: SqliteFeedSource,
+) -> None:
+    """Only who may see the connection sees where the output is."""
+    begin(source)
+    source.record_check(OutputCheck(CONSUMER, FEED, "/secret/out", source.now(), "ann", 2, START))
+    seen, hidden = troubles("OP")["window-missing"], troubles("VIEWER")["window-missing"]
+    assert (seen["count"], "/secret/out" in seen["what"], "/secret/out" in seen["remedy"]) == (2, True, True)
+    assert "/secret" not in str(hidden)
+    assert "2 ranges of windows" in hidden["what"]
+
+
+def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteFeedSource) -> None:
+    """Until its first run; events in the outbox wait, too."""
+    found = listed()
+    assert (found["to_come"], found["consumers"], found["group"]) == ([CONSUMER], [], "late")
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    assert waiting == {"events": 36, "since": "2013-01-01T00:00:00Z"}
+    begin(source)
+    assert listed()["to_come"] == []
+
+
+def test_a_feed_that_a_task_names_and_nobody_has_set_up_is_a_trouble() -> None:
+    """With what to do about it, before all others."""
+    found = Visitor("VIEWER").ask("feeds", conn_id=CONN_ID)["feeds"][0]
+    assert (found["feed"], found["group"]) == ("nyc.Gone", "trouble")
+    (trouble,) = found["troubles"]
+    assert trouble["what"] == f"the database has no such feed; {DAG_ID} exports it"
+    assert "set_up_feed" in trouble["remedy"]
+
+
+def test_a_gap_makes_its_consumers_late_at_once(source: SqliteFeedSource, database: str) -> None:
+    """Before the window in which it was found is over."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("create table fares (id integer primary key, price integer)")
+        source.enable_capture(CaptureSpec((TableCapture("fares"),), name="fares changes"))
+        create_consumer(source, ConsumerSpec("billing", "fares changes"), Beginning.LATEST, by="test")
+        assert listed(feed="fares changes")["consumers"][0]["state"] == "complete"
+        names = connection.execute(
+            "select name from sqlite_master where tbl_name = 'fares' and type = 'trigger'"
+        )
+        for (name,) in names.fetchall():
+            connection.execute(f'drop trigger "{name}"')
+        connection.execute("insert into fares values (1, 99)")
+        source.check_capture("fares changes")
+    found = listed(feed="fares changes")
+    assert found["consumers"][0]["state"] == "missing"
+    assert [one["code"] for one in found["troubles"]] == ["capture-gap"]
