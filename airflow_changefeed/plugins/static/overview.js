@@ -6,7 +6,8 @@ import { get } from "./server.js";
 import { lines } from "./strip.js";
 import { counts, troubleList } from "./troubles.js";
 
-const FEEDS = 25; // of those without troubles, at a time
+const FEEDS = 25; // of those that are folded, at a time
+const FIRST = 50; // with troubles or late, that are not folded
 const EXPLAINED = 25; // late feeds whose reasons are asked for
 const FEW = 3; // that need not be folded
 
@@ -22,9 +23,11 @@ export function overview(connection) {
       found.textContent = `${things(feeds.length, "feed")}, as of ${clock(at)} UTC`;
       const say = () => redraw(headline, words(feeds));
       say();
-      const first = feeds.filter((feed) => feed.group !== "rest").map((feed) => [feed, article(connection, feed)]);
+      const urgent = feeds.filter((feed) => feed.group !== "rest");
+      const first = urgent.slice(0, FIRST).map((feed) => [feed, article(connection, feed)]);
       redraw(body, first.map(([, element]) => element),
-        rest(connection, feeds.filter((feed) => feed.group === "rest"), feeds.length <= FEW));
+        folded(connection, urgent.slice(FIRST), "more", (count) => `${things(count, "more feed")} with troubles or late`),
+        folded(connection, feeds.filter((feed) => feed.group === "rest"), "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
       explain(connection, first, say);
     } catch (error) {
       found.textContent = "";
@@ -75,7 +78,7 @@ function title(connection, feed) {
     h("span", { class: "kind" }, feed.kind ?? ""));
 }
 
-function rest(connection, feeds, isOpen) {
+function folded(connection, feeds, key, words, isOpen = false) {
   if (!feeds.length) return null;
   const body = h("div", {});
   const show = (first) => {
@@ -83,7 +86,7 @@ function rest(connection, feeds, isOpen) {
     redraw(body, shown.map((feed) => article(connection, feed)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
   };
   const element = h("details", { class: "rest", open: isOpen },
-    h("summary", { "data-key": `rest ${connection.conn_id}` }, `${things(feeds.length, "feed")} without troubles`), body);
+    h("summary", { "data-key": `${key} ${connection.conn_id}` }, words(feeds.length)), body);
   element.addEventListener("toggle", () => { if (element.open && !body.childElementCount) show(0); });
   return element;
 }
