@@ -183,6 +183,6 @@ def _definition(client: Client, name: str) -> str:
 
 
 def _plain(sql: str) -> str:
-    """Return a text without what servers change in the text that they keep: its begin, spaces and case."""
+    """Return a text without what servers change in the text that they keep: begin, end, spaces and case."""
     module = re.split(r"^\s*create\s+(?:or\s+alter\s+)?", sql, maxsplit=1, flags=re.MULTILINE | re.IGNORECASE)
-    return re.sub(r"\s+", " ", module[-1]).strip().lower()
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*\*/\s*$", "", module[-1], flags=re.DOTALL)).strip().lower()
