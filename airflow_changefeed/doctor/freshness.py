@@ -336,12 +336,17 @@ def reasons_of(
     until: datetime,
     max_age: timedelta,
     inspect: Inspect,
+    *,
+    dag_id: str | None = None,
+    words: Callable[[Exception], str] = lambda error: f"{type(error).__name__}: {error}",
 ) -> list[Fault]:
     """
     Return why a consumer is late, the cause before what follows from it.
 
     :param state: of this consumer alone.
     :param until: when it is complete.
+    :param dag_id: its DAG, if no run of one is known.
+    :param words: of an error, as the reader may see it.
     """
     of_dag: list[Fault] = []
     faults: list[Fault] = []
@@ -351,15 +356,14 @@ def reasons_of(
         if consumer not in state.consumers:
             state = replace(state, grids=export_grids(source, state.feed, [consumer]))
         left_out = until if consumer in state.grids else None
-        dag_id = last_dag(source, state.feed, consumer, state.rows)
+        dag_id = last_dag(source, state.feed, consumer, state.rows) or dag_id
         of_dag += dag_faults(find_dag, dag_id, state.feed, consumer, state.rows, state.now, max_age, left_out)
         faults += state_faults(source, variables, state, consumer, limits)
         faults += held_leases(state, source.leases(state.feed), limits)
         faults += inspect()
     except ChangefeedError as problem:
         # That it is late is known, whatever the reason.
-        what = f"{type(problem).__name__}: {problem}"
-        unknown.append(not_checked(f"feed {state.feed}", what, f"Run {shell('doctor')}"))
+        unknown.append(not_checked(f"feed {state.feed}", words(problem), f"Run {shell('doctor')}"))
     # Once, if Airflow answers neither what became of the DAG nor what the Variable has.
     told = {fault.remedy for fault in of_dag}
     known = [

@@ -26,12 +26,14 @@ from airflow_changefeed.plugins.access import (
     reading,
 )
 from airflow_changefeed.plugins.connections import (
+    MOST_BEHIND,
     ConnId,
     Uses,
     answer_timeout,
     ask_output,
     ask_source,
     message_of,
+    sees_errors,
     words_of,
 )
 from airflow_changefeed.plugins.overview import Overview, waiting_of
@@ -137,12 +139,17 @@ async def reasons(
         (row,) = view.rows([source.overview([feed], shards=SUMMED_SHARDS)[0].check()])
         return {"troubles": row["troubles"]}
 
-    return await ask_source(conn_id, question)
+    return await ask_source(conn_id, question, most=MOST_BEHIND)
 
 
 def _overview(request: Request, user: Any, exports: Exports, source: FeedSource) -> Overview:
     return Overview(
-        source, exports, _allows(user, source), partial(message_of, request), partial(words_of, request)
+        source,
+        exports,
+        _allows(user, source),
+        partial(message_of, request),
+        partial(words_of, request),
+        sees_errors=sees_errors(request),
     )
 
 
@@ -153,9 +160,14 @@ def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
 
 
 @router.get("/waiting")
-async def waiting(conn_id: ConnId, feed: str) -> Row:
-    """Return how many events wait for an export that has not run yet, and since when."""
-    return await ask_source(conn_id, lambda source: waiting_of(source, feed))
+async def waiting(exports: OfConnection, conn_id: ConnId, feed: str) -> Row:
+    """Return how many events wait for an export that has not run yet, since when, and its first backfill."""
+
+    def question(source: FeedSource) -> Row:
+        (found,) = source.overview([feed], shards=SUMMED_SHARDS)
+        return waiting_of(source, exports, found.check())
+
+    return await ask_source(conn_id, question, most=MOST_BEHIND)
 
 
 @router.get("/waiters")

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 #: Maximum number of concurrent queries at one place; one that hangs blocks only these threads.
 MOST_EACH = 4
+#: Of them, the ones that what nobody waits for may take.
+MOST_BEHIND = 2
 #: Seconds between two attempts to get a thread.
 _PAUSE = 0.01
 #: Seconds to wait for running queries at exit: a driver may crash if it is cut off.
@@ -55,7 +57,7 @@ class _Turn:
     is_over: bool = False
 
 
-async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
+async def ask(place: str, question: Callable[[], T], *, timeout: float, most: int = MOST_EACH) -> T:
     """
     Run a query on a database or an output.
 
@@ -63,12 +65,13 @@ async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
 
     :param place: where it is asked, in words that everybody may read.
     :param timeout: seconds, including the wait for a thread.
+    :param most: concurrent queries at the place with which it begins, itself included.
     :raises SourceUnavailableError: no answer in time, or all threads are blocked.
     """
     end = monotonic() + timeout
-    while (turn := _turn(place)) is None:
+    while (turn := _turn(place, most)) is None:
         if monotonic() >= end:
-            raise _all_blocked(place)
+            raise _all_blocked(place, most)
         await asyncio.sleep(_PAUSE)
     try:
         waiting = asyncio.shield(asyncio.wrap_future(_begin(turn, question)))
@@ -86,19 +89,19 @@ async def ask(place: str, question: Callable[[], T], *, timeout: float) -> T:
         ) from None
 
 
-def _turn(place: str) -> _Turn | None:
+def _turn(place: str, most: int) -> _Turn | None:
     with _lock:
-        if _late[place] >= MOST_EACH:
-            raise _all_blocked(place)
-        if _busy[place] >= MOST_EACH:
+        if _late[place] >= most:
+            raise _all_blocked(place, most)
+        if _busy[place] >= most:
             return None
         _busy[place] += 1
         return _Turn(place)
 
 
-def _all_blocked(place: str) -> SourceUnavailableError:
+def _all_blocked(place: str, most: int) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"{place} does not answer; {MOST_EACH} queries are already waiting. Check that its server is "
+        f"{place} does not answer; {most} queries are already waiting. Check that its server is "
         "running, and the locks of a database",
         place=place,
         is_public=True,
@@ -202,14 +205,14 @@ def answer_timeout() -> float:
     return seconds
 
 
-async def ask_source(conn_id: str, question: Callable[[FeedSource], T]) -> T:
-    """Run a query on a connection's feeds, in a thread and with a time limit."""
+async def ask_source(conn_id: str, question: Callable[[FeedSource], T], *, most: int = MOST_EACH) -> T:
+    """Run a query on a connection's feeds, in a thread and with a time limit; see :func:`ask`."""
 
     def asking() -> T:
         with opened(conn_id) as source:
             return question(source)
 
-    return await ask(f"connection {conn_id!r}", asking, timeout=answer_timeout())
+    return await ask(f"connection {conn_id!r}", asking, timeout=answer_timeout(), most=most)
 
 
 async def ask_output(path: str, question: Callable[[], T]) -> T:
@@ -256,7 +259,7 @@ def message_of(request: Request, error: Exception) -> str:
     """
     facts = error.facts if isinstance(error, errors.ChangefeedError) else {}
     text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
-    if isinstance(error, _SENSITIVE) and not facts.get("is_public") and not _sees_errors(request):
+    if isinstance(error, _SENSITIVE) and not facts.get("is_public") and not sees_errors(request):
         log.warning("The page failed to read a feed: %s", without_secrets(text))
         return (
             "The database or the output is currently not available. The reason is in the log of the API "
@@ -274,7 +277,7 @@ def words_of(request: Request, text: str, *, path: object = None, is_public: boo
     :param path: that the sentence has.
     """
     text = runs_of(request).in_text(with_conn_id(without_secrets(text), request.query_params.get("conn_id")))
-    if is_public or _sees_errors(request):
+    if is_public or sees_errors(request):
         return text
     shown = _PATHS.sub(_NO_PATH, text.replace(str(path or _NO_PATH), _NO_PATH))
     if shown != text:
@@ -282,5 +285,6 @@ def words_of(request: Request, text: str, *, path: object = None, is_public: boo
     return shown
 
 
-def _sees_errors(request: Request) -> bool:
+def sees_errors(request: Request) -> bool:
+    """Whether the user of a request may see servers, logins and paths."""
     return bool(getattr(request.state, "sees_errors", False))

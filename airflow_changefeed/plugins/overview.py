@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
+from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.core.capture import CaptureInfo
 from airflow_changefeed.core.completeness import WindowState
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview
-from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, gap_remedy, shell
+from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, gap_remedy, not_checked, shell
 from airflow_changefeed.core.feed import max_hold_text
-from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.values import format_known, format_time, parse_time
 from airflow_changefeed.cursors.window_grid import events_before
 from airflow_changefeed.doctor.airflow import (
@@ -22,9 +23,7 @@ from airflow_changefeed.doctor.airflow import (
     FindDag,
     dag_faults,
     dag_of,
-    first_event,
     judge_consumer,
-    whole_overview,
 )
 from airflow_changefeed.doctor.cursors import (
     FeedState,
@@ -37,12 +36,25 @@ from airflow_changefeed.doctor.freshness import NO_REASON, only, reasons_of
 from airflow_changefeed.doctor.output import checked_fault
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.plugins.rows import MayChange, Row, position
-from airflow_changefeed.plugins.runs import dag_states
+from airflow_changefeed.plugins.runs import MOST_TRIGGERS, dag_states, is_triggered
 from airflow_changefeed.plugins.strips import Exports, strip_of
 from airflow_changefeed.plugins.uses import Use
 from airflow_changefeed.sources.base import FeedSource
 
+log = logging.getLogger(__name__)
+
 _HOUR = timedelta(hours=1)
+#: A backfill of the page covers at most a year, since it may start many runs.
+_YEAR = timedelta(days=365)
+#: Instead of what names servers and logins.
+_HIDDEN = (
+    "a check of the database found this; users who may see the connection in Airflow see what it is",
+    "Ask one of them, or a database administrator",
+)
+_NO_WINDOWS = (
+    "its windows are not known: its DAG was just deleted, or its timetable fails",
+    "Read the reason in the log of the API server; then mend the DAG, or restore it",
+)
 _LIMITS = Limits(role="readers")
 #: What is said of the feed already, and what doctor alone says: who is called must not drop an idle consumer.
 _SAID = (
@@ -86,6 +98,7 @@ class Overview:
     :param may_change: takes consumer and feed; whether the user may move its cursors.
     :param words: of an error, as the user may read it.
     :param say: takes a sentence, and returns it as the user may read it.
+    :param sees_errors: whether the user may see servers and logins.
     :param explains: whether the database is searched for the reasons why consumers are late, as freshness
         does it; that takes too long for many feeds.
     """
@@ -95,6 +108,7 @@ class Overview:
     may_change: MayChange
     words: Callable[[Exception], str]
     say: Callable[[str], str]
+    sees_errors: bool = False
     explains: bool = False
 
     @cached_property
@@ -106,9 +120,21 @@ class Overview:
     def _captures(self) -> dict[str, CaptureInfo]:
         return {one.name: one for one in self.source.captures()}
 
+    @cached_property
+    def _inspect(self) -> Callable[[str], list[Fault]]:
+        """Return what the source finds in a feed; of servers and logins in general words for most."""
+
+        def inspect(feed: str) -> list[Fault]:
+            faults = self.source.inspect(feed, _LIMITS).faults
+            what, remedy = _HIDDEN
+            return [one if self.sees_errors else replace(one, what=what, remedy=remedy) for one in faults]
+
+        return cache(inspect)
+
     def rows(self, found: Sequence[FeedOverview]) -> list[Row]:
         """Return feeds with troubles first, then those of which a consumer is late, then the others."""
         movers = {dag_of(one.row.moved_by) for each in found for one in _positions(each)}
+        movers |= {use.dag_id for each in found for use in self.exports.by_feed.get(each.info.name, ())}
         dags = dag_states({one for one in movers if one is not None and self.exports.run_names.sees(one)})
         rows = [self._row(one, dags) for one in found]
         return sorted(rows, key=lambda row: (_GROUPS.index(row["group"]), row["feed"]))
@@ -120,15 +146,14 @@ class Overview:
     def _row(self, found: FeedOverview, dags: Mapping[str, DagState]) -> Row:
         names = _names(found)
         consumers = [self._consumer(name, found) for name in names]
-        to_come = sorted(
-            {str(use.consumer) for use in self.exports.by_feed.get(found.info.name, ())} - set(names)
-        )
-        troubles = list(self._troubles(found, consumers, dags))
+        to_come = self._to_come(found, names)
+        troubles = [*self._troubles(found, consumers, dags), *self._paused(found.info.name, to_come, dags)]
         states = {one["state"] for one in consumers}
         shards = found.shards
         heads = [one.status.head for one in shards if one.status.head is not None]
         waiting = sum(one.waiting for one in shards)
-        is_late = WindowState.MISSING.value in states or bool(to_come and (heads or waiting))
+        # Nobody may take a consumer whose windows are not known for one without troubles.
+        is_late = bool({WindowState.MISSING.value, None} & states or (to_come and (heads or waiting)))
         group = "late" if is_late else "rest"
         if found.problem is not None or any(one.first.severity is not Severity.NOTE for one in troubles):
             group = "trouble"
@@ -149,8 +174,26 @@ class Overview:
             "troubles": [one.to_dict(self.say) for one in troubles],
             "consumers": consumers,
             # Those that no run has begun yet.
-            "to_come": to_come if found.problem is None else [],
+            "to_come": to_come,
         }
+
+    def _to_come(self, found: FeedOverview, names: Collection[str]) -> list[str]:
+        """Return the consumers of tasks that have no cursors, also not beyond the shards of the overview."""
+        feed = found.info.name
+        known = {str(use.consumer) for use in self.exports.by_feed.get(feed, ())} - set(names)
+        if found.problem is not None:
+            return []
+        is_whole = len(found.shards) == found.shard_count
+        return sorted(one for one in known if is_whole or not self.source.cursors(feed, one))
+
+    def _paused(self, feed: str, to_come: Sequence[str], dags: Mapping[str, DagState]) -> Iterator[Trouble]:
+        """Yield the exports that have not run yet because all of their DAGs are paused."""
+        for name in to_come:
+            ids = sorted({use.dag_id for use in self.exports.by_feed[feed] if use.consumer == name})
+            if all(one in dags and dags[one].is_paused for one in ids):
+                found = [dag_faults(dags.__getitem__, one, feed, name, (), self.now, _HOUR) for one in ids]
+                paused = (one for each in found for one in each if one.kind is FaultKind.DAG_PAUSED)
+                yield from _merged(name, paused)
 
     def _consumer(self, name: str, found: FeedOverview) -> Row:
         """Return a consumer with the totals of its cursors in the shards of the overview."""
@@ -188,15 +231,23 @@ class Overview:
             name = consumer["consumer"]
             own = only(state, name)
             faults = [one for one in self._faults(found, own, consumer, dags) if one.kind not in _SAID]
-            of_feed |= dict.fromkeys(one for one in faults if f"consumer {name}" not in one.place)
+            of_feed |= dict.fromkeys(one for one in faults if not one.place.endswith(f", consumer {name}"))
             ranges = {(fault.kind, hole.range) for hole, fault in hole_faults(own)}
             counts = Counter(kind for kind, _ in ranges)
             counts[FaultKind.DEAD_LETTER] = len(own.dead_letters)
-            for one in _merged(name, [one for one in faults if one not in of_feed]):
-                yield replace(one, count=counts[one.first.kind] or one.count)
+            troubles = {
+                one.first.kind: replace(one, count=counts[one.first.kind] or one.count)
+                for one in _merged(name, [one for one in faults if one not in of_feed])
+            }
             check = next((one for one in found.checks if one.consumer == name), None)
             if check is not None and check.missing:
-                yield Trouble(name, checked_fault(check), check.missing)
+                # The same hole may hold the cursor back.
+                checked = Trouble(name, checked_fault(check), check.missing)
+                known = troubles.get(checked.first.kind, checked)
+                troubles[checked.first.kind] = max(known, checked, key=lambda one: one.count)
+            yield from troubles.values()
+            if consumer["strip"] is None:
+                yield Trouble(name, not_checked(f"feed {feed}, consumer {name}", *_NO_WINDOWS))
         yield from _merged(None, of_feed)
 
     def _faults(
@@ -208,7 +259,7 @@ class Overview:
         before = events_before(found, name)
         faults = [] if before is None else [before.fault(uses[0].dag_id if uses else None)]
         strip = consumer["strip"]
-        if consumer["state"] == WindowState.MISSING.value and not strip["is_gap_alone"]:
+        if strip and consumer["state"] == WindowState.MISSING.value and not strip["is_gap_alone"]:
             # A run takes the time of a window at most, or it could not keep up.
             most = max(timedelta(seconds=2 * strip["unit_seconds"]), _HOUR)
             find = partial(self._find_dag, dags)
@@ -216,7 +267,9 @@ class Overview:
                 return [*faults, *self._reasons(found, own, consumer, find, most)]
             last = max(own.rows, key=lambda row: row.moved_at, default=None)
             until = parse_time(consumer["complete_until"]) if consumer["complete_until"] and uses else None
+            # A person may have moved it last.
             mover = None if last is None else dag_of(last.moved_by)
+            mover = mover or (uses[0].dag_id if uses else None)
             faults += dag_faults(find, mover, feed, name, own.rows, own.now, most, until)
         holes = (fault for _, fault in hole_faults(own))
         faults += [
@@ -240,11 +293,19 @@ class Overview:
         _, until = judge_consumer(self.source, found, name, own.rows, own.now)
         # An edited Variable is shown to those who may edit it.
         variables = ChangefeedHook(self.exports.conn_id).variables() if consumer["may_change"] else None
-
-        def inspect() -> Iterable[Fault]:
-            return self.source.inspect(feed, _LIMITS).faults
-
-        return reasons_of(self.source, variables, find, own, name, until, most, inspect)
+        uses = self.exports.of(feed, name)
+        return reasons_of(
+            self.source,
+            variables,
+            find,
+            own,
+            name,
+            until,
+            most,
+            partial(self._inspect, feed),
+            dag_id=uses[0].dag_id if uses else None,
+            words=self.words,
+        )
 
     def _state(self, found: FeedOverview) -> FeedState:
         positions = _positions(found)
@@ -267,7 +328,9 @@ _GROUPS = ("trouble", "late", "rest")
 
 
 def _absent(feed: str, uses: Sequence[Use]) -> Row:
-    what = f"the database has no such feed; {' and '.join(sorted({use.dag_id for use in uses}))} exports it"
+    dags = sorted({use.dag_id for use in uses})
+    export = "exports" if len(dags) == 1 else "export"
+    what = f"the database has no such feed; {' and '.join(dags)} {export} it"
     remedy = (
         "Create it with set_up_feed, or with enable_capture to record a table's changes; or correct its name "
         "in the DAG"
@@ -318,20 +381,52 @@ def _drift_fault(feed: str, drift: Sequence[str]) -> Fault:
     return Fault(FaultKind.CAPTURE_DRIFT, f"feed {feed}", what, remedy)
 
 
-def waiting_of(source: FeedSource, feed: str) -> Row:
+def waiting_of(source: FeedSource, exports: Exports, found: FeedOverview) -> Row:
     """
-    Return how many events wait for an export that has not run yet, and since when.
+    Return how many events wait for an export that has not run yet, since when, and a first backfill.
 
-    :raises FeedNotFoundError: the database has no such feed.
+    :param found: at most as many shards as are asked one after the other.
     """
-    found = whole_overview(source, feed)
-    in_outbox = sum(one.waiting for one in found.shards)
-    ranges = [
-        (one.shard, UlidRange(one.status.purged_upto, one.status.head))
-        for one in found.shards
-        if one.status.head is not None and one.status.head > one.status.purged_upto
-    ]
-    count = sum(sum(source.count(feed, shard, [range_])) for shard, range_ in ranges)
-    first = first_event(source, found, "", source.now()) if ranges else None
+    count = sum(one.waiting for one in found.shards)
+    is_more = len(found.shards) < found.shard_count or any(one.waiting >= COUNTED for one in found.shards)
     hints = [one.waiting_since for one in found.shards if one.waiting_since is not None]
-    return {"events": count + in_outbox, "since": format_known(first or min(hints, default=None))}
+    times: list[datetime] = []
+    for one in found.shards:
+        after = one.status.purged_upto
+        if one.status.head is not None and one.status.head > after:
+            # A page before the head orders nothing; of the first event the time is wanted in any case.
+            page = source.read_feed(found.info.name, one.shard, after, max(COUNTED - count, 0) + 1)
+            times += [event.ulid.time for event in page.events[:1]]
+            count += len(page.events)
+    since = min(times or hints, default=None)
+    start = end = None
+    if since is not None:
+        try:
+            start, end = _first_backfill(exports, found, since, source.now())
+        except Exception as error:
+            # Timetables are users' code, and a DAG may just have been deleted.
+            text = without_secrets(f"{type(error).__name__}: {error}")
+            log.warning("The page offers no backfill of feed %r: %s", found.info.name, text)
+    return {
+        "count": min(count, COUNTED),
+        "is_more": is_more or count > COUNTED,
+        "since": format_known(since),
+        "start": format_known(start),
+        "end": format_known(end),
+    }
+
+
+def _first_backfill(
+    exports: Exports, found: FeedOverview, since: datetime, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """Return borders of windows, with all that waits between them: a year, or 100 runs to trigger at most."""
+    of_feed = [use for use in exports.by_feed.get(found.info.name, ()) if use.has_windows]
+    uses = [use for use in of_feed if not found.positions(str(use.consumer))]
+    if not uses:
+        return None, None
+    # Borders of the longest windows are mostly those of the others, too.
+    longest = max(uses, key=exports.unit)
+    start = exports.window_at(longest, since).start
+    most = [MOST_TRIGGERS * exports.unit(use) for use in uses if is_triggered(use.dag_id)]
+    end = exports.window_at(longest, min(now, start + min([_YEAR, *most]))).start
+    return (start, end) if start < end else (None, None)

@@ -169,6 +169,11 @@ def interval_of(dag_id: str) -> timedelta | None:
     return _interval(dag_id, version_of(dag_id))
 
 
+def is_triggered(dag_id: str) -> bool:
+    """Whether the runs of a DAG have neither intervals nor partitions, so that a backfill triggers them."""
+    return interval_of(dag_id) is None and not _is_partitioned(_dag(dag_id))
+
+
 @lru_cache(10_000)
 def _interval(dag_id: str, version: str) -> timedelta | None:
     dag = _dag(dag_id)

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import storage_options
-from airflow_changefeed.core.completeness import Evidence, Verdict, Why, judge, of_overview
+from airflow_changefeed.core.completeness import Evidence, Verdict, Why, WindowState, judge, of_overview
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -21,7 +21,7 @@ from airflow_changefeed.cursors.window_grid import events_before
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.access import RunNames
 from airflow_changefeed.plugins.rows import Row
-from airflow_changefeed.plugins.runs import LONGEST, at_work, interval_of, running
+from airflow_changefeed.plugins.runs import LONGEST, at_work, interval_of, running, scheduled_window
 from airflow_changefeed.plugins.uses import Use
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,16 @@ class Exports:
             self._units[use] = kept or interval_of(use.dag_id) or _HOUR
         return self._units[use]
 
+    def window_at(self, use: Use, at: datetime, unit: timedelta | None = None) -> Window:
+        """
+        Return the window of a task that a time is in.
+
+        :param unit: length of a window as the output has it; None before the first export.
+        """
+        unit = unit or use.unit
+        scheduled = None if unit else scheduled_window(use.dag_id, at)
+        return scheduled or Window.containing(at, unit or self.unit(use))
+
     def outputs(self, feed: str, consumer: str) -> list[ExportStore]:
         """Return the outputs of the tasks that export windows of a feed for a consumer."""
         return [output_of(use) for use in self.of(feed, consumer)]
@@ -106,9 +116,10 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     """
     Return a consumer's state and last windows, and until when it has completed the shards of the overview.
 
-    ``state`` is that of all its windows until now, at the worst. For a consumer of events the windows are
-    hours. ``state`` and ``strip`` are None if a DAG does not say what its windows are: it was deleted
-    meanwhile, or its timetable raises. The log has the reason.
+    ``state`` is that of all its windows until now, at the worst; it is ``missing``, too, if the last look at
+    the files missed windows. For a consumer of events the windows are hours. ``state`` and ``strip`` are None
+    if a DAG does not say what its windows are: it was deleted meanwhile, or its timetable raises. The log has
+    the reason.
 
     :param now: the database's clock.
     """
@@ -130,12 +141,15 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
             without_secrets(str(error)),
         )
     until = verdict.complete_until
+    files = _files_row(next((one for one in found.checks if one.consumer == consumer), None))
+    if files is not None and files["missing"]:
+        shown["state"] = WindowState.MISSING.value
     return {
         **shown,
         "complete_until": format_known(until),
         "age_seconds": None if until is None else max((now - until).total_seconds(), 0.0),
         "before": _before_row(found, consumer, exports, shown["strip"]),
-        "files": _files_row(next((one for one in found.checks if one.consumer == consumer), None)),
+        "files": files,
     }
 
 

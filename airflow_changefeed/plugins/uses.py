@@ -187,9 +187,9 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
     values = {name: _value(given.get(name)) for name in _NAMES}
     templates = tuple(name for name, value in values.items() if is_template(value))
     known = {name: None if name in templates else value for name, value in values.items()}
-    # Of a list of feeds, or of one that is known only in a run, the page does not know which are watched.
+    # Of a list of feeds, or of names that are known only in a run, the page does not know who is watched.
     is_watch = str(given.get("task_type") or given.get("_task_type")).startswith("ChangefeedFreshness")
-    watches_known = is_watch and isinstance(values["feed"], (str, type(None))) and "feed" not in templates
+    is_named = isinstance(values["feed"], (str, type(None))) and not {"feed", "consumer"} & set(templates)
     return Use(
         conn_id,
         dag_id,
@@ -206,7 +206,7 @@ def _use(dag_id: str, task_id: str, conn_id: str, given: Mapping[str, Any]) -> U
         table=_text(known["table"]),
         catalog_conn_id=_text(_value(given.get("catalog_conn_id"))),
         is_batch=_value(given.get("mode")) == "batch",
-        max_age=_known(duration(), known["max_age"]) if watches_known else None,
+        max_age=_known(duration(), known["max_age"]) if is_watch and is_named else None,
         templates=templates,
     )
 

@@ -31,7 +31,7 @@ from airflow_changefeed.output.coverage import (
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.access import RunNames
 from airflow_changefeed.plugins.rows import Row
-from airflow_changefeed.plugins.runs import check_time, scheduled_window
+from airflow_changefeed.plugins.runs import check_time
 from airflow_changefeed.plugins.strips import Exports, output_of
 from airflow_changefeed.plugins.uses import Use
 from airflow_changefeed.sources.base import FeedSource
@@ -299,11 +299,7 @@ def _units_at(
 def _window_at(export: Export, units: dict[Shard, list[ExportUnit]], at: datetime) -> Window:
     """Return the window that a time is in: as it was exported, else as it would be."""
     exported = [unit.window for own in units.values() for unit in own if unit.window is not None]
-    if exported:
-        return exported[0]
-    unit = export.store.unit or export.use.unit
-    scheduled = None if unit else scheduled_window(export.use.dag_id, at)
-    return scheduled or Window.containing(at, unit or export.unit)
+    return exported[0] if exported else export.exports.window_at(export.use, at, export.store.unit)
 
 
 def _shard_state(cell: Cell, shard: Shard, manifests: list[Manifest]) -> WindowState:

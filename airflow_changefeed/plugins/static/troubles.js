@@ -31,8 +31,11 @@ const nameOf = (code, count) => {
 /** How many troubles of each kind feeds have; notes are none. */
 export function counts(feeds) {
   const found = new Map();
-  for (const { code, count, severity } of feeds.flatMap((feed) => feed.troubles)) {
-    if (severity !== "note") found.set(code, (found.get(code) ?? 0) + count);
+  const dags = new Set(); // one may run many consumers
+  for (const { code, count, severity, what } of feeds.flatMap((feed) => feed.troubles)) {
+    if (severity === "note" || dags.has(what)) continue;
+    if (["dag-paused", "run-failed"].includes(code)) dags.add(what);
+    found.set(code, (found.get(code) ?? 0) + count);
   }
   const unread = feeds.filter((feed) => feed.problem !== null).length;
   return [...[...found].map(([code, count]) => nameOf(code, count)), unread ? `${things(unread, "feed")} cannot be read` : null].filter(Boolean).join(", ");

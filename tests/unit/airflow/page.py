@@ -11,12 +11,14 @@ from typing import Any
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from airflow_changefeed.plugins.changefeed import URL_PREFIX, ChangefeedPlugin
 
@@ -42,6 +44,12 @@ def store_dags(*dags: DAG) -> None:
             session.flush()
         lazy = [LazyDeserializedDAG.from_dag(dag) for dag in dags]
         update_dag_parsing_results_in_db(BUNDLE, None, lazy, {}, None, set(), session)
+
+
+def pause(dag_id: str, *, is_paused: bool) -> None:
+    """Pause a DAG, or let it go on."""
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=is_paused))
 
 
 @dataclass

@@ -21,6 +21,7 @@ from fastapi.testclient import TestClient
 from airflow_changefeed import ChangefeedSensor, ChangefeedToParquetOperator
 from airflow_changefeed.core.consumer import FeedOverview
 from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.exceptions import SourceUnavailableError
 from airflow_changefeed.plugins import connections
 from airflow_changefeed.plugins.access import reading
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
@@ -28,7 +29,7 @@ from airflow_changefeed.plugins.page import _TYPES, page
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
-from tests.unit.airflow.page import CONN_ID, Visitor, mounted, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, mounted, pause, store_dags
 
 pytestmark = since("3.1", "the page")
 
@@ -42,6 +43,7 @@ def stored(server: None, database: str, tmp_path: Path) -> None:
             task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
         )
     store_dags(dag)
+    pause("page_hourly", is_paused=False)
     source = SqliteFeedSource(database)
     source.drain(FEED)
 
@@ -284,6 +286,26 @@ def test_more_questions_than_threads_wait_for_their_turn() -> None:
 
     assert asyncio.run(ask_many()) == [True] * 12
     assert set(seen) == {True}
+
+
+def test_what_nobody_waits_for_leaves_threads_to_others() -> None:
+    """However many of its queries hang, the others are answered."""
+    answered = threading.Event()
+
+    async def ask_many() -> list[Any]:
+        behind = [
+            connections.ask("slow", lambda: answered.wait(30), timeout=0.2, most=connections.MOST_BEHIND)
+            for _ in range(6)
+        ]
+        refused = await asyncio.gather(*behind, return_exceptions=True)
+        return [*refused, await connections.ask("slow", lambda: "answered", timeout=10)]
+
+    try:
+        *refused, last = asyncio.run(ask_many())
+    finally:
+        answered.set()
+    assert {type(one) for one in refused} == {SourceUnavailableError}
+    assert last == "answered"
 
 
 def test_a_wrong_name_or_number_is_no_error_of_the_server(viewer: Visitor) -> None:

@@ -11,27 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete, update
+from sqlalchemy import delete
 
-from airflow_changefeed import ChangefeedToParquetOperator
+from airflow_changefeed import ChangefeedToParquetOperator, window_params
 from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.completeness import MissingRange, Why
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison, OutputCheck
+from airflow_changefeed.core.fault import Examination, Fault, FaultKind, Limits
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.doctor.output import output_check
+from airflow_changefeed.exceptions import PermissionDeniedError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.browser.exports import Nowhere
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, pause, store_dags
 
 pytestmark = since("3.1", "the page")
 
@@ -61,16 +64,10 @@ def stored(server: None, source: SqliteFeedSource, tmp_path: Path) -> Iterator[N
         session.execute(delete(DagRun).where(DagRun.dag_id == DAG_ID))
 
 
-def pause(dag_id: str, *, is_paused: bool) -> None:
-    """Pause a DAG, or let it go on."""
-    with create_session() as session:
-        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=is_paused))
-
-
-def begin(source: SqliteFeedSource) -> None:
+def begin(source: SqliteFeedSource, consumer: str = CONSUMER, by: str = f"{DAG_ID}/a run/export/1") -> None:
     """Let a run of the DAG begin the export, and complete nothing."""
     start = Ulid.floor(START).previous()
-    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), start), by=f"{DAG_ID}/a run/export/1")
+    source.begin_consumer(consumer, FEED, dict.fromkeys((0, 1), start), by=by)
 
 
 def listed(role: str = "OP", feed: str = FEED) -> dict[str, Any]:
@@ -84,6 +81,11 @@ def troubles(role: str = "OP") -> dict[str, dict[str, Any]]:
     return {one["code"]: one for one in listed(role)["troubles"]}
 
 
+def reasons(role: str) -> list[dict[str, Any]]:
+    """Return the troubles of the feed with all reasons why its consumers are late."""
+    return list(Visitor(role).ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"])
+
+
 def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: SqliteFeedSource) -> None:
     """Not of whom Airflow shows no runs of it; and one that is not paused may be catching up."""
     begin(source)
@@ -94,6 +96,14 @@ def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: Sqlite
     assert f"airflow dags unpause {DAG_ID}" in paused["remedy"]
     assert "--from-date 2013-01-01T00:00:00Z" in paused["remedy"]
     assert listed()["group"] == "trouble"
+
+
+def test_a_paused_dag_is_found_though_a_person_has_moved_the_cursor(source: SqliteFeedSource) -> None:
+    """By the task that exports, also where freshness explains it."""
+    begin(source, by="ann")
+    pause(DAG_ID, is_paused=True)
+    assert "dag-paused" in troubles()
+    assert "dag-paused" in {one["code"] for one in reasons("OP")}
 
 
 def test_the_paused_dag_is_hidden_from_who_may_not_see_its_runs(
@@ -130,8 +140,36 @@ def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
 def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:
     """They take too long for hundreds of feeds: the page asks for them afterwards."""
     begin(source)
-    (one,) = Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]
+    (one,) = reasons("OP")
     assert (one["code"], one["severity"]) == ("catching-up", "note")
+
+
+def test_servers_and_logins_are_told_to_who_may_see_the_connection(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are told what is wrong. The database is searched once, however many consumers are late."""
+    asked: list[str] = []
+
+    def inspect(_: SqliteFeedSource, feed: str, __: Limits) -> Examination:
+        asked.append(feed)
+        fault = Fault(FaultKind.OPEN_TRANSACTION, "session 7", "login ann, host pc7", "kill 7")
+        return Examination((fault,))
+
+    begin(source)
+    begin(source, consumer="other")
+    monkeypatch.setattr(SqliteFeedSource, "inspect", inspect)
+    (seen,) = [one for one in reasons("OP") if one["code"] == "open-transaction"]
+    assert (seen["what"], seen["remedy"], asked) == ("login ann, host pc7", "kill 7", [FEED])
+    (hidden,) = [one for one in reasons("VIEWER") if one["code"] == "open-transaction"]
+    assert "who may see the connection" in hidden["what"]
+    assert not {"ann", "pc7", "kill"} & set(str(hidden).replace(",", " ").split())
+
+    def fail(*_: Any) -> None:
+        raise PermissionDeniedError("login ann of host pc7 may not look")
+
+    monkeypatch.setattr(SqliteFeedSource, "inspect", fail)
+    assert "login ann" in str(reasons("OP"))
+    assert "login ann" not in str(reasons("VIEWER"))
 
 
 def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSource) -> None:
@@ -143,9 +181,9 @@ def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSour
     advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
     missing = troubles()["window-missing"]
     assert (missing["count"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, True)
-    assert [one["count"] for one in Visitor("OP").ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"]] == [
-        1
-    ]
+    assert [one["count"] for one in reasons("OP")] == [1]
+    source.record_check(OutputCheck(CONSUMER, FEED, "/out", source.now(), "ann", 1, START + HOUR))
+    assert [(one["code"], one["count"]) for one in listed()["troubles"]] == [("window-missing", 1)]
 
 
 def test_dead_letters_and_changed_tables_are_troubles(source: SqliteFeedSource, database: str) -> None:
@@ -182,13 +220,79 @@ def test_what_the_last_look_at_files_missed_is_a_trouble_without_paths_for_most(
     assert "2 ranges of windows" in hidden["what"]
 
 
+def test_an_export_that_lacks_files_is_not_up_to_date(source: SqliteFeedSource) -> None:
+    """Whatever its cursors say; a range that several shards lack is one."""
+    hour = source.now().replace(minute=0, second=0, microsecond=0)
+    source.seal(FEED, hour)
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.floor(hour).previous()), by="a run")
+    assert listed()["consumers"][0]["state"] == "complete"
+    lost = UlidRange(Ulid.floor(START).previous(), Ulid.floor(START + HOUR).previous())
+    missing = [MissingRange(shard, lost, Why.FILES_GONE) for shard in (0, 1)]
+    check = output_check(FEED, CONSUMER, "/out", source.now(), "ann", missing)
+    source.record_check(check)
+    found = listed()
+    assert (check.missing, found["consumers"][0]["state"], found["group"]) == (1, "missing", "trouble")
+
+
 def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteFeedSource) -> None:
     """Until its first run; events in the outbox wait, too."""
     found = listed()
     assert (found["to_come"], found["consumers"], found["group"]) == ([CONSUMER], [], "late")
     waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
-    assert waiting == {"events": 36, "since": "2013-01-01T00:00:00Z"}
+    since, end = "2013-01-01T00:00:00Z", "2014-01-01T00:00:00Z"
+    assert waiting == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
     begin(source)
+    assert listed()["to_come"] == []
+
+
+def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many events, and of more shards than are summed up, nobody waits for the number."""
+    monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    assert (waiting["count"], waiting["is_more"]) == (20, True)
+    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    assert (waiting["count"], waiting["is_more"]) == (18, True)
+
+
+@pytest.mark.parametrize(("minutes", "end"), [(30, None), (150, "2013-01-01T02:00:00Z")])
+def test_a_first_backfill_ends_with_a_window_that_is_over(
+    minutes: int, end: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the database's clock; before that there is nothing to run."""
+    monkeypatch.setattr(SqliteFeedSource, "now", lambda _: START + timedelta(minutes=minutes))
+    assert Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED)["end"] == end
+
+
+def test_a_first_backfill_of_runs_to_trigger_has_as_many_as_the_page_starts(tmp_path: Path) -> None:
+    """The page starts at most 100 at once."""
+    with DAG(DAG_ID, schedule=None, params=window_params()) as dag:
+        ChangefeedToParquetOperator(
+            task_id=FEED, feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark", unit=HOUR
+        )
+    store_dags(dag)
+    op = Visitor("OP")
+    waiting = op.ask("waiting", conn_id=CONN_ID, feed=FEED)
+    range_ = {"start": waiting["start"], "end": waiting["end"]}
+    assert op.ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)["runs"] == 100
+
+
+def test_an_export_whose_dag_is_paused_before_its_first_run_is_a_trouble() -> None:
+    """Nobody would find out why it does not run."""
+    assert troubles() == {}
+    pause(DAG_ID, is_paused=True)
+    found = troubles()["dag-paused"]
+    assert (found["consumer"], found["what"]) == (CONSUMER, f"DAG {DAG_ID} is paused")
+    assert listed()["group"] == "trouble"
+
+
+def test_an_export_that_has_run_beyond_the_shards_that_are_summed_up_is_not_to_come(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cursors are looked for."""
+    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
+    assert listed()["to_come"] == [CONSUMER]
+    source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="a run")
     assert listed()["to_come"] == []
 
 

@@ -206,6 +206,9 @@ def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
     found = shown()
     assert (found["strip"], found["complete_until"]) == (None, format_time(START + 48 * HOUR))
     assert found["state"] is None
+    (feed,) = [one for one in Visitor("VIEWER").ask("feeds", conn_id=CONN_ID)["feeds"] if one["feed"] == FEED]
+    unknown = [one for one in feed["troubles"] if one["code"] == "not-checked"]
+    assert (feed["group"], [one["consumer"] for one in unknown]) == ("late", [CONSUMER])
     assert len(shown("mailer")["strip"]["states"]) == 48
     reason = "no longer exists" if failure == "deleted" else "ZeroDivisionError: no such shift"
     assert f"consumer {CONSUMER!r} of feed {FEED!r} without its windows" in caplog.text
@@ -235,7 +238,8 @@ def test_the_runs_of_a_dag_are_asked_for_once_in_an_answer(
 
     monkeypatch.setattr("airflow_changefeed.plugins.runs.create_session", counted)
     Visitor("OP").ask("feeds", conn_id=CONN_ID)
-    assert len(sessions) == 1
+    # Which are at work, and which are paused.
+    assert len(sessions) == 2
 
 
 def test_one_shard_that_lacks_a_window_is_enough(source: SqliteFeedSource, now: datetime) -> None:

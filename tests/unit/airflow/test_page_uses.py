@@ -120,7 +120,7 @@ def test_an_odd_unit_or_shard_is_left_out() -> None:
 
 
 def test_what_a_task_that_watches_allows_is_found() -> None:
-    """Of a list of feeds nothing, as it is not known of which."""
+    """Of a list of feeds, or of a consumer that only a run knows, nothing, as it is not known of which."""
     with DAG("watch", schedule=None) as dag:
         for task_id, feed in (
             ("all", None),
@@ -129,7 +129,11 @@ def test_what_a_task_that_watches_allows_is_found() -> None:
             ("rendered", "{{ x }}"),
         ):
             ChangefeedFreshnessOperator(task_id=task_id, max_age="2h", feed=feed, changefeed_conn_id="db")
+        ChangefeedFreshnessOperator(
+            task_id="somebody", max_age="2h", consumer="{{ x }}", changefeed_conn_id="db"
+        )
     found = read(dag)
     ages = {name: use.max_age for name, use in found.items()}
-    assert ages == {"all": timedelta(hours=2), "some": timedelta(hours=2), "listed": None, "rendered": None}
+    known = {"all": timedelta(hours=2), "some": timedelta(hours=2)}
+    assert ages == {**known, "listed": None, "rendered": None, "somebody": None}
     assert found["some"].feed == "shop.*"
