@@ -16,8 +16,9 @@ const MARKS = { complete: "", empty: "○", missing: "×", running: "…", befor
  * The windows of the task that the page's address names.
  *
  * `end` is the end of the calendar, or undefined for the newest; `at` is a time that it contains and marks.
+ * `afterwards` takes what opens its dialog, once it is shown.
  */
-export async function calendarView(connections, { conn_id, dag_id, task_id, at, end, show }) {
+export async function calendarView(connections, { conn_id, dag_id, task_id, at, end, show }, afterwards) {
   const known = connections.flatMap((one) => one.uses);
   const named = known.filter((one) => one.has_windows && one.dag_id === dag_id
     && (task_id ?? one.task_id) === one.task_id && (conn_id ?? one.conn_id) === one.conn_id);
@@ -30,7 +31,7 @@ export async function calendarView(connections, { conn_id, dag_id, task_id, at, 
   const calendar = h("div", { class: "calendar" });
   const names = { conn_id: use.conn_id, feed: use.feed };
   await fill(use, uses, calendar, { at, end });
-  if (show === "window" && at) windowDialog(use, at);
+  if (show === "window" && at) afterwards(() => windowDialog(use, at));
   return h("article", { class: "alone" },
     h("nav", { class: "crumbs", "aria-label": "Where this is" }, link("All feeds", {}, { "data-key": "all feeds" }), ` / ${use.conn_id} / `,
       link(use.feed, names, { "data-key": `feed ${use.feed}` }), " / ", link(use.consumer, { ...names, consumer: use.consumer })),
@@ -145,8 +146,10 @@ function missing(uses, found, done) {
       ? link(words, address(use, { at: found[name] }), { class: "button", "data-key": name }) : null)));
   const others = found.missing_before || found.missing_after;
   if (!found.missing.length) {
-    return h("div", {}, h("p", { class: others ? null : "as-complete" },
-      `No windows are missing in these days${others ? ", but others are." : "."}`), jumps);
+    const isPart = found.shards_shown < found.shards_total;
+    const where = isPart ? ` in the first ${number(found.shards_shown)} of ${number(found.shards_total)} shards` : "";
+    return h("div", {}, h("p", { class: others || isPart ? null : "as-complete" },
+      `No windows are missing in these days${where}${others ? ", but others are." : "."}`), jumps);
   }
   const able = uses.filter((one) => one.may_backfill);
   return h("div", {},

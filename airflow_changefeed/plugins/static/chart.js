@@ -78,7 +78,7 @@ function figure(title, points, valueOf, words, shape, ticksOf, target) {
   return h("figure", {}, h("figcaption", {}, title, target === undefined || target === null ? null : `; dashed: the most that max age allows, ${span(target)}`),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 20}`, role: "img", "aria-label": label },
       ...scale.map(([value]) => line(value, "grid")), ...scale.map(([value, content]) => text(content, { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" })),
-      ...marks, target ? line(target, "target") : null, ...times));
+      ...marks, Number.isFinite(target) ? line(target, "target") : null, ...times));
 }
 
 const bar = (x, y, width, height) => s("rect", { class: "rows", x: x + width * 0.1, y, width: width * 0.8, height: Math.max(height, 1) });

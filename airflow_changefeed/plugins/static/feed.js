@@ -3,15 +3,15 @@
 
 import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
-import { legend, state, strip, toCome, usesOf, waiting } from "./strip.js";
+import { legend, part, state, strip, toCome, usesOf, waiting } from "./strip.js";
 import { tablesView } from "./tables.js";
-import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, troubleList } from "./troubles.js";
+import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, troubleList, unsearched } from "./troubles.js";
 import { button, counted, facts, focusKey, h, link, number, pager, position, problem, redraw, table, when } from "./parts.js";
-import { get } from "./server.js";
+import { ask, get } from "./server.js";
 
 const SHARDS = 25; // of a page
 /** Troubles that have a place of their own, with buttons. */
-const PLACED = ["capture-gap", "capture-drift", "dead-letter", "consumer-lost", "events-before-beginning"];
+const PLACED = ["capture-gap", "capture-drift", "dead-letter", "events-before-beginning"];
 
 /** A feed alone; with a consumer, that one is in sight. */
 export async function feedView(connection, feed, consumer) {
@@ -86,7 +86,10 @@ class FeedView {
 
   /** The troubles of a consumer, or of the feed itself, that have no place of their own. */
   list(troubles, of = "") {
-    const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !PLACED.includes(one.code)));
+    // Lost shards have one, too, but only those of this page of shards: they may be all that the feed counts.
+    const lost = this.first ? 0 : cursorsOf(this.found, of).filter((cursor) => cursor.is_lost).length;
+    const isPlaced = ({ code, count }) => PLACED.includes(code) || (code === "consumer-lost" && count <= lost);
+    const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !isPlaced(one)));
     element.dataset.of = of;
     return element;
   }
@@ -94,10 +97,10 @@ class FeedView {
   /** What only a search of the database finds is shown when it is found; the page is there before. */
   async explain(found) {
     try {
-      const { troubles } = await get("reasons", this.names());
+      const { troubles } = await ask(this.element, "reasons", this.names());
       if (this.found !== found) return;
       for (const list of this.element.querySelectorAll(".troubles")) list.replaceWith(this.list(troubles, list.dataset.of));
-    } catch { /* What is known is shown. */ }
+    } catch (error) { if (this.found === found) this.element.prepend(unsearched(error)); }
   }
 
   /** Reload after a change or a refusal; the focus returns to the button that was pressed. */
@@ -121,7 +124,7 @@ class FeedView {
   }
 
   consumer(consumer, found) {
-    const cursors = found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer.consumer);
+    const cursors = cursorsOf(found, consumer.consumer);
     const uses = usesOf(this.connection, this.feed, consumer);
     const waiters = this.waiters[consumer.consumer] ?? [];
     const exports = uses.filter((use) => use.has_windows);
@@ -133,7 +136,7 @@ class FeedView {
           button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` }),
           consumer.is_of_events && consumer.may_change ? button("Drop consumer", () => dropConsumerDialog(this, consumer), {
             "aria-label": `Drop consumer ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null)),
-      h("div", { class: "look" }, strip(consumer), state(consumer, uses, (key) => this.reload(key))),
+      h("div", { class: "look" }, strip(consumer), state(consumer, uses, (key) => this.reload(key), part(found))),
       dagGroups(this, uses),
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
@@ -169,6 +172,9 @@ class FeedView {
         "aria-label": `Revoke the lease of ${of}`, "data-key": keys.revoke }) : null);
   }
 }
+
+/** The cursors of a consumer in the shards that are shown. */
+const cursorsOf = (found, consumer) => found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer);
 
 /** For each DAG that runs a consumer: its state, its windows, and what can be done with it. */
 function dagGroups(view, uses) {

@@ -2,9 +2,9 @@
 // All feeds of a connection: in one line how they do, then troubles, then what is late, then the others folded.
 
 import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
-import { get } from "./server.js";
+import { ask, get } from "./server.js";
 import { lines } from "./strip.js";
-import { counts, troubleList } from "./troubles.js";
+import { counts, troubleList, unsearched } from "./troubles.js";
 
 const FEEDS = 25; // of those that are folded, at a time
 const FIRST = 50; // with troubles or late, that are not folded
@@ -20,14 +20,14 @@ export function overview(connection) {
     body.setAttribute("aria-busy", "true");
     try {
       const { at, feeds } = await get("feeds", { conn_id: connection.conn_id });
-      found.textContent = `${things(feeds.length, "feed")}, as of ${clock(at)} UTC`;
+      found.textContent = `${things(feeds.filter(isThere).length, "feed")}, as of ${clock(at)} UTC`;
       const say = () => redraw(headline, words(feeds));
       say();
       const urgent = feeds.filter((feed) => feed.group !== "rest");
-      const first = urgent.slice(0, FIRST).map((feed) => [feed, article(connection, feed)]);
+      const first = urgent.slice(0, FIRST).map((feed) => [feed, article(connection, feed, say)]);
       redraw(body, first.map(([, element]) => element),
-        folded(connection, urgent.slice(FIRST), "more", (count) => `${things(count, "more feed")} with troubles or late`),
-        folded(connection, feeds.filter((feed) => feed.group === "rest"), "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
+        folded(connection, urgent.slice(FIRST), say, "more", (count) => `${things(count, "more feed")} with troubles or late`),
+        folded(connection, feeds.filter((feed) => feed.group === "rest"), say, "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
       explain(connection, first, say);
     } catch (error) {
       found.textContent = "";
@@ -40,37 +40,54 @@ export function overview(connection) {
     h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, body);
 }
 
+/** Whether the database has it: others are only named by tasks. */
+const isThere = (feed) => feed.kind !== null;
+
 function words(feeds) {
+  const there = feeds.filter(isThere);
   const consumers = feeds.flatMap((feed) => feed.consumers);
-  const good = consumers.filter((one) => one.state === "complete").length;
+  const good = consumers.filter((one) => one.state === "complete" && !one.files?.missing).length;
   const running = consumers.filter((one) => one.state === "running").length;
-  const first = consumers.length
-    ? `${number(good)} of ${things(consumers.length, "consumer")} ${consumers.length === 1 || good === 1 ? "is" : "are"} up to date`
-    : "No consumers yet";
+  let first = there.every((feed) => feed.problem === null) ? "No consumers yet" : null;
+  if (!there.length) first = "This database has no feeds yet: create one with set_up_feed, or with enable_capture to record a table's changes";
+  if (consumers.length) {
+    first = `${number(good)} of ${things(consumers.length, "consumer")} ${consumers.length === 1 || good === 1 ? "is" : "are"} up to date`
+      + (running ? `, ${number(running)} running` : "");
+  }
   const toCome = feeds.flatMap((feed) => feed.to_come).length;
-  return [first + (running ? `, ${number(running)} running` : ""), toCome ? `${things(toCome, "export has", "exports have")} not run yet` : null, counts(feeds)].filter(Boolean).join("; ");
+  return [first, toCome ? `${things(toCome, "export has", "exports have")} not run yet` : null, counts(feeds)].filter(Boolean).join("; ");
 }
 
-// What only a search of the database finds is asked for afterwards, one feed after the other.
-async function explain(connection, articles, say) {
+// What only a search of the database finds is asked for afterwards.
+function explain(connection, articles, say) {
   const late = articles.filter(([feed]) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
   for (const [feed, element] of late) {
-    if (!element.isConnected) return;
-    try {
-      const { troubles } = await get("reasons", { conn_id: connection.conn_id, feed: feed.feed });
+    const list = element.querySelector(".troubles");
+    ask(list, "reasons", { conn_id: connection.conn_id, feed: feed.feed }).then(({ troubles }) => {
+      // It may have been drawn anew meanwhile.
+      if (!list.isConnected) return;
       feed.troubles = troubles;
-      redraw(element.querySelector(".troubles"), [...troubleList(troubles).childNodes]);
+      redraw(list, [...troubleList(troubles).childNodes]);
       say();
-    } catch { /* What is known is shown, and the feed's own page says what is wrong. */ }
+    }).catch((error) => list.after(unsearched(error)));
   }
 }
 
-function article(connection, feed) {
+function article(connection, feed, say) {
   const body = h("div", {});
-  const draw = (found) => redraw(body, found.problem === null ? troubleList(found.troubles) : problem(found.problem), lines(connection, found, again));
-  const again = async () => draw(await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 }));
-  draw(feed);
-  return h("article", { class: feed.group }, title(connection, feed), body);
+  const element = h("article", {}, title(connection, feed), body);
+  const draw = () => {
+    element.className = feed.group;
+    redraw(body, feed.problem === null ? troubleList(feed.troubles) : problem(feed.problem), lines(connection, feed, again));
+  };
+  const again = async () => {
+    Object.assign(feed, await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 }));
+    draw();
+    say();
+    explain(connection, [[feed, element]], say);
+  };
+  draw();
+  return element;
 }
 
 function title(connection, feed) {
@@ -78,12 +95,12 @@ function title(connection, feed) {
     h("span", { class: "kind" }, feed.kind ?? ""));
 }
 
-function folded(connection, feeds, key, words, isOpen = false) {
+function folded(connection, feeds, say, key, words, isOpen = false) {
   if (!feeds.length) return null;
   const body = h("div", {});
   const show = (first) => {
     const shown = feeds.slice(first, first + FEEDS);
-    redraw(body, shown.map((feed) => article(connection, feed)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
+    redraw(body, shown.map((feed) => article(connection, feed, say)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
   };
   const element = h("details", { class: "rest", open: isOpen },
     h("summary", { "data-key": `${key} ${connection.conn_id}` }, words(feeds.length)), body);

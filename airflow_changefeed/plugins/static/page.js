@@ -24,9 +24,11 @@ async function load() {
     waitLongerThan(found.timeout_seconds);
     const place = Object.fromEntries(new URLSearchParams(location.search));
     document.title = [place.feed ?? place.dag_id, "Changefeed"].filter(Boolean).join(", ");
-    const shown = await view(found, place);
+    let dialog = () => {};
+    const shown = await view(found, place, (opening) => { dialog = opening; });
     if (own !== turn) return;
     redraw(main, shown);
+    dialog();
     status.textContent = found.user;
   } catch (error) {
     if (own !== turn) return;
@@ -36,9 +38,9 @@ async function load() {
   main.setAttribute("aria-busy", "false");
 }
 
-function view(found, { conn_id, feed, consumer, dag_id, task_id, at, end, show }) {
+function view(found, { conn_id, feed, consumer, dag_id, task_id, at, end, show }, afterwards) {
   const connections = found.connections.map((one) => ({ ...one, may_create_consumers: found.may_create_consumers }));
-  if (dag_id !== undefined) return calendarView(connections, { conn_id, dag_id, task_id, at, end, show });
+  if (dag_id !== undefined) return calendarView(connections, { conn_id, dag_id, task_id, at, end, show }, afterwards);
   if (feed === undefined) return connections.length ? [legend(), ...connections.map(overview)] : nothing();
   const connection = connections.find((one) => one.conn_id === conn_id);
   return connection ? feedView(connection, feed, consumer) : problem(`The page has no connection ${conn_id}, or you may not see it.`);

@@ -9,7 +9,7 @@ export function waitLongerThan(seconds) {
 }
 
 /** A refused request: its message, status and body. */
-export class Refusal extends Error {
+class Refusal extends Error {
   constructor(status, body) {
     super(wordsOf(status, body));
     this.status = status;
@@ -54,6 +54,26 @@ function json(body, method = "POST") {
 
 /** Read from the page's own server. */
 export const get = (path, values = {}) => call(`api/${path}?${query(values)}`);
+
+const queues = new Map(); // what ends with the last background question of a connection: null, or an error if it was late
+
+/**
+ * Read in the background, for an element that is on the page by then: of a connection one at a time.
+ *
+ * After one that was not answered in time those that wait fail, too: more would only block its threads.
+ */
+export function ask(element, path, values) {
+  const before = queues.get(values.conn_id) ?? new Promise((begin) => { setTimeout(begin, 0, null); });
+  const answer = before.then((late) => {
+    if (late) throw late;
+    if (!element.isConnected) throw new Error("The page has changed.");
+    return get(path, values);
+  });
+  const end = answer.then(() => null, (error) => ((error.status ?? 503) === 503 && element.isConnected ? error : null));
+  queues.set(values.conn_id, end);
+  end.then(() => { if (queues.get(values.conn_id) === end) queues.delete(values.conn_id); });
+  return answer;
+}
 
 /** Change something on the page's own server. */
 export const post = (path, values, body) => call(`api/${path}?${query(values)}`, json(body));

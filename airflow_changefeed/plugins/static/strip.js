@@ -3,7 +3,7 @@
 
 import { backfillDialog, open } from "./dialogs.js";
 import { ago, button, clock, counted, day, h, link, mark, number, problem, span, things } from "./parts.js";
-import { get, post } from "./server.js";
+import { ask, post } from "./server.js";
 import { STATES } from "./window.js";
 
 const ORDER = ["complete", "missing", "running", "before", "open"];
@@ -14,12 +14,14 @@ export const legend = (states = ORDER, marks = {}) => h("ul", { class: "legend",
 
 /** The consumers of a feed, each in a line; `done` follows a look at files. */
 export function lines(connection, feed, done) {
-  const isPart = feed.shards_counted < feed.shard_count;
   return h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", { "data-state": consumer.state },
     h("strong", {}, link(consumer.consumer, { conn_id: connection.conn_id, feed: feed.feed, consumer: consumer.consumer })),
-    strip(consumer), state(consumer, usesOf(connection, feed.feed, consumer), done,
-      isPart ? `, first ${number(feed.shards_counted)} of ${number(feed.shard_count)} shards` : ""))), toCome(connection, feed, done));
+    strip(consumer), state(consumer, usesOf(connection, feed.feed, consumer), done, part(feed)))), toCome(connection, feed, done));
 }
+
+/** Of how many shards the sums are, where they are not of all. */
+export const part = (feed) => (feed.shards_counted < feed.shard_count
+  ? `, first ${number(feed.shards_counted)} of ${number(feed.shard_count)} shards` : "");
 
 /** Exports that have not run yet: what waits for them, and a backfill of it. */
 export function toCome(connection, feed, done) {
@@ -28,13 +30,12 @@ export function toCome(connection, feed, done) {
     const words = h("span", {}, "has not run yet");
     const element = h("li", { class: "look", "data-consumer": consumer }, h("strong", {}, consumer),
       h("span", { class: "note" }, uses.map((use) => use.dag_id + (use.is_paused ? ", paused" : "")).join("; ")), words);
-    get("waiting", { conn_id: connection.conn_id, feed: feed.feed }).then(({ events, since }) => {
-      if (!events) { words.textContent = "has not run yet, and no events wait for it"; return; }
-      words.textContent = `has not run yet: ${things(events, "event")} ${events === 1 ? "waits" : "wait"} since ${day(since)}`;
-      // A backfill has at most a year.
-      const range = { start: since, end: new Date(Math.min(Date.now(), Date.parse(since) + 365 * 86_400_000)).toISOString() };
+    ask(element, "waiting", { conn_id: connection.conn_id, feed: feed.feed, consumer }).then(({ count, is_more, since, start, end }) => {
+      if (!count) { words.textContent = "has not run yet, and no events wait for it"; return; }
+      words.textContent = `has not run yet: ${counted(count, is_more)} ${count === 1 ? "event waits" : "events wait"} since ${day(since)}`;
+      if (!start) return; // no window has ended yet
       element.append(...uses.filter((use) => use.may_backfill && use.has_windows).map((use) => button("Backfill",
-        () => backfillDialog(use, range, use.unit_seconds ?? 3600, done), { class: "small", "aria-label": `Backfill ${feed.feed} by ${use.dag_id}`, "data-key": `backfill first ${use.dag_id} ${use.task_id}` })));
+        () => backfillDialog(use, { start, end }, use.unit_seconds ?? 3600, done), { class: "small", "aria-label": `Backfill ${feed.feed} by ${use.dag_id}`, "data-key": `backfill first ${use.dag_id} ${use.task_id}` })));
     }).catch(() => {});
     return element;
   });

@@ -20,7 +20,7 @@ const NAMES = {
   "window-missing": ["missing range of windows", "missing ranges of windows"], "window-lost": ["lost range of windows", "lost ranges of windows"], "consumer-lost": ["lost shard", "lost shards"],
   "events-before-beginning": ["beginning not accepted", "beginnings not accepted"], "consumer-failing": ["failing handler", "failing handlers"],
   "lease-stuck": ["stuck lease", "stuck leases"], "outbox-not-drained": ["outbox not drained", "outboxes not drained"],
-  "not-set-up": ["feed not set up", "feeds not set up"],
+  "not-set-up": ["feed not set up", "feeds not set up"], "not-checked": ["consumer not checked", "consumers not checked"],
 };
 
 const nameOf = (code, count) => {
@@ -45,6 +45,9 @@ export function counts(feeds) {
 export const troubleList = (troubles) => h("ul", { class: "troubles" }, troubles.map((one) => h("li", { class: one.severity },
   h("details", {}, h("summary", {}, h("strong", {}, nameOf(one.code, one.count)), " ", h("span", {}, `${one.consumer ? `${one.consumer}: ` : ""}${one.what}`)),
     h("p", {}, one.remedy)))));
+
+/** That only a part of the troubles may be known. */
+export const unsearched = (error) => h("p", { class: "note" }, `The reasons could not be searched for: ${error.message}`);
 
 /** What a capture records, and how its tables differ from that; null for a feed without a capture. */
 export function captureFacts(view) {

@@ -31,6 +31,8 @@ export async function windowDialog(use, at) {
     if (!body.childElementCount) redraw(body, h("p", {}, "Loading"));
     try {
       const found = await get("window", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id, at: time });
+      // Closed meanwhile: the address is that of something else.
+      if (!dialog.isConnected) return;
       title.textContent = `${clock(found.start)} to ${clock(found.end)} UTC`;
       start = found.start;
       link.href = windowUrl(use, start, shown);
