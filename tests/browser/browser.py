@@ -188,6 +188,21 @@ class Browser:
         )
         return int(self.driver.execute_async_script(script, url, body))
 
+    def hold(self, path: str, *, status: int | None = None, body: dict[str, Any] | None = None) -> None:
+        """Hold back the answers to a path for two seconds, in this document; with a status, be the server."""
+        script = (
+            "const [path, status, body] = arguments; const real = window.fetch; window.held = 0;"
+            "window.fetch = async (url, options) => {"
+            "if (!String(url).startsWith(path)) return real(url, options);"
+            "window.held += 1; await new Promise((end) => setTimeout(end, 2000)); window.held -= 1;"
+            "return status ? new Response(JSON.stringify(body), {status}) : real(url, options); };"
+        )
+        self.driver.execute_script(script, path, status, body)
+
+    def held(self) -> int:
+        """Return how many answers are held back."""
+        return int(self.driver.execute_script("return window.held"))
+
     def errors(self) -> list[str]:
         """Return what the console complained of since it was asked last, but refusals of the server."""
         entries = self.driver.get_log("browser")

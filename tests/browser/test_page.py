@@ -404,6 +404,36 @@ def test_each_view_has_an_address_and_back_leads_to_the_one_before(person: Open,
     ann.errors()  # Airflow's own pages may complain of theirs
 
 
+def test_an_answer_after_back_changes_nothing(person: Open) -> None:
+    """Neither the address, by a window that was left, nor the view, by a calendar with a window."""
+    ann = person("ann")
+    opened(ann)
+    ann.press(f"windows {DAG_ID} export")
+    ann.see("Missing")
+    address = ann.driver.current_url
+    for path, leave in (
+        ("api/window?", lambda: ann.press(f"window {at(0)}")),
+        ("api/windows?", ann.driver.forward),
+    ):
+        ann.hold(path)
+        leave()
+        ann.wait("a question", ann.held)
+        ann.driver.back()
+        ann.wait("its answer", lambda: not ann.held())
+        ann.press("reload")
+        ann.wait("a quiet page", lambda: not ann.held() and ann.is_quiet())
+        assert (ann.driver.current_url, ann.all("dialog")) == (address, [])
+
+
+def test_reasons_that_could_not_be_searched_for_are_not_passed_over(person: Open) -> None:
+    """A database that does not answer in time may have some."""
+    ann = person("ann")
+    ann.open()
+    ann.hold("api/reasons?", status=503, body={"detail": "the database did not answer in time"})
+    ann.press("reload")
+    ann.see("The reasons could not be searched for: the database did not answer in time")
+
+
 def test_a_link_to_what_is_not_there_is_explained(person: Open, world: World) -> None:
     """A task that nobody has, and a time that is none."""
     ann = person("ann")
