@@ -160,12 +160,12 @@ def _allows(user: Any, source: FeedSource) -> Callable[[str, str], bool]:
 
 
 @router.get("/waiting")
-async def waiting(exports: OfConnection, conn_id: ConnId, feed: str) -> Row:
+async def waiting(exports: OfConnection, conn_id: ConnId, feed: str, consumer: str) -> Row:
     """Return how many events wait for an export that has not run yet, since when, and its first backfill."""
 
     def question(source: FeedSource) -> Row:
         (found,) = source.overview([feed], shards=SUMMED_SHARDS)
-        return waiting_of(source, exports, found.check())
+        return waiting_of(source, exports.of(feed, consumer), exports, found.check())
 
     return await ask_source(conn_id, question, most=MOST_BEHIND)
 

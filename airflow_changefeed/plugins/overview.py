@@ -381,10 +381,11 @@ def _drift_fault(feed: str, drift: Sequence[str]) -> Fault:
     return Fault(FaultKind.CAPTURE_DRIFT, f"feed {feed}", what, remedy)
 
 
-def waiting_of(source: FeedSource, exports: Exports, found: FeedOverview) -> Row:
+def waiting_of(source: FeedSource, uses: Sequence[Use], exports: Exports, found: FeedOverview) -> Row:
     """
     Return how many events wait for an export that has not run yet, since when, and a first backfill.
 
+    :param uses: tasks of the export.
     :param found: at most as many shards as are asked one after the other.
     """
     count = sum(one.waiting for one in found.shards)
@@ -400,9 +401,9 @@ def waiting_of(source: FeedSource, exports: Exports, found: FeedOverview) -> Row
             count += len(page.events)
     since = min(times or hints, default=None)
     start = end = None
-    if since is not None:
+    if since is not None and uses:
         try:
-            start, end = _first_backfill(exports, found, since, source.now())
+            start, end = _first_backfill(exports, uses, since, source.now())
         except Exception as error:
             # Timetables are users' code, and a DAG may just have been deleted.
             text = without_secrets(f"{type(error).__name__}: {error}")
@@ -417,13 +418,9 @@ def waiting_of(source: FeedSource, exports: Exports, found: FeedOverview) -> Row
 
 
 def _first_backfill(
-    exports: Exports, found: FeedOverview, since: datetime, now: datetime
+    exports: Exports, uses: Sequence[Use], since: datetime, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
     """Return borders of windows, with all that waits between them: a year, or 100 runs to trigger at most."""
-    of_feed = [use for use in exports.by_feed.get(found.info.name, ()) if use.has_windows]
-    uses = [use for use in of_feed if not found.positions(str(use.consumer))]
-    if not uses:
-        return None, None
     # Borders of the longest windows are mostly those of the others, too.
     longest = max(uses, key=exports.unit)
     start = exports.window_at(longest, since).start

@@ -238,7 +238,7 @@ def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteF
     """Until its first run; events in the outbox wait, too."""
     found = listed()
     assert (found["to_come"], found["consumers"], found["group"]) == ([CONSUMER], [], "late")
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     since, end = "2013-01-01T00:00:00Z", "2014-01-01T00:00:00Z"
     assert waiting == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
     begin(source)
@@ -248,10 +248,10 @@ def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteF
 def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many events, and of more shards than are summed up, nobody waits for the number."""
     monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     assert (waiting["count"], waiting["is_more"]) == (20, True)
     monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED)
+    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     assert (waiting["count"], waiting["is_more"]) == (18, True)
 
 
@@ -261,7 +261,7 @@ def test_a_first_backfill_ends_with_a_window_that_is_over(
 ) -> None:
     """By the database's clock; before that there is nothing to run."""
     monkeypatch.setattr(SqliteFeedSource, "now", lambda _: START + timedelta(minutes=minutes))
-    assert Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED)["end"] == end
+    assert Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)["end"] == end
 
 
 def test_a_first_backfill_of_runs_to_trigger_has_as_many_as_the_page_starts(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_first_backfill_of_runs_to_trigger_has_as_many_as_the_page_starts(tmp_
         )
     store_dags(dag)
     op = Visitor("OP")
-    waiting = op.ask("waiting", conn_id=CONN_ID, feed=FEED)
+    waiting = op.ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     range_ = {"start": waiting["start"], "end": waiting["end"]}
     assert op.ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)["runs"] == 100
 
