@@ -143,6 +143,7 @@ class Engine(Protocol):
     :param keeps_triggers: whether a table keeps its triggers when one of its columns is dropped.
     :param locks_reads: whether rows that were read under locks stay unchanged until the transaction ends.
     :param catches_lost_tables: whether ``try`` catches that a table of a called procedure is gone.
+    :param keeps_names: whether it keeps names of more than 63 bytes.
     :param savepoint: statements that set a transaction's savepoint, and go back to it.
     :param rename: statement that gives a column another name; with places for table, old and new.
     """
@@ -155,6 +156,7 @@ class Engine(Protocol):
     keeps_triggers: bool
     locks_reads: bool
     catches_lost_tables: bool
+    keeps_names: bool
     savepoint: tuple[str, str]
     rename: str
 

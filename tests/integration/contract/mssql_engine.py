@@ -176,6 +176,7 @@ class MssqlEngine:
     keeps_triggers: bool = True
     locks_reads: bool = True
     catches_lost_tables: bool = True
+    keeps_names: bool = True
     name: str = "mssql"
     savepoint: tuple[str, str] = ("save transaction here", "rollback transaction here")
     rename: str = "exec sp_rename N'{table}.{old}', N'{new}', N'COLUMN'"
@@ -381,6 +382,8 @@ def _prepare(uri: str) -> MssqlEngine:
             # Babelfish ignores `holdlock`: it reads versions.
             locks_reads=not is_babelfish(uri),
             catches_lost_tables=not is_babelfish(uri),
+            # PostgreSQL cuts longer ones.
+            keeps_names=not is_babelfish(uri),
         )
 
 

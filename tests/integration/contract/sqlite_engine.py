@@ -108,6 +108,7 @@ class SqliteEngine:
     keeps_triggers: bool = True
     locks_reads: bool = True
     catches_lost_tables: bool = True
+    keeps_names: bool = True
     savepoint: tuple[str, str] = ("savepoint here", "rollback to here")
     rename: str = 'alter table "{table}" rename column {old} to {new}'
 

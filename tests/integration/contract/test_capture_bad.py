@@ -229,6 +229,14 @@ def test_a_name_that_no_folder_can_have_is_refused(engine: Engine) -> None:
     bench = CaptureBench(engine, engine.source())
     with pytest.raises(FeedSetupError, match=r"needs a folder of 285 characters in outputs.*allow 255"):
         bench.enable(NAME, name="shop." + "日" * 40)
+
+
+def test_the_longest_name_that_a_folder_can_have_is_taken(engine: Engine) -> None:
+    """It takes 253 characters of 255."""
+    if not engine.keeps_names:
+        pytest.skip("a server that cuts names to 63 bytes cannot have one that long")
+    engine.create_table(AUTHOR)
+    bench = CaptureBench(engine, engine.source())
     name = "shop." + "日" * 34 + "é" * 2
     assert len(quote_name(name)) == 253
     bench.enable(NAME, name=name)
