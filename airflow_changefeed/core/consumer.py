@@ -120,9 +120,10 @@ def parse_position(value: object) -> Position:
     try:
         return Ulid.parse_text(text)
     except InvalidUlidError as no_ulid:
+        why = f". {no_ulid.message}" if len(text) == len(str(Ulid.MIN)) else ""
         raise InvalidUlidError(
-            f"{text!r} is no position; give a time with its zone (2026-03-01T00:00:00Z), earliest, latest or "
-            f"a ULID. {no_ulid.message}",
+            f"{text!r} is not a position; expected a time with its zone (2026-03-01T00:00:00Z), earliest, "
+            f"latest or a ULID{why}",
             value=text,
         ) from None
 

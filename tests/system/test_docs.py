@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -50,8 +51,8 @@ def test_the_tutorial_runs(
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "shoes.py").write_text(dag, encoding="utf-8")
     (copies,) = [each for each in examples(page, {}, "console") if "sed " in each]
-    (copy,) = re.findall(r"sed (?:\\\n|.)+", copies)
-    subprocess.run(["sh", "-ec", copy], cwd=tmp_path / "dags", check=True)
+    (copy,) = re.findall(r"sed .+", copies)
+    subprocess.run(["sh", "-ec", copy], env=os.environ | {"AIRFLOW_HOME": str(tmp_path)}, check=True)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     feeds = {"conn_type": "sqlite", "host": str(tmp_path / "shoes.db")}
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(feeds))
