@@ -122,8 +122,7 @@ def parse_position(value: object) -> Position:
     except InvalidUlidError as no_ulid:
         why = f". {no_ulid.message}" if len(text) == len(str(Ulid.MIN)) else ""
         raise InvalidUlidError(
-            f"{text!r} is not a position; expected a time with its zone (2026-03-01T00:00:00Z), earliest, "
-            f"latest or a ULID{why}",
+            f"{text!r} is not a ULID, a time with its zone (2026-03-01T00:00:00Z), earliest or latest{why}",
             value=text,
         ) from None
 

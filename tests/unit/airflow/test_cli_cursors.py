@@ -257,7 +257,7 @@ def test_a_version_of_the_future_is_refused(commands: Commands, exported: Sqlite
     [
         (
             ("--to", "yesterday"),
-            "'yesterday' is not a position; expected a time with its zone (2026-03-01T00:00:00Z), earliest",
+            "'yesterday' is not a ULID, a time with its zone (2026-03-01T00:00:00Z), earliest or latest",
         ),
         (("--to", "01ARZ3NDEKTSV4RRFFQ69G5FAU"), "ABCDEFGHJKMNPQRSTVWXYZ"),
         (("--to", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"), "overflow 128-bits"),
