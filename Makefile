@@ -336,6 +336,7 @@ build: setup ## Build the wheel and the source distribution into dist/
 	@touch $@
 
 release-check: build .venv-release/.changefeed-installed java ## Install what is built into fresh environments without constraints, and use it
+	@mkdir -p build
 	@$(BIN)/python -m tests.tools.changelog > build/release-notes.md
 	@$(BIN)/python -m tests.tools.check_wheel dist
 	@.venv-release/bin/twine check --strict dist/*
