@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the feeds of a connection do: their consumers, and their troubles, each with what mends it."""
+"""The state of a connection's feeds: their consumers, and their troubles, each with its mend."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Overview:
         shards = found.shards
         heads = [one.status.head for one in shards if one.status.head is not None]
         waiting = sum(one.waiting for one in shards)
-        # Nobody may take a consumer whose windows are not known for one without troubles.
+        # A consumer whose windows are unknown must not look like one without troubles.
         is_late = bool({WindowState.MISSING.value, None} & states or (to_come and (heads or waiting)))
         group = "late" if is_late else "rest"
         if found.problem is not None or any(one.first.severity is not Severity.NOTE for one in troubles):

@@ -1,4 +1,4 @@
--- Pauses before a set-up tries again to lock a captured table, so that whoever has queued behind it goes on. Call in a catch block, for the
+-- Pauses before a set-up tries again to lock a captured table, so that the sessions queued behind it can go on. Call in a catch block, for the
 -- errors 1205 and 1222, outside any transaction.
 -- @capture: its name. @lock_timeout: of the caller's session, in milliseconds, -1 for none. @until: when it gives up; set by the first call, to
 -- that time from now, at most a minute.

@@ -1,8 +1,9 @@
 -- Adds the current columns of a captured table to the capture and to the capture's table. Columns with recorded values stay in that table.
 -- Lets the locks of that table escalate if they may.
--- Locks: of the capture's table schema modification, where a column is added or the option differs: waits for whoever reads or writes it.
+-- Locks: the capture's table for schema modification, if a column is added or the option differs; waits for its readers and writers.
 -- @without: JSON array of columns to stop capturing.
--- errors: 77143 a column's new type is incompatible with the recorded values. 1222 transactions or queries hold the capture's table; transient
+-- errors: 77143 a column's new type is incompatible with the recorded values. 1205,
+--     1222 transactions or queries hold the capture's table; transient
 -- permission: internal
 create or alter procedure <<schema>>.[set_capture_columns] (
     @capture_id int,

@@ -1,6 +1,6 @@
 -- Compares the rows of a captured table with its recorded changes, and blocks others only briefly. Call outside any transaction.
 -- @is_full: 0 is content with the server's own number of rows; 1 counts them.
--- @rows: of the table; null if it was being changed all the time, so that they could not be told. @expected: according to the recorded
+-- @rows: of the table; null if statements changed the table during each count. @expected: according to the recorded
 --     changes; null if this capture does not record what would tell it. @counted: rows less what was recorded, if they were counted.
 --     @catalog: the server's number less what was recorded, if it was read under a lock before any count.
 -- The server's own number is approximate, and may be off for good after a crash, so it is compared with itself only: it must have changed
