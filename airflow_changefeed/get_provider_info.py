@@ -34,7 +34,7 @@ def get_provider_info() -> dict[str, Any]:
                     "/docs/how-to/schedule-an-export.md",
                     "/docs/how-to/capture-changes.md",
                     "/docs/how-to/keep-a-current-table.md",
-                    "/docs/how-to/watch-freshness.md",
+                    "/docs/how-to/when-something-is-wrong.md",
                 ],
                 "tags": ["software"],
             },

@@ -49,7 +49,7 @@ nitpick_ignore_regex = [("py:class", r"(?!airflow_changefeed\b).*")]
 
 
 def add_toctrees(index: str) -> str:
-    """Turn the links below each heading of the index into the navigation; a page stands where it is first."""
+    """Turn the links below each heading into the navigation; a page stands where it is first."""
     before, *sections = index.split("\n## ")
     seen: set[str] = set()
     for number, section in enumerate(sections):
@@ -65,7 +65,7 @@ def add_toctrees(index: str) -> str:
 def prepare(app: Sphinx, page: str, source: list[str]) -> None:
     """Uncover directives. GitHub would show them as code, so they stand in comments of HTML."""
     source[0] = re.sub(r"^<!--\n(```\{.*?\n```)\n-->$", r"\1", source[0], flags=re.DOTALL | re.MULTILINE)
-    if page == app.config.root_doc:
+    if page in (app.config.root_doc, "CONTRIBUTING"):
         source[0] = add_toctrees(source[0])
 
 

@@ -30,7 +30,7 @@ def since(minor: str, what: str) -> pytest.MarkDecorator:
     """
     Skip a test on older minors of Airflow.
 
-    :param minor: the first that has it, for example ``3.2``; docs/reference/airflow-versions.md has a table.
+    :param minor: the first that has it, for example ``3.2``; docs/reference/compatibility.md has a table.
     :param what: what the older ones lack.
     """
     return pytest.mark.skipif(

@@ -241,7 +241,7 @@ class ChangefeedHook(BaseHook):
     ``mssql``: a database of SQL Server, in the fields of the ``microsoft.mssql`` provider (host, port, schema
     for the database, login, password); its extra may hold ``encrypt`` (yes, no, strict),
     ``trust_server_certificate``, ``read_only_replica`` (yes, no), ``changefeed_schema``, and the options of
-    docs/reference/sql-server-connection.md: how to log in (Entra ID, Kerberos), certificates, time-outs.
+    docs/reference/connections.md: how to log in (Entra ID, Kerberos), certificates, time-outs.
     Both extras may hold ``lock_timeout``.
 
     :param changefeed_conn_id: id of the connection.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What PySpark lacks in older versions than the newest; docs/reference/spark-versions.md has the table.
+What PySpark lacks in older versions than the newest; docs/reference/compatibility.md has the table.
 
 Looks for each feature, not for a version: platforms give their own builds features of later versions.
 """

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if any(one.needs_server for one in chosen) and not os.environ.get(SERVER):
         parser.error(
-            f"breaks of T-SQL need a server; name one by {SERVER} (docs/how-to/try-on-sql-server.md)"
+            f"breaks of T-SQL need a server; name one by {SERVER} (docs/how-to/install-on-sql-server.md)"
         )
     with tempfile.TemporaryDirectory(prefix="changefeed-mutants-") as folder:
         project = copy_project(Path(folder) / "project")

@@ -20,7 +20,7 @@ import pytest
 from airflow_changefeed.core.feed import FOREVER
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.examples import examples, run_example
+from tests.examples import blocks, examples, run_example, section
 from tests.system.dag_runner import DagRunner
 
 pytestmark = [pytest.mark.airflow]
@@ -115,12 +115,13 @@ def test_capturing_changes_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """From enabling a capture to dropping it; what is printed is what the page says."""
     page = "how-to/capture-changes.md"
     names: dict[str, Any] = {}
-    enable, write, read, *rest = examples(page, {"/data/feeds": tmp_path / "feeds"})
+    own = section(page).partition("\n## Examples of captures\n")[0]
+    enable, write, read, *rest = blocks(own.replace("/data/feeds", str(tmp_path / "feeds")))
     run_example(enable, names)
     assert capsys.readouterr().out == "dbo.flights_changes True\n"
     run_example(write, names)
     run_example(read, names)
-    assert [capsys.readouterr().out] == examples(page, {}, "text")
+    assert [capsys.readouterr().out] == blocks(own, "text")
     for code in rest:
         run_example(code, names)
     assert "gate" in capsys.readouterr().out
@@ -134,7 +135,9 @@ def test_capturing_changes_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     names["connection"].close()
 
 
-@pytest.mark.parametrize("page", ["reference/capture.md", "how-to/come-from-debezium.md"])
+@pytest.mark.parametrize(
+    "page", ["reference/capture.md", "how-to/come-from-another-tool.md#come-from-debezium"]
+)
 def test_other_examples_of_captures_run(page: str) -> None:
     """They need nothing but the package."""
     (code,) = examples(page, {})
@@ -144,7 +147,7 @@ def test_other_examples_of_captures_run(page: str) -> None:
 def test_limiting_what_is_kept_runs(tmp_path: Path) -> None:
     """The limit is that of the page, and the constant that its table names takes it away."""
     with shop(tmp_path) as source:
-        (code,) = examples("how-to/limit-what-is-kept.md", {})
+        (code,) = examples("how-to/maintain-feeds.md#limit-what-a-feed-keeps", {})
         run_example(code, {"source": source, "timedelta": timedelta})
         assert source.feed("myservice.MyEvent").max_hold == timedelta(days=30)
         assert source.set_up_feed("myservice.MyEvent", max_hold=FOREVER).max_hold == FOREVER
@@ -153,6 +156,6 @@ def test_limiting_what_is_kept_runs(tmp_path: Path) -> None:
 def test_choosing_how_a_feed_is_stored_is_refused_by_the_embedded_source(tmp_path: Path) -> None:
     """As the page says; tests/integration/mssql/test_storage.py runs it on a server."""
     with shop(tmp_path) as source:
-        (code,) = examples("how-to/choose-how-a-feed-is-stored.md", {})
+        (code,) = examples("how-to/maintain-feeds.md#choose-how-a-feed-is-stored", {})
         with pytest.raises(FeedSetupError, match="filegroup and compression are options of SQL Server"):
             run_example(code, {"source": source})

@@ -135,7 +135,7 @@ def test_the_documented_dags_run(
 ) -> None:
     """Each DAG of the pages on scheduling and following exports, as it is written there."""
     (tmp_path / "dags").mkdir()
-    for page in ("schedule-an-export", "follow-an-export"):
+    for page in ("schedule-an-export",):
         places = {"/data/export": tmp_path / "out", "/data/batches": tmp_path / "batches"}
         code = "\n".join(examples(f"how-to/{page}.md", places))
         (tmp_path / f"dags/{page.replace('-', '_')}.py").write_text(code)

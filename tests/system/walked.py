@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.examples import DOCS
+from tests.examples import section
 
 _BLOCK = re.compile(
     r"(?:`(?P<file>[\w./-]+\.py)`[^`\n]*:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
 )
-#: What follows needs a server.
-_ON_A_SERVER = "\n## On SQL Server\n"
+#: What follows needs a server, or begins anew.
+_ON_A_SERVER = re.compile(r"\n## (?:On SQL Server|Capture a table, export its changes, fold them)\n")
 #: Commands of a page that install things, which the environment has.
 _INSTALLS = ("pip install", "-m venv")
 
@@ -29,7 +29,7 @@ def script(page: str, replaced: Mapping[str, str]) -> str:
     to the next commands of the shell. Of blocks of ``console`` the lines with a prompt are commands; ``text``
     is left out, and so is the section for SQL Server.
     """
-    text = (DOCS / page).read_text(encoding="utf-8").partition(_ON_A_SERVER)[0]
+    text = _ON_A_SERVER.split(section(page))[0]
     for there, here in replaced.items():
         if there not in text:
             raise AssertionError(f"{page} does not say {there!r}")

@@ -96,7 +96,7 @@ def find_engine() -> str:
             return engine
     raise NoServerError(
         f"neither docker nor podman answers; start one, or name a server by {VARIABLE} "
-        "(docs/how-to/try-on-sql-server.md)"
+        "(docs/how-to/install-on-sql-server.md)"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.examples import examples
 from tests.tsql.conftest import Check
 
-PAGE = "how-to/choose-how-a-feed-is-stored.md"
+PAGE = "how-to/maintain-feeds.md#choose-how-a-feed-is-stored"
 
 
 def test_the_statements_that_store_a_feed_in_another_way_compile(check: Check) -> None:
@@ -30,11 +30,11 @@ def test_the_statements_that_store_a_feed_in_another_way_compile(check: Check) -
     ("page", "number"),
     [
         ("how-to/install-on-sql-server.md", -1),
-        ("how-to/write-on-sql-server.md", 2),
+        ("how-to/write-to-a-feed.md#write-to-a-feed-on-sql-server", 2),
         ("tutorial/first-export.md", -1),
         ("how-to/capture-changes.md", 1),
-        *(("how-to/limit-what-is-kept.md", number) for number in range(2)),
-        *(("how-to/maintain-by-sql-server-agent.md", number) for number in range(1, 6)),
+        *(("how-to/maintain-feeds.md#limit-what-a-feed-keeps", number) for number in range(2)),
+        *(("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", number) for number in range(1, 6)),
     ],
 )
 def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, number: int) -> None:
@@ -46,7 +46,7 @@ def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, numbe
 
 def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
     """Its procedures use raiserror, which ends neither batch nor transaction outside of a try block."""
-    script = examples("how-to/maintain-by-sql-server-agent.md", {}, "sql")[0]
+    script = examples("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", {}, "sql")[0]
     (tried,) = re.findall(
         r"begin try\s+begin transaction;(.*?)commit;\s+end try\s+begin catch", script, re.DOTALL
     )
@@ -56,7 +56,11 @@ def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "count"), [("how-to/limit-what-is-kept.md", 2), ("how-to/maintain-by-sql-server-agent.md", 6)]
+    ("page", "count"),
+    [
+        ("how-to/maintain-feeds.md#limit-what-a-feed-keeps", 2),
+        ("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", 6),
+    ],
 )
 def test_all_statements_of_a_page_are_compiled(page: str, count: int) -> None:
     """Above by their number, and the jobs of SQL Server Agent with the installation."""

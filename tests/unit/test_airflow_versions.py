@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/airflow-versions.md: a test shows each cell, and make matrix has the same versions."""
+"""docs/reference/compatibility.md: a test shows each cell, and make matrix has the same versions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.examples import section
+
 PROJECT = Path(__file__).resolve().parents[2]
-PAGE = (PROJECT / "docs/reference/airflow-versions.md").read_text(encoding="utf-8")
+PAGE = section("reference/compatibility.md#airflow-versions")
 MAKEFILE = (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 

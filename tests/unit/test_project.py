@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_changefeed
+from tests.examples import section
 from tests.tools.check_report import EXPECTED, Outcome, main, problems, read_report
 
 if sys.version_info >= (3, 11):
@@ -79,8 +80,8 @@ def test_an_install_without_constraints_takes_one_version_of_both_pysparks() -> 
 
 
 def _table(first: str) -> list[dict[str, str]]:
-    """Read a table of docs/reference/spark-versions.md by the first cell of its head."""
-    page = (PROJECT / "docs/reference/spark-versions.md").read_text(encoding="utf-8")
+    """Read a table of docs/reference/compatibility.md by the first cell of its head."""
+    page = section("reference/compatibility.md#spark-versions")
     (text,) = [each for each in page.split("\n\n") if each.startswith(f"| {first} |".replace("  ", " "))]
     head, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines()]
     return [dict(zip(head, row, strict=True)) for row in rows]
@@ -197,9 +198,10 @@ def test_files_that_these_pages_name_are_there(page: str) -> None:
 
 
 def test_every_page_can_be_found_from_the_index() -> None:
-    """docs/index.md links every page but pictures."""
+    """docs/index.md, or for contributors docs/CONTRIBUTING.md, links every page."""
     docs = PROJECT / "docs"
-    linked = set(re.findall(r"\]\(([^)#]+)", (docs / "index.md").read_text(encoding="utf-8")))
+    lists = "".join((docs / page).read_text(encoding="utf-8") for page in ("index.md", "CONTRIBUTING.md"))
+    linked = set(re.findall(r"\]\(([^)#]+)", lists))
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
     assert pages - linked == {"index.md"}
 

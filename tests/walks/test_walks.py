@@ -19,8 +19,8 @@ SECONDS = {"sleep 60": "sleep 2", "%H:%M:00Z": "%H:%M:%SZ", "timedelta(minutes=1
 
 def test_the_tutorial_of_captures_is_walked(tmp_path: Path) -> None:
     """From an empty folder to the table of its events, by the page's own commands and files."""
-    printed = walk("tutorial/capture-and-fold.md", tmp_path, SECONDS)
-    (expected,) = examples("tutorial/capture-and-fold.md", {}, "text")
+    printed = walk("tutorial/live-copy.md#capture-a-table-export-its-changes-fold-them", tmp_path, SECONDS)
+    (expected,) = examples("tutorial/live-copy.md#capture-a-table-export-its-changes-fold-them", {}, "text")
     assert printed.endswith(expected)
 
 

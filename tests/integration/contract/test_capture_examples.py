@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.capture import CaptureInfo, CaptureSpec
-from tests.examples import DOCS, run_example
+from tests.examples import run_example, section
 from tests.integration.contract.captures import CaptureBench
 from tests.integration.contract.engines import Engine, Table
 
-PAGE = DOCS / "how-to" / "examples-of-captures.md"
+PAGE = "how-to/capture-changes.md#examples-of-captures"
 _BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 _TABLE = re.compile(r"\b(shop\.\w+)\b")
 _COUNTED = (("n", "identity"),)
@@ -46,8 +46,8 @@ TABLES = {
 
 def _sections() -> dict[str, list[tuple[str, str]]]:
     """Return the blocks below each heading, with their language; below none, those before the first."""
-    sections = {"": PAGE.read_text(encoding="utf-8")}
-    first, *others = re.split(r"^## ", sections[""], flags=re.MULTILINE)
+    sections = {"": section(PAGE)}
+    first, *others = re.split(r"^### ", sections[""], flags=re.MULTILINE)
     sections = {"": first, **dict(part.split("\n", 1) for part in others)}
     return {heading: _BLOCK.findall(text) for heading, text in sections.items()}
 

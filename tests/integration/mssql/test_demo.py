@@ -22,7 +22,7 @@ from tests.system.demo.mssql import DATABASE, MssqlEngine
 from tests.system.demo.mssql_database import MARK, own_database
 from tests.system.demo.report import are_equal, flights_in
 
-PAGE = "how-to/try-on-sql-server.md"
+PAGE = "how-to/install-on-sql-server.md#try-it-on-your-server"
 DAY = Window(datetime(2013, 1, 1, tzinfo=timezone.utc), datetime(2013, 1, 2, tzinfo=timezone.utc))
 
 

@@ -17,7 +17,7 @@ from tests.integration.contract.engines import MSSQL_VARIABLE
 from tests.integration.mssql.server import Client, Database, new_database
 from tests.unit.airflow.commands import Commands, connection_json
 
-WRITE, INSTALL = "how-to/write-on-sql-server.md", "how-to/install-on-sql-server.md"
+WRITE, INSTALL = "how-to/write-to-a-feed.md#write-to-a-feed-on-sql-server", "how-to/install-on-sql-server.md"
 TUTORIAL = "tutorial/first-export.md"
 #: All columns that the page's statements take from ``#input``.
 INPUT = (

@@ -19,7 +19,7 @@ from airflow_changefeed.exceptions import FeedSetupError, InvalidArgumentError
 from tests.examples import examples, run_example
 from tests.integration.mssql.server import Client, Database
 
-PAGE = "how-to/choose-how-a-feed-is-stored.md"
+PAGE = "how-to/maintain-feeds.md#choose-how-a-feed-is-stored"
 EVENT, ORDERS = "myservice.MyEvent", "dbo.orders"
 
 

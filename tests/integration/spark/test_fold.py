@@ -457,7 +457,7 @@ def test_the_examples_of_the_page_run(spark: SparkSession, export: CapturedExpor
         run_fold(lambda: spark, task, JobConnection({}), lambda line: None)
     names: dict[str, Any] = {"spark": spark}
     places = {"/data/export": export.store.path, "/data/states": output}
-    for code in examples("how-to/fold-a-capture.md", places):
+    for code in examples("how-to/keep-a-current-table.md#fold-a-capture", places):
         if "DAG(" not in code:
             run_example(code, names)
     assert (names["shoes"].count(), names["then"].count()) == (24, 12)

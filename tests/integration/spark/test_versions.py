@@ -12,15 +12,16 @@ import pyspark
 import pytest
 
 from airflow_changefeed.spark import version_compat
+from tests.examples import section
 
-TABLE = Path(__file__).resolve().parents[3] / "docs/reference/spark-versions.md"
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 def _row() -> dict[str, str]:
     """Read the row of this minor version."""
     lines = [
         [cell.strip() for cell in line.strip("| \n").split("|")]
-        for line in TABLE.read_text(encoding="utf-8").splitlines()
+        for line in section("reference/compatibility.md#spark-versions").splitlines()
         if line.startswith("| ")
     ]
     minor = ".".join(pyspark.__version__.split(".")[:2])
@@ -35,7 +36,7 @@ def test_the_table_says_what_this_version_has() -> None:
     assert (row["Times of day"] == "yes") == version_compat.HAS_TIME_TYPE
     code = "import airflow_changefeed as c; c.ChangefeedDataSource"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=TABLE.parents[2], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert (row["Data source"] == "yes") == (done.returncode == 0), done.stderr
     if row["Data source"] == "yes":
@@ -53,7 +54,7 @@ def test_the_format_is_refused_by_name_where_data_sources_are_missing() -> None:
         "c.ChangefeedDataSource"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=TABLE.parents[2], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     last = done.stderr.splitlines()[-1]
     version = re.escape(pyspark.__version__)
@@ -64,9 +65,9 @@ def test_the_format_is_refused_by_name_where_data_sources_are_missing() -> None:
 
 def test_the_version_that_is_constrained_is_in_the_table() -> None:
     """That of constraints.txt, which every other test runs on."""
-    pinned = re.search(r"^pyspark==(\S+)$", (TABLE.parents[2] / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = re.search(r"^pyspark==(\S+)$", (PROJECT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
-    assert f"| {pinned[1]} |" in TABLE.read_text(encoding="utf-8")
+    assert f"| {pinned[1]} |" in section("reference/compatibility.md#spark-versions")
 
 
 pytestmark = pytest.mark.spark

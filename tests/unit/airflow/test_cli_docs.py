@@ -209,7 +209,9 @@ def test_the_examples_of_cursors_run(
     assert row.ulid == Ulid.floor(START + 3 * HOUR).previous()
 
 
-@pytest.mark.parametrize("page", ["how-to/move-cursors.md", "how-to/recover.md"])
+@pytest.mark.parametrize(
+    "page", ["how-to/backfill.md#move-cursors", "how-to/when-something-is-wrong.md#recover"]
+)
 def test_the_pages_on_cursors_run(
     places: dict[str, str], source: SqliteFeedSource, capsys: pytest.CaptureFixture[str], page: str
 ) -> None:

@@ -247,12 +247,14 @@ def test_options_that_mean_nothing_are_refused(
 
 def test_the_page_s_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option that the page names is one, with the default that it names."""
-    from tests.examples import DOCS, examples
+    from tests.examples import examples, section
 
-    for line in "".join(examples("how-to/doctor.md", {}, "console")).splitlines():
+    for line in "".join(
+        examples("how-to/when-something-is-wrong.md#find-out-what-is-wrong", {}, "console")
+    ).splitlines():
         words = line.removeprefix("$ airflow-changefeed ").split()
         assert parser().parse_args(words).conn_id
-    text = (DOCS / "how-to/doctor.md").read_text(encoding="utf-8")
+    text = section("how-to/when-something-is-wrong.md#find-out-what-is-wrong")
     for flag, default in re.findall(r"^\| `--([a-z-]+)` \| `?(\w+)`? \|", text, re.MULTILINE):
         value = getattr(parser().parse_args(["doctor"]), flag.replace("-", "_"))
         assert default == "all" or value == (duration(default) if isinstance(value, timedelta) else default)

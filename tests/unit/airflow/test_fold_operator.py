@@ -261,9 +261,11 @@ def test_what_a_dag_may_know_late_is_templated() -> None:
 
 
 def test_the_dag_of_the_page_folds_behind_its_export() -> None:
-    """As docs/how-to/fold-a-capture.md shows it."""
+    """As docs/how-to/keep-a-current-table.md shows it."""
     names: dict[str, Any] = {}
-    (code,) = (code for code in examples("how-to/fold-a-capture.md", {}) if "DAG(" in code)
+    (code,) = (
+        code for code in examples("how-to/keep-a-current-table.md#fold-a-capture", {}) if "DAG(" in code
+    )
     run_example(code, names)
     task = names["dag"].get_task("state")
     assert isinstance(task, ChangefeedFoldOperator)

@@ -308,7 +308,7 @@ def test_what_is_no_duration_is_refused(commands: Commands, text: str) -> None:
 def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks find what is there; the mail has the text."""
     names: dict[str, Any] = {}
-    for code in examples("how-to/watch-freshness.md", {}):
+    for code in examples("how-to/when-something-is-wrong.md#notice-that-an-export-has-stopped", {}):
         run_example(code, names)
     shop.export(9, 0)
     pushed: dict[str, Any] = {}
@@ -331,7 +331,7 @@ def mail(notify: ChangefeedFreshnessNotifier, monkeypatch: pytest.MonkeyPatch) -
 def test_the_commands_of_the_page_run(shop: Shop, commands: Commands) -> None:
     """As they stand there."""
     shop.export(9, 0)
-    (block,) = examples("how-to/watch-freshness.md", {}, "bash")
+    (block,) = examples("how-to/when-something-is-wrong.md#notice-that-an-export-has-stopped", {}, "bash")
     for line in block.splitlines():
         program, *words = shlex.split(line)
         assert program == "airflow-changefeed"

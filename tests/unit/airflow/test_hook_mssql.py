@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgum
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.sources.mssql.connection.options import AUTHENTICATION, DRIVER_OPTIONS
-from tests.examples import DOCS, examples, run_example
+from tests.examples import examples, run_example, section
 from tests.minors import since
 
 FIELDS: dict[str, Any] = {
@@ -191,7 +191,7 @@ def test_a_password_that_the_authentication_needs_is_missed(monkeypatch: pytest.
         _describe(monkeypatch, {**FIELDS, "password": "", "extra": extra})
 
 
-PAGE = "reference/sql-server-connection.md"
+PAGE = "reference/connections.md#connection-to-sql-server"
 
 
 def test_the_references_extra_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_the_references_table_has_what_is_read(monkeypatch: pytest.MonkeyPatch) 
     extra = _Recording()
     monkeypatch.setattr(Connection, "extra_dejson", extra)
     _describe(monkeypatch, FIELDS)
-    table = (DOCS / PAGE).read_text(encoding="utf-8").partition("| option | default")[2].partition("\n\n")[0]
+    table = section(PAGE).partition("| option | default")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert sorted(rows) == sorted(extra.asked)
     assert set(DRIVER_OPTIONS) < extra.asked
@@ -242,5 +242,5 @@ def test_the_references_table_has_what_is_read(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_reference_names_every_way_to_log_in() -> None:
     """As a word of the option ``authentication``."""
-    text = (DOCS / PAGE).read_text(encoding="utf-8")
+    text = section(PAGE)
     assert {word for word in AUTHENTICATION if f"`{word}`" not in text} == set()

@@ -115,7 +115,7 @@ def test_a_key_that_is_never_null_is_captured(file: CaptureFile, columns: str) -
 def test_a_table_whose_key_can_be_null_is_made_again_as_the_reference_says(file: CaptureFile) -> None:
     """Then it is captured."""
     file.sql("create table parts (code text primary key, price integer)", "insert into parts values ('a', 1)")
-    (again,) = examples("reference/embedded-source.md", {}, "sql")
+    (again,) = examples("reference/api.md#embedded-source-sqlite", {}, "sql")
     file.connection.executescript(again)
     file.enable("parts", snapshot=True)
     assert ("add", None, {"code": "a", "price": 1}) in file.changes("parts_changes")
