@@ -17,7 +17,7 @@ from tests.integration.contract.engines import MSSQL_VARIABLE
 from tests.integration.mssql.server import Client, Database, new_database
 from tests.unit.airflow.commands import Commands, connection_json
 
-WRITE, INSTALL = "how-to/write-to-a-feed.md#write-to-a-feed-on-sql-server", "how-to/install-on-sql-server.md"
+WRITE, REMOVE = "how-to/write-to-a-feed.md", "how-to/install-on-sql-server.md#remove"
 TUTORIAL = "tutorial/first-export.md"
 #: All columns that the page's statements take from ``#input``.
 INPUT = (
@@ -49,7 +49,7 @@ def _remove(client: Client) -> None:
     for (name,) in client.rows("select name from changefeed.feeds"):
         client.results(f"exec changefeed.drop_feed @table_name = N'{name}'")
     client.results("create role added_by_hand; alter role [changefeed.users] add member added_by_hand")
-    client.results(examples(INSTALL, {}, "sql")[-1])
+    client.results(examples(REMOVE, {}, "sql")[-1])
 
 
 def test_the_page_on_writing_runs(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
