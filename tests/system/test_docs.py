@@ -94,9 +94,11 @@ def test_writing_to_a_feed_runs(tmp_path: Path) -> None:
             "primary key (shard, ulid))"
         )
         connection.commit()
-    *writers, history = examples("how-to/write-to-a-feed.md", {"/data/feeds": tmp_path / "feeds"})
+    set_up, outbox, history, serialized = examples(
+        "how-to/write-to-a-feed.md", {"/data/feeds": tmp_path / "feeds"}
+    )
     names: dict[str, Any] = {}
-    for code in writers:
+    for code in (set_up, outbox, serialized):
         run_example(code, names)
     source = names["source"]
     assert source.drain("myservice.MyEvent") == {0: 1}
