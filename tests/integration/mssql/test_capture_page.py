@@ -20,10 +20,8 @@ def unguarded(batch: str) -> str:
     """
     Leave the guard of the schema out, everywhere: not every server has triggers on DDL.
 
-    Those are compiled, and that the page's call names every parameter is seen by its text. All policies
-    but ``pause`` need the guard.
+    Those are compiled. All policies but ``pause`` need the guard.
     """
-    batch = batch.replace("@guard_schema = 1", "@guard_schema = 0")
     batch = re.sub("@on_ddl = '(evolve|refuse)'", "@on_ddl = 'pause'", batch)
     return re.sub(
         r"(exec changefeed.enable_capture(?:(?!guard_schema)[^;])*);", r"\1, @guard_schema = 0;", batch
