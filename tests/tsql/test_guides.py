@@ -34,7 +34,10 @@ def test_the_statements_that_store_a_feed_in_another_way_compile(check: Check) -
         ("tutorial/first-export.md", -1),
         ("how-to/capture-changes.md", 1),
         *(("how-to/maintain-feeds.md#limit-what-a-feed-keeps", number) for number in range(2)),
-        *(("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", number) for number in range(1, 6)),
+        *(
+            ("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", number)
+            for number in (0, 2, 3, 4, 5)
+        ),
     ],
 )
 def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, number: int) -> None:
@@ -46,7 +49,7 @@ def test_what_a_dba_begins_and_ends_with_compiles(check: Check, page: str, numbe
 
 def test_an_error_of_msdb_leaves_no_half_of_a_job() -> None:
     """Its procedures use raiserror, which ends neither batch nor transaction outside of a try block."""
-    script = examples("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", {}, "sql")[0]
+    script = examples("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", {}, "sql")[1]
     (tried,) = re.findall(
         r"begin try\s+begin transaction;(.*?)commit;\s+end try\s+begin catch", script, re.DOTALL
     )

@@ -31,7 +31,7 @@ def install_texts(schema: str) -> Iterator[Text]:
 
 def agent_texts() -> Iterator[Text]:
     """Go over the script that the page for DBAs gives; the catalog has what it calls in msdb."""
-    script = examples("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", {}, "sql")[0]
+    script = examples("how-to/maintain-feeds.md#drain-and-purge-by-sql-server-agent", {}, "sql")[1]
     for number, sql in enumerate(script.replace("msdb.dbo.", "dbo.").split("\ngo\n")[1:], start=1):
         yield Text(f"agent jobs, batch {number}", sql)
 
