@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from tests.examples import examples
+from tests.examples import blocks, section
 from tests.integration.mssql.server import Client, Database
 
 PAGE = "how-to/capture-changes.md"
@@ -41,9 +41,10 @@ def test_the_page_runs(database: Database) -> None:
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        blocks = list(map(unguarded, examples(PAGE, {}, "sql")))
-        flights, seen, audit, several, session, added, taken_out, evolving, allowed = blocks[:9]
-        replicated, resolved, dropped = blocks[9:]
+        own = section(PAGE).partition("\n## Examples of captures\n")[0]
+        batches = list(map(unguarded, blocks(own, "sql")))
+        flights, seen, audit, several, session, added, taken_out, evolving, allowed = batches[:9]
+        replicated, resolved, dropped = batches[9:]
         client.results(flights)
         client.results("insert into dbo.flights values (1, 'OSL', null)")
         assert recorded(client, "dbo.flights_changes") == [("i", 1)]
