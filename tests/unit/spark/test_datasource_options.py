@@ -11,7 +11,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources import SOURCES, open_source
-from airflow_changefeed.spark.ranges import CONNECTIONS, READING, parse_options
+from airflow_changefeed.spark.datasource.ranges import CONNECTIONS, READING, parse_options
 from tests.unit.export.flights import START
 
 SQLITE = {"type": "sqlite", "path": "/data/feeds.db", "feed": "nyc.Flight"}

@@ -12,8 +12,8 @@ import pytest
 from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.core.plan import SHAPES, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
-from airflow_changefeed.spark.datasource import _columns, read_pieces
-from airflow_changefeed.spark.ranges import ReadOptions, parse_options, plan_partitions, resolve
+from airflow_changefeed.spark.datasource.ranges import ReadOptions, parse_options, plan_partitions, resolve
+from airflow_changefeed.spark.datasource.source import _columns, read_pieces
 from airflow_changefeed.spark.version_compat import utc_arrow_schema
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource
 from tests.unit.export.flights import FEED, Flights

@@ -4,7 +4,7 @@ The data source ``spark.read.format("changefeed")``: a feed as a frame, without 
 
 Reads by the same range readers as the export. Spark makes these objects in Python processes of its own, and
 hands them on pickled: to plan, and to each task. A streaming read can be made of :func:`read_pieces` and
-:func:`~airflow_changefeed.spark.ranges.plan_partitions`, as the batch read here is.
+:func:`~airflow_changefeed.spark.datasource.ranges.plan_partitions`, as the batch read here is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_changefeed.export.planner import check_shape
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import check_order
 from airflow_changefeed.sources.base import SHARD_COLUMN, FeedReader, FeedSource
-from airflow_changefeed.spark.ranges import (
+from airflow_changefeed.spark.datasource.ranges import (
     Piece,
     ReadOptions,
     ShardRange,
@@ -89,7 +89,7 @@ class ChangefeedReader(DataSourceReader):
 class _FilteringReader(ChangefeedReader):
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Narrow the ranges by filters; Spark applies all of them again."""
-        from airflow_changefeed.spark.filters import narrow
+        from airflow_changefeed.spark.datasource.filters import narrow
 
         self.ranges = narrow(self.ranges, filters)
         return filters
@@ -130,8 +130,8 @@ class ChangefeedDataSource(DataSource):
         Return the columns as Spark reads them of an export, and resolve what is read.
 
         :raises InvalidArgumentError: options are wrong; all are named, before any I/O.
-        :raises ChangefeedError: as :func:`~airflow_changefeed.spark.ranges.resolve` and the source's
-            ``schema`` do.
+        :raises ChangefeedError: as :func:`~airflow_changefeed.spark.datasource.ranges.resolve` and the
+            source's ``schema`` do.
         """
         options = parse_options(self.options)
         with closing(open_source(options.connection)) as source:
