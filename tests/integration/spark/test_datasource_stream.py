@@ -46,7 +46,7 @@ def read_all(session: SparkSession, flights: Flights, folder: Path, **options: o
 
 
 def test_each_event_is_written_once(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
-    """Run by run, with all columns of a batch read and the seal; in batches of the size that was asked for."""
+    """Run by run, in batches of the size asked for, with all columns of a batch read and the seal."""
     flights.add(40, 0, shard=1, length=4)
     read_all(spark, flights, tmp_path, maxEventsPerTrigger=15)
     flights.add(8, 5, shard=2)
