@@ -156,6 +156,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._idle_at: StreamOffset | object | None = _NOWHERE
         self._target: StreamOffset | None = None
         self._only_now = False
+        self._last_events: dict[Shard, Ulid] = {}
 
     @property
     def source(self) -> FeedSource:
@@ -224,7 +225,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Move the consumer to the end of a batch that was written; Spark says so with the next batch."""
         offset = StreamOffset.from_json(end)
         if offset is not None and self._consumer is not None:
-            self._consumer.acknowledge(offset)
+            self._consumer.acknowledge(offset, self._last_events)
 
     def stop(self) -> None:
         """Release the consumer, and close the source."""
@@ -243,6 +244,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._check(begun)
         target = self._sealed()
         statuses = self._statuses()
+        self._last_events = {each.shard: last_event(each) for each in statuses}
         if self._consumer is not None:
             self._consumer.renew()
         elif self.options.consumer:
@@ -453,21 +455,30 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _hold(self, places: Mapping[Shard, Ulid]) -> None:
         shards = [each.shard for each in self._statuses()]
-        self._consumer = _StreamConsumer(self.source, self.options, shards)
+        self._consumer = _StreamConsumer(self.source, self.options, shards, places)
         self._consumer.check(places)
 
 
 class _StreamConsumer:
     """The consumer of a query: its cursors follow the checkpoint, and its leases are the query's."""
 
-    def __init__(self, source: FeedSource, options: ReadOptions, shards: Sequence[Shard]) -> None:
+    def __init__(
+        self,
+        source: FeedSource,
+        options: ReadOptions,
+        shards: Sequence[Shard],
+        places: Mapping[Shard, Ulid],
+    ) -> None:
         name, self.feed = cast("str", options.consumer), options.feed
         self.source = source
         try:
             info = source.consumer(name, self.feed)
         except ConsumerNotFoundError:
             spec = ConsumerSpec(name, self.feed, ddl=True)
-            info = create_consumer(source, spec, cast("Position", options.position), by="Spark")
+            if places:
+                info = source.create_consumer(spec, begin=Ulid.MIN, starts=places, by="Spark")
+            else:
+                info = create_consumer(source, spec, cast("Position", options.position), by="Spark")
         self.begin = info.begin
         self._holding = Holding(source, Wanted(name, self.feed, options.shards, None, _LEASE), time.monotonic)
         # The same for each query of the consumer: the newest one takes its shards over, and the older one,
@@ -485,11 +496,16 @@ class _StreamConsumer:
         """Return the consumer's cursors."""
         return {shard: row.ulid for shard, row in self._holding.rows.items()}
 
-    def acknowledge(self, offset: StreamOffset) -> None:
-        """Move the cursors forward to an offset, in one transaction."""
+    def acknowledge(self, offset: StreamOffset, last_events: Mapping[Shard, Ulid]) -> None:
+        """Move the cursors forward to an offset, in one transaction; those of idle shards once a minute."""
         places = {parse_shard(name): place for name, place in offset.shards.items()}
         self._take(places)
-        ahead = {shard: place for shard, place in places.items() if place > self._holding.rows[shard].ulid}
+        ahead = {}
+        for shard, place in places.items():
+            cursor = self._holding.rows[shard].ulid
+            is_idle = last_events.get(shard, place) <= cursor and place.time - cursor.time < _IDLE
+            if place > cursor and not is_idle:
+                ahead[shard] = place
         if not ahead:
             return
         self._work.begin()

@@ -268,6 +268,20 @@ def test_a_query_without_checkpoint_begins_where_its_consumer_stands(flights: Fl
     assert read(again) == written(flights)[10:]
 
 
+def test_a_consumer_that_was_dropped_is_created_where_the_checkpoint_is(flights: Flights) -> None:
+    """Not where new queries begin."""
+    flights.add(10, 0, shard=1)
+    log = Checkpoint()
+    query = Query(flights, log, consumer="lake")
+    query.run()
+    query.stop()
+    flights.source.drop_consumer("lake", FEED)
+    flights.add(5, 1, shard=1)
+    assert Query(flights, log, consumer="lake", startingPosition="latest").run() == 1
+    assert read(log) == written(flights)
+    assert [row.consumer for row in flights.source.cursors(FEED)] == ["lake"]
+
+
 def test_a_restored_database_stops_the_query(flights: Flights, tmp_path: Path) -> None:
     """Before a new seal hides it; so does another database."""
     flights.add(10, 0, shard=1)
