@@ -36,7 +36,7 @@ SPARK_LACKS_3.5 := $(wildcard tests/*/spark/test_datasource*.py)
 SPARK_LACKS_4.0 := tests/unit/spark/test_datasource_filters.py
 # What `make matrix-spark` tests on each
 SPARK_TESTS ?= $(wildcard tests/unit/spark/test_*.py) \
-	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_bases fold_snapshots fold_job merge_job snapshot_job reconcile types datasource datasource_capture)
+	$(patsubst %,tests/integration/spark/test_%.py,versions job fold fold_bases fold_snapshots fold_job merge_job snapshot_job reconcile types datasource datasource_capture datasource_stream)
 
 # Older minors of Airflow: the newest patch of each, the day of its release, and the Spark that it is tested with
 MINORS ?= 3.0 3.1 3.2

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_changefeed.sensors.changefeed import ChangefeedSensor
     from airflow_changefeed.sources import open_source
     from airflow_changefeed.sources.base_control import held_reason
-    from airflow_changefeed.spark.datasource import ChangefeedDataSource
+    from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
     from airflow_changefeed.spark.fold import fold
     from airflow_changefeed.spark.read import read_export
     from airflow_changefeed.tasks.context import window_params
@@ -56,7 +56,7 @@ _MODULES = {
     "CaptureSpec": "core.capture",
     "ChangefeedCleanOperator": "operators.changefeed",
     "ChangefeedConsumeOperator": "operators.consume",
-    "ChangefeedDataSource": "spark.datasource",
+    "ChangefeedDataSource": "spark.datasource.source",
     "ChangefeedFoldOperator": "operators.fold",
     "ChangefeedFreshnessBranchOperator": "operators.changefeed",
     "ChangefeedFreshnessNotifier": "notifications.freshness",

@@ -72,7 +72,7 @@ OUTPUT = (
     Break(
         "a_filter_drops_the_events_of_its_millisecond",
         "Completeness",
-        "spark/filters.py",
+        "spark/datasource/filters.py",
         "_ends",
         {"return -(-microseconds // 1000) << _RANDOM_BITS": "return (microseconds // 1000) << _RANDOM_BITS"},
         (
@@ -85,7 +85,7 @@ OUTPUT = (
     Break(
         "purged_events_are_passed_over_at_the_end",
         "Completeness",
-        "spark/ranges.py",
+        "spark/datasource/ranges.py",
         "_last",
         {"max(status.head or Ulid.MIN, status.purged_upto)": "status.head or Ulid.MIN"},
         ("tests/unit/spark/test_datasource.py::test_a_purge_is_an_error_wherever_it_comes",),

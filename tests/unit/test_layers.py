@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "export": _BELOW_EXPORT | {"formats"},
     "lake": _BELOW_EXPORT | {"export", "formats"},
     "doctor": _BELOW_EXPORT | {"export"},
-    "spark": _BELOW_EXPORT | {"export", "formats", "lake"},
+    "spark": _BELOW_EXPORT | {"consumers", "export", "formats", "lake"},
     "version_compat": frozenset(),
     "get_provider_info": frozenset(),
     "__init__": frozenset({"exceptions"}),

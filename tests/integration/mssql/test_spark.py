@@ -19,7 +19,7 @@ from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource
-from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from airflow_changefeed.spark.export_job import run_spec
 from airflow_changefeed.spark.read import read_export
 from tests.integration.mssql.server import Client, Database

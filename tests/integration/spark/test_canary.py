@@ -12,7 +12,7 @@ from airflow_changefeed.export.parts import plan_parts
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import write_spec
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from airflow_changefeed.spark.executors import FACTS_SCHEMA
 from airflow_changefeed.spark.export_job import WriteParts, packed, run_spec
 from tests.system.canary.search import Search, canary

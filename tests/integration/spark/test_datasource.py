@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     changefeed_error,
 )
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from airflow_changefeed.spark.read import read_export
 from airflow_changefeed.spark.version_compat import has_filter_pushdown
 from tests.examples import examples, run_example

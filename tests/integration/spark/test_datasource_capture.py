@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.exceptions import InvalidArgumentError, changefeed_error
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.spark.datasource import ChangefeedDataSource
+from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

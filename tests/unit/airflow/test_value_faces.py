@@ -32,7 +32,7 @@ from airflow_changefeed.output.coverage import Interval
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.mssql.connection.options import DRIVER_OPTIONS, read_options
-from airflow_changefeed.spark.ranges import parse_options
+from airflow_changefeed.spark.datasource.ranges import parse_options
 from airflow_changefeed.storage import aws, azure, google
 from airflow_changefeed.storage.cloud import read_extra
 from airflow_changefeed.tasks.arguments import parse_at, parse_unit

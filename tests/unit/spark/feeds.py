@@ -15,7 +15,11 @@ from pyspark.sql.types import StructType
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.datasource import ChangefeedDataSource, ChangefeedReader, _FilteringDataSource
+from airflow_changefeed.spark.datasource.source import (
+    ChangefeedDataSource,
+    ChangefeedReader,
+    _FilteringDataSource,
+)
 from tests.exports import unit_files
 from tests.unit.export.flights import FEED, Flights
 

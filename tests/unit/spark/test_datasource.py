@@ -27,8 +27,8 @@ from airflow_changefeed.exceptions import (
     changefeed_error,
 )
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.spark.datasource import ChangefeedDataSource
-from airflow_changefeed.spark.ranges import parse_options
+from airflow_changefeed.spark.datasource.ranges import parse_options
+from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from tests.unit.export.flights import FEED, START, Flights, hours
 from tests.unit.spark.feeds import exported, load, make_flights, planned, rows, tables, ulids
 

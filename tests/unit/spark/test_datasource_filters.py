@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.spark.filters import narrow
-from airflow_changefeed.spark.ranges import ShardRange
+from airflow_changefeed.spark.datasource.filters import narrow
+from airflow_changefeed.spark.datasource.ranges import ShardRange
 from tests.unit.export.flights import FEED, START, Flights
 from tests.unit.spark.feeds import load, planned, rows
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources import SOURCES, open_source
-from airflow_changefeed.spark.ranges import CONNECTIONS, READING, parse_options
+from airflow_changefeed.spark.datasource.ranges import CONNECTIONS, READING, parse_options
 from tests.unit.export.flights import START
 
 SQLITE = {"type": "sqlite", "path": "/data/feeds.db", "feed": "nyc.Flight"}
@@ -40,7 +40,7 @@ def test_the_fewest_options_read_all_that_is_sealed() -> None:
     assert dict(found.connection) == {"type": "sqlite", "path": "/data/feeds.db", "lock_timeout": 60.0}
     assert parse_options({**SQLITE, "path": " /data/feeds.db "}).connection == found.connection
     assert (found.feed, found.shards, found.after, found.upto) == ("nyc.Flight", None, Ulid.MIN, None)
-    assert (found.unsealed, found.seal, found.partitions) == ("fail", False, None)
+    assert (found.unsealed, found.seal, found.partitions) == ("fail", None, None)
     assert (found.batch_rows, found.on_missing) == (65_536, "fail")
 
 

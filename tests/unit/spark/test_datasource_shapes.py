@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.capture.shapes import shaped_batch
-from airflow_changefeed.core.plan import SHAPES, Shape
+from airflow_changefeed.core.plan import SHAPES
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
-from airflow_changefeed.spark.datasource import _columns, read_pieces
-from airflow_changefeed.spark.ranges import ReadOptions, parse_options, plan_partitions, resolve
+from airflow_changefeed.spark.datasource.frames import feed_columns, read_pieces
+from airflow_changefeed.spark.datasource.ranges import ReadOptions, parse_options, plan_partitions, resolve
 from airflow_changefeed.spark.version_compat import utc_arrow_schema
 from tests.unit.capture.source import COLUMNS, ROW, CaptureSource
 from tests.unit.export.flights import FEED, Flights
@@ -36,7 +36,7 @@ def options(shape: str = "typed") -> ReadOptions:
 def read(source: Any, shape: str) -> pa.Table:
     """Read a feed as tasks do, into what Spark declares."""
     given = options(shape)
-    columns = utc_arrow_schema(_columns(source, FEED, given.shape))
+    columns = utc_arrow_schema(feed_columns(source, given))
     pieces = [piece for part in plan_partitions(source, FEED, resolve(source, given), 2) for piece in part]
     return pa.Table.from_batches(read_pieces(source, given, pieces, columns), columns)
 
@@ -57,12 +57,12 @@ def test_every_shape_is_read(source: CaptureSource, shape: str) -> None:
 
 def test_structs_are_declared_field_by_field(source: CaptureSource) -> None:
     """With the types that a read of the export has."""
-    columns = _columns(source, FEED, Shape.TYPED)
+    columns = feed_columns(source, options("typed"))
     assert columns["new"].dataType.simpleString() == (
         "struct<id:bigint,text:string,amount:decimal(20,4),at:timestamp_ntz,at_100ns:smallint,raw:binary>"
     )
     assert columns["old"].dataType == columns["new"].dataType
-    assert _columns(source, FEED, Shape.HASURA).fieldNames() == [
+    assert feed_columns(source, options("hasura")).fieldNames() == [
         "changefeed_ulid",
         "changefeed_time",
         "payload",
@@ -73,7 +73,7 @@ def test_structs_are_declared_field_by_field(source: CaptureSource) -> None:
 def test_a_shape_of_a_plain_feed_is_refused(source: CaptureSource) -> None:
     """By ``load()``, with the remedy."""
     with pytest.raises(InvalidArgumentError, match=rf"{FEED}.*leave out shape='hasura'"):
-        _columns(source.source, FEED, Shape.HASURA)
+        feed_columns(source.source, options("hasura"))
 
 
 def test_an_unknown_shape_is_refused_before_any_io() -> None:
@@ -87,5 +87,5 @@ def test_a_time_of_the_day_in_a_row_is_refused_by_its_path(source: CaptureSource
     fields = [*ROW, pa.field("start", pa.time64("us"))]
     with_time = CaptureSource(source.source, fields, [*COLUMNS, "start"])
     with pytest.raises(ColumnTypeError, match=r"column 'old\.start' holds a time of day"):
-        _columns(with_time, FEED, Shape.TYPED)
-    assert "value" in _columns(with_time, FEED, Shape.DEBEZIUM).fieldNames()
+        feed_columns(with_time, options("typed"))
+    assert "value" in feed_columns(with_time, options("debezium")).fieldNames()

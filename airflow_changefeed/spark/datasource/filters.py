@@ -23,7 +23,7 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.exceptions import InvalidUlidError
 from airflow_changefeed.sources.base import SHARD_COLUMN, TIME_COLUMN, ULID_COLUMN
-from airflow_changefeed.spark.ranges import ShardRange
+from airflow_changefeed.spark.datasource.ranges import ShardRange
 
 _RANDOM_BITS = 80
 _LAST = int(Ulid.MAX)

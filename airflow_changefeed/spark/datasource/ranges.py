@@ -5,20 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from airflow_changefeed.core.consumer import Position, parse_position
+from airflow_changefeed.core.cursor import check_consumer
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_known_shards, check_shards, parse_shards
 from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import (
     Reader,
+    duration,
     flag,
     format_time,
     from_milliseconds,
     one_of,
     parse_time,
     read_each,
+    whole,
 )
 from airflow_changefeed.exceptions import InvalidArgumentError, NotSealedError
 from airflow_changefeed.sources.base import FeedReader, FeedSource
@@ -31,6 +36,13 @@ CONNECTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "mssql": ((*mssql.CONNECTION, "password", *mssql.DRIVER_OPTIONS), mssql.read_connection),
 }
 UNSEALED = ("fail", "read")
+
+
+def _consumer(text: str) -> str:
+    check_consumer(text)
+    return text
+
+
 _READ: dict[str, Reader] = {
     "start": parse_time,
     "end": parse_time,
@@ -43,9 +55,18 @@ _READ: dict[str, Reader] = {
     "batch_rows": BATCH_ROWS,
     "on_missing": one_of(ON_MISSING),
     "shape": one_of(tuple(Shape)),
+    "position": parse_position,
+    "max_events": whole(1, unit="events"),
+    "consumer": _consumer,
+    "seal_interval": duration(shortest=timedelta(0)),
 }
+#: Options that are called as those of Spark's own sources are.
+_NAMES = {"position": "startingPosition", "max_events": "maxEventsPerTrigger"}
+_FIELDS = {_NAMES.get(name, name).lower(): name for name in _READ}
 #: Options of what is read, whatever the connection.
-READING = ("feed", *_READ, "lock_timeout")
+READING = ("feed", *(_NAMES.get(name, name) for name in _READ), "lock_timeout")
+_OF_BATCHES = ("start", "end", "after", "upto", "unsealed")
+_OF_STREAMS = ("position", "max_events", "consumer", "seal_interval")
 
 
 @dataclass(frozen=True)
@@ -58,10 +79,14 @@ class ReadOptions:
     :param after: exclusive; ``Ulid.MIN`` is the start of the feed.
     :param upto: inclusive; None for all that is sealed, or there.
     :param unsealed: ``fail`` to refuse what is not sealed, ``read`` to read what is there.
-    :param seal: whether to seal first.
+    :param seal: whether to seal first; None for a stream, which does, and for a batch, which does not.
     :param partitions: of Spark, at most; None lets the number of rows decide.
     :param batch_rows: rows that a task holds at once, at most.
     :param shape: of a capture's events.
+    :param position: where a stream begins; None for a batch.
+    :param max_events: of a batch of a stream, about; None for all that is sealed.
+    :param consumer: that follows a stream; None for none.
+    :param seal_interval: a stream seals at most this often.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -70,18 +95,28 @@ class ReadOptions:
     after: Ulid = Ulid.MIN
     upto: Ulid | None = None
     unsealed: str = "fail"
-    seal: bool = False
+    seal: bool | None = None
     partitions: int | None = None
     batch_rows: int = 65_536
     on_missing: str = "fail"
     shape: Shape = Shape.TYPED
+    position: Position | None = None
+    max_events: int | None = None
+    consumer: str | None = None
+    seal_interval: timedelta = timedelta(seconds=10)
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
+def is_stream(options: Mapping[str, str]) -> bool:
+    """Whether options are those of ``spark.readStream``."""
+    return "startingposition" in map(str.lower, options)
+
+
+def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
     """
     Read and check all options, without any I/O.
 
     :param options: names in any case, values as Spark hands them over: texts.
+    :param is_stream: whether they are those of ``spark.readStream``.
     :raises InvalidArgumentError: names everything that is wrong, and nothing of a password.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
@@ -92,7 +127,19 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
         if time in given and ulid in given:
             problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")
-    read, wrong = read_each({name: given[name] for name in _READ if name in given}, _READ)
+    read, wrong = read_each(
+        {name: given[option] for option, name in _FIELDS.items() if option in given}, _READ, _NAMES
+    )
+    foreign = _OF_BATCHES if is_stream else _OF_STREAMS
+    face, reads = ("spark.read", "a batch") if is_stream else ("spark.readStream", "a stream")
+    for name in foreign:
+        if (label := _NAMES.get(name, name)).lower() in given:
+            wrong.append(f"{label} belongs to {face}, which reads {reads}: leave it out")
+    if is_stream and "startingposition" not in given:
+        wrong.append(
+            "startingPosition is missing: give earliest, latest, a time with its zone, or a ULID; a query "
+            "with a checkpoint goes on where that ends"
+        )
     start, end = read.pop("start", None), read.pop("end", None)
     if start is not None:
         read["after"] = Ulid.floor(start).previous()
@@ -135,11 +182,11 @@ def _wrong_names(given: Mapping[str, str], kind: str | None) -> Iterator[str]:
     of_type = {
         name: each for each, (names, _) in CONNECTIONS.items() for name in names if name not in READING
     }
-    known = ["type", *READING, *of_type]
+    known = {name.lower(): name for name in ("type", *READING, *of_type)}
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {known[near[0]]}" if near else f"known are {', '.join(known.values())}"
             yield f"option {name!r} is unknown: {hint}"
         elif kind is not None and of_type.get(name, kind) != kind:
             yield f"{name} belongs to type {of_type[name]}, not to {kind}: leave it out"
@@ -191,7 +238,7 @@ def resolve(source: FeedSource, options: ReadOptions) -> tuple[ShardRange, ...]:
         _check_sealed(statuses, options)
     found = []
     for status in statuses:
-        end = _sealed(status) if options.unsealed == "fail" else _last(status)
+        end = _sealed(status) if options.unsealed == "fail" else last_event(status)
         upto = end if options.upto is None else min(end, options.upto)
         if options.after < upto:
             found.append(ShardRange(status.shard, UlidRange(options.after, upto)))
@@ -210,7 +257,7 @@ def _sealed(status: ShardStatus) -> Ulid:
     return Ulid.MIN if status.sealed_until is None else Ulid.floor(status.sealed_until).previous()
 
 
-def _last(status: ShardStatus) -> Ulid:
+def last_event(status: ShardStatus) -> Ulid:
     """Return the last ULID, purged or not: purged events must be reported as missing, not skipped."""
     return max(status.head or Ulid.MIN, status.purged_upto)
 

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spark.readStream`` in real sessions, whose processes are killed; each offset: tests/unit/spark."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_changefeed.exceptions import PurgedError, changefeed_error
+from tests.integration.spark.streaming import query, stream
+from tests.unit.export.flights import FEED, Flights
+from tests.unit.spark.test_datasource_stream import written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PROJECT = Path(__file__).resolve().parents[3]
+SEED = 20261128
+#: The process that plans the batches of a query.
+PLANNER = b"python_streaming_source_runner"
+
+
+def rows(session: SparkSession, folder: Path) -> list[tuple[int, str]]:
+    """Shard and ULID of all that was written, by shard."""
+    found = session.read.parquet(str(folder / "rows")).collect()
+    return sorted((row["changefeed_shard"], row["changefeed_ulid"]) for row in found)
+
+
+def read_all(session: SparkSession, flights: Flights, folder: Path, **options: object) -> None:
+    """Run until nothing is new; before 4.2 such a run is one batch."""
+    while True:
+        running = query(stream(session, flights.path, **options), folder, availableNow=True)
+        running.awaitTermination()
+        if running.lastProgress is None or not running.lastProgress["numInputRows"]:
+            return
+
+
+def test_each_event_is_written_once(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
+    """Run by run, in batches of the size asked for, with all columns of a batch read and the seal."""
+    flights.add(40, 0, shard=1, length=4)
+    read_all(spark, flights, tmp_path, maxEventsPerTrigger=15)
+    flights.add(8, 5, shard=2)
+    read_all(spark, flights, tmp_path, maxEventsPerTrigger=15)
+    assert rows(spark, tmp_path) == written(flights)
+    frame = spark.read.parquet(str(tmp_path / "rows"))
+    batch = spark.read.format("changefeed").options(type="sqlite", path=flights.path, feed=FEED).load()
+    assert frame.dtypes == [*batch.dtypes, ("changefeed_sealed_until", "timestamp")]
+    assert frame.where("changefeed_sealed_until < changefeed_time").count() == 0
+
+
+def test_a_query_that_cannot_go_on_says_why(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
+    """Our error is in Spark's, which ends the query."""
+    flights.add(10, 0, shard=1)
+    read_all(spark, flights, tmp_path)
+    flights.add(10, 1, shard=1)
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.purge(FEED, flights.source.now())
+    with pytest.raises(Exception, match="PurgedError") as caught:
+        read_all(spark, flights, tmp_path)
+    assert isinstance(changefeed_error(caught.value), PurgedError)
+
+
+def planners() -> list[int]:
+    """The processes that plan a query's batches."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if PLANNER in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
+def test_a_query_whose_planner_is_killed_goes_on(
+    spark: SparkSession, flights: Flights, tmp_path: Path
+) -> None:
+    """In the middle of its batches, three times; ``make soak`` kills all of Spark fifty times."""
+    chance = random.Random(SEED)
+    for number in range(3):
+        flights.add(60, number, shard=number % 2)
+        frame = stream(spark, flights.path, maxEventsPerTrigger=7, consumer="lake")
+        running = query(frame, tmp_path, processingTime="0 seconds")
+        while not running.recentProgress:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 0.3))
+        for process in planners():
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Spark says of it
+            running.awaitTermination(60)
+    read_all(spark, flights, tmp_path, maxEventsPerTrigger=7, consumer="lake")
+    assert rows(spark, tmp_path) == written(flights)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_query_that_is_killed_fifty_times_writes_each_event_once(tmp_path: Path, kind: str) -> None:
+    """All of its processes die at a random moment, while others write."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    chance = random.Random(SEED)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.spark.streaming",
+        str(flights.path),
+        str(tmp_path),
+        kind,
+    ]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}
+    for number in range(50):
+        process = subprocess.Popen(
+            command, cwd=PROJECT, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+        )
+        # Starting takes most of the time; the kills come from the first batch on.
+        before = len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*")))
+        ends = time.monotonic() + 120
+        while len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))) <= before:
+            assert process.poll() is None, "the query ended by itself"
+            assert time.monotonic() < ends, "the query does not begin"
+            flights.add(chance.randint(1, 30), number, shard=chance.randint(1, 3))
+            time.sleep(0.1)
+        time.sleep(chance.uniform(0, 2))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(
+        [*command, "once"], cwd=PROJECT, env=environment, check=True, capture_output=True, text=True
+    )
+    found = sorted(tuple(line.split()) for line in done.stdout.splitlines())
+    assert found == sorted((str(shard), ulid) for shard, ulid in written(flights))
+    assert len(found) == flights.rows()
