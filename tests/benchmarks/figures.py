@@ -16,6 +16,8 @@ from statistics import median
 
 from tests.benchmarks.watch import Reading
 
+_COLUMNS = ("", "rows", "s", "rows/s", "CPU s", "MB")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -85,9 +87,9 @@ class Figure:
         return self.rows / self.seconds
 
     @property
-    def text(self) -> str:
-        """One row of a table: what, rows, seconds, rows/s, CPU seconds, MB."""
-        cells = [
+    def cells(self) -> list[str]:
+        """Of a table: what, rows, seconds, rows/s, CPU seconds, MB; empty where nothing was measured."""
+        return [
             self.what,
             f"{self.rows:,}" if self.rows else "",
             _seconds(self.seconds) + (f" ({' to '.join(map(_seconds, self.span))})" if self.span else ""),
@@ -95,7 +97,6 @@ class Figure:
             f"{self.cpu_seconds:.1f}" if self.cpu_seconds is not None else "",
             f"{self.megabytes:,.0f}" if self.megabytes is not None else "",
         ]
-        return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,18 @@ class Chapter:
 
     @property
     def text(self) -> str:
-        """Tables in Markdown."""
+        """Tables in Markdown, without columns in which nothing was measured."""
         lines = [f"## {self.title}", ""]
         if self.note:
             lines += [self.note, ""]
         if self.figures:
-            lines += ["| | rows | s | rows/s | CPU s | MB |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-            lines += [figure.text for figure in self.figures]
-            lines += [""]
+            columns = [
+                column
+                for column in zip(_COLUMNS, *(figure.cells for figure in self.figures), strict=True)
+                if any(column[1:])
+            ]
+            head, *rows = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+            lines += [head.replace("|  |", "| |"), f"| --- |{' ---: |' * (len(columns) - 1)}", *rows, ""]
         if self.targets:
             lines += ["| asked | measured | limit | met |", "| --- | ---: | ---: | --- |"]
             lines += [target.text for target in self.targets]

@@ -78,7 +78,7 @@ def test_recovering_runs(orders: Shop, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_reference_runs(orders: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """And its options are all there are."""
-    create, later, run = examples("reference/consumers.md", {})[:3]
+    create, run, later = examples("reference/consumers.md", {})[:3]
     seen: list[Any] = []
     names: dict[str, Any] = {
         "source": orders.source,
