@@ -8,8 +8,8 @@ Here `submit` is a shell command on the worker. Replace it by the operator of yo
 
 * Each of the three may be cleared. A job that is started again does what is left.
 * An hour without events skips `submit` only.
-* The job reads its connection from a secret of the cluster. Here it is a file of mode 0600, with the output of
-  `airflow-changefeed job-connection --conn-id changefeed_default --path ...`, where the path is `PATH`.
+* The job reads its connection from a secret of the cluster. Here it is a file of mode 0600, with the output
+  of `airflow-changefeed job-connection --conn-id changefeed_default --path ...`, where the path is `PATH`.
 """
 
 from __future__ import annotations
