@@ -182,7 +182,7 @@ observability: .venv-observability/.changefeed-installed ## Test lineage and met
 	@.venv-observability/bin/python $(PYTEST) $(PYTEST_ARGS) \
 		tests/unit/airflow/test_lineage.py tests/unit/airflow/test_metrics.py tests/observability
 
-walks: setup java ## Walk the long tutorials as their readers do (3 minutes)
+walks: setup java ## Walk the long tutorial as its reader does (3 minutes)
 	@$(BIN)/python $(PYTEST) $(PYTEST_ARGS) tests/walks
 
 browser: setup ## Test the page in Airflow in a browser (needs chromium and chromedriver)

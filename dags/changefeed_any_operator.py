@@ -8,8 +8,8 @@ Here `submit` is a shell command on the worker. Replace it by the operator of yo
 
 * Each of the three may be cleared. A job that is started again does what is left.
 * An hour without events skips `submit` only.
-* The job reads its connection from a secret of the cluster. Here it is a file of mode 0600, with what
-  `airflow-changefeed job-connection --conn-id changefeed_default --path /tmp/changefeed-export` prints.
+* The job reads its connection from a secret of the cluster. Here it is a file of mode 0600, with the output
+  of `airflow-changefeed job-connection --conn-id changefeed_default --path ...`, where the path is `PATH`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow_changefeed import ExportJob, changefeed_export_group, window_params
 
 CONN_ID = "changefeed_default"
-PATH = "/tmp/changefeed-export"
+PATH = "~/changefeed-tutorial/flights"
 # Whoever can write here runs code with the job's secrets: not those who only write to PATH.
-PROGRAM_PATH = "/tmp/changefeed-program"
+PROGRAM_PATH = "~/changefeed-tutorial/program"
 FEED = "nyc.Flight"
 CONSUMER = "warehouse"
 CONNECTION_FILE = "/etc/changefeed/connection.json"

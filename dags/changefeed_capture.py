@@ -35,8 +35,8 @@ from airflow_changefeed import (
 
 CONN_ID = "changefeed_default"
 SPARK_CONN_ID = "spark_default"
-PATH = "/tmp/changefeed-export"
-FOLD_PATH = "/tmp/changefeed-folded"
+PATH = "~/changefeed-tutorial/flights"
+FOLD_PATH = "~/changefeed-tutorial/folded"
 UNIT = timedelta(hours=1)
 CAPTURE = CaptureSpec(
     # Two shards, by the key: the changes of one flight stay in order.

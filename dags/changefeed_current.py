@@ -4,8 +4,8 @@
 
 `capture` lets the database record each change of `nyc.Board`, in the writer's transaction. `base` reads the
 rows that the table has, once, while the programs go on writing. `export` writes the changes of the run's
-window to Parquet. `merge` brings the Delta table `/tmp/changefeed-current/nyc.Board` to the window's end, in
-one commit: it writes the files anew in which rows have changed, and leaves the others.
+window to Parquet. `merge` brings the Delta table `nyc.Board` in `CURRENT_PATH` to the window's end, in one
+commit: it writes only those files again in which rows have changed.
 
 * Any reader of Delta Lake takes the table: `polars.read_delta`, DuckDB's `delta_scan`, Spark.
 * A run that is retried or cleared changes nothing that is merged already.
@@ -33,8 +33,8 @@ from airflow_changefeed import (
 
 CONN_ID = "changefeed_default"
 SPARK_CONN_ID = "spark_default"
-PATH = "/tmp/changefeed-export"
-CURRENT_PATH = "/tmp/changefeed-current"
+PATH = "~/changefeed-tutorial/flights"
+CURRENT_PATH = "~/changefeed-tutorial/current"
 UNIT = timedelta(hours=1)
 CAPTURE = CaptureSpec(
     tables=(TableCapture("nyc.Board", shard="FlightID % 2"),),

@@ -26,7 +26,7 @@ except ImportError:  # before Airflow 3.3
     RollupMapper = None  # type: ignore[assignment,misc]
 
 FEED = "nyc.Flight"
-PATH = "/tmp/changefeed-export"
+PATH = "~/changefeed-tutorial/flights"
 EXPORT, WINDOWS = changefeed_asset(FEED, PATH), changefeed_windows(FEED, PATH)
 
 

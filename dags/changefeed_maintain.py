@@ -41,7 +41,7 @@ CONN_ID = "changefeed_default"
 FEED = "nyc.Flight"
 # Feeds to look after; empty for all.
 FEEDS = ()
-PATH = "/tmp/changefeed-export"
+PATH = "~/changefeed-tutorial/flights"
 KEPT = timedelta(days=90)
 # Feeds whose exports to PATH have a table_format, for example ("nyc.Flight",), and the connection of the
 # catalog if it is Iceberg.
@@ -49,7 +49,7 @@ LAKE_FEEDS = ()
 CATALOG_CONN_ID = None
 # Captures, for example ("shop.Order_changes",), and where their snapshots and states go.
 CAPTURES = ()
-FOLD_PATH = "/tmp/changefeed-folded"
+FOLD_PATH = "~/changefeed-tutorial/folded"
 SNAPSHOT_AGE = timedelta(days=30)
 
 with DAG(

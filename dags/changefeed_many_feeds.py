@@ -21,7 +21,7 @@ from airflow_changefeed import changefeed_export_group, window_params
 
 CONN_ID = "changefeed_default"
 SPARK_CONN_ID = "spark_default"
-PATH = "/tmp/changefeed-export"
+PATH = "~/changefeed-tutorial/flights"
 FEEDS = "nyc.*"
 EXCLUDE = ["nyc.*_test"]
 CONSUMER = "warehouse"

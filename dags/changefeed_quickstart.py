@@ -18,7 +18,7 @@ from airflow_changefeed import ChangefeedToParquetOperator, window_params
 CONN_ID = "changefeed_default"
 SPARK_CONN_ID = "spark_default"
 FEED = "nyc.Flight"
-PATH = "/tmp/changefeed-export"
+PATH = "~/changefeed-tutorial/flights"
 
 
 with DAG(

@@ -41,7 +41,8 @@ def test_the_tutorial_runs(
 ) -> None:
     """From an empty folder to DuckDB's answer, through Airflow; then the same by Spark."""
     page = "tutorial/first-export.md"
-    *before, dag, query = examples(page, {"/tmp/shoes": tmp_path / "shoes"})
+    monkeypatch.chdir(tmp_path)
+    *before, dag, query = examples(page, {"~/changefeed-tutorial": tmp_path})
     by_hand, result, _ = examples(page, {}, "text")
     names: dict[str, Any] = {}
     for code in before:

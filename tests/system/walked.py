@@ -15,8 +15,8 @@ from tests.examples import section
 _BLOCK = re.compile(
     r"(?:`(?P<file>[\w./-]+\.py)`[^`\n]*:\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
 )
-#: What follows needs a server, or begins anew.
-_ON_A_SERVER = re.compile(r"\n## (?:On SQL Server|Capture a table, export its changes, fold them)\n")
+#: What follows needs a server.
+_ON_A_SERVER = re.compile(r"\n## On SQL Server\n")
 #: Commands of a page that install things, which the environment has.
 _INSTALLS = ("pip install", "-m venv")
 
@@ -59,13 +59,13 @@ def walk(
     page: str, folder: Path, replaced: Mapping[str, str], programs: Path = Path(sys.executable).parent
 ) -> str:
     """
-    Run a page in an empty folder; return what its last command prints.
+    Run a page in an empty folder, which is also the reader's home; return all that its commands print.
 
     :param programs: folder of the environment's programs, ``python`` and ``airflow`` among them.
     """
     # No setting of ours or of the tests' may help.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
-    environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    environment |= {"HOME": str(folder), "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ""}
     done = subprocess.run(
         ["bash", "-c", script(page, replaced)],
         cwd=folder,

@@ -22,11 +22,10 @@ from airflow_changefeed.operators.changefeed import (
 )
 from airflow_changefeed.version_compat import AirflowFailException
 from tests.examples import examples, run_example
-from tests.minors import since
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.feeds import play
-from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, MINUTE, OTHER, Shop, late, stuck
+from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, OTHER, Shop, late, stuck
 
 # ---- operators
 
@@ -303,7 +302,6 @@ def test_what_is_no_duration_is_refused(commands: Commands, text: str) -> None:
 # ---- the page
 
 
-@since("3.2", "the deadlines of the page")
 @pytest.mark.usefixtures("server")
 def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tasks find what is there; the mail has the text."""
@@ -315,7 +313,6 @@ def test_the_python_of_the_page_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch
     assert names["watch"].execute({"ti": TaskInstance(pushed=pushed)})[0]["is_fresh"]
     assert names["fresh"].choose_branch({"ti": TaskInstance(pushed=pushed)}) == "report"
     assert "<pre>consumers: 1, older than 2:00:00: 0" in mail(names["notify"], monkeypatch)
-    assert names["deadline"].interval == 45 * MINUTE
 
 
 def mail(notify: ChangefeedFreshnessNotifier, monkeypatch: pytest.MonkeyPatch) -> str:

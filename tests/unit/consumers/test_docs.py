@@ -21,12 +21,16 @@ _BLOCK = re.compile(r"```(python|text)\n(.*?)```", re.DOTALL)
 
 
 def test_the_tutorial_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From an empty folder to a second consumer; what is printed and logged is what it says."""
     text = (DOCS / "tutorial/consume-events.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
-    for language, block in _BLOCK.findall(text.replace("/tmp/shop", str(tmp_path / "shop"))):
+    monkeypatch.chdir(tmp_path)
+    for language, block in _BLOCK.findall(text):
         if language == "python":
             run_example(block, names)
         else:
