@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.export.parts import (
+    LEAST_PART_ROWS,
     PlannedPart,
     cut_tasks,
     gather,
@@ -36,6 +38,7 @@ from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import byte_strings
 from airflow_changefeed.spark.executors import opened
+from airflow_changefeed.spark.joined_jobs import AT_ONCE, JoinedJobs
 from airflow_changefeed.storage.files import open_files
 
 if TYPE_CHECKING:
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
 
 #: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
 _MOST_JOBS = 32
-#: Feeds of a job that are exported at the same time.
-_FEEDS_AT_ONCE = 8
+#: Feeds of a job that are exported at the same time; most of them wait for a joined job.
+_FEEDS_AT_ONCE = 32
 
 
 def _run_specs(
@@ -54,12 +57,24 @@ def _run_specs(
     report: Callable[[str], None],
 ) -> ExportResult:
     """Run specs, some at the same time; one that fails does not stop the others."""
+    from airflow_changefeed.spark.version_compat import cancellable_jobs
+
     done = count(1)
+    join: JoinedJobs | None = None
+    lock = Lock()
+
+    def joined() -> JoinedJobs:
+        # A list of plans without rows needs no session.
+        nonlocal join
+        with lock:
+            if join is None:
+                join = JoinedJobs(jobs.enter_context(cancellable_jobs(spark(), AT_ONCE)))
+            return join
 
     def run(spec: str) -> ExportResult | Exception:
         _, feed, _ = parse_spec(spec)
         try:
-            result = run_spec(spark, spec, connection, lambda line: None)
+            result = _run_one(spark, spec, connection, lambda line: None, joined)
         except Exception as error:
             report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
             return error
@@ -69,7 +84,10 @@ def _run_specs(
         )
         return result
 
-    with ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool:
+    with (
+        contextlib.ExitStack() as jobs,
+        ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool,
+    ):
         found = list(pool.map(run, specs))
     failed = [each for each in found if isinstance(each, Exception)]
     if failed:
@@ -98,13 +116,24 @@ def run_spec(
     specs = read_job(uri, connection.storage_options)
     if specs != (uri,):
         return _run_specs(spark, specs, connection, report)
+    return _run_one(spark, uri, connection, report)
+
+
+def _run_one(
+    spark: Callable[[], SparkSession],
+    uri: str,
+    connection: JobConnection,
+    report: Callable[[str], None],
+    joined: Callable[[], JoinedJobs] | None = None,
+) -> ExportResult:
+    """Run one spec, small ones in a job that is joined with others."""
     store, plan = read_spec(uri, connection.storage_options)
     spec = attempt = plan.attempt
     try:
         with closing(open_source(connection.source)) as source:
             plan = start_plan(source, store, plan)
         attempt = plan.attempt
-        result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report))
+        result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report, joined))
     except Exception as error:
         # Where the output cannot be written either, the error is what counts.
         with contextlib.suppress(Exception):
@@ -123,6 +152,7 @@ def write(
     plan: Plan,
     connection: JobConnection,
     report: Callable[[str], None],
+    joined: Callable[[], JoinedJobs] | None = None,
 ) -> Generator[WrittenParts, None, None]:
     """
     Run a plan's tasks in a bounded number of small jobs at the same time, and yield what each task has
@@ -132,7 +162,8 @@ def write(
     """
     from airflow_changefeed.spark.version_compat import cancellable_jobs
 
-    spark, tasks = session(), cut_tasks(plan)
+    tasks = cut_tasks(plan)
+    is_joined = joined is not None and len(tasks) == 1 and plan.rows <= LEAST_PART_ROWS
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
     units = {part.unit for task in tasks for part in task}
@@ -153,7 +184,9 @@ def write(
         )
 
     with (
-        cancellable_jobs(spark, len(jobs)) as submit,
+        contextlib.nullcontext(joined())
+        if joined is not None and is_joined
+        else cancellable_jobs(session(), len(jobs)) as submit,
         ProgressWatch(store.files, plan, report) as progress,
     ):
         for done in as_completed([submit(function(numbers), numbers) for numbers in jobs]):
