@@ -59,14 +59,19 @@ _READ: dict[str, Reader] = {
     "max_events": whole(1, unit="events"),
     "consumer": _consumer,
     "seal_interval": duration(shortest=timedelta(0)),
+    "accept_history": whole(0),
 }
 #: Options that are called as those of Spark's own sources are.
-_NAMES = {"position": "startingPosition", "max_events": "maxEventsPerTrigger"}
+_NAMES = {
+    "position": "startingPosition",
+    "max_events": "maxEventsPerTrigger",
+    "accept_history": "acceptHistory",
+}
 _FIELDS = {_NAMES.get(name, name).lower(): name for name in _READ}
 #: Options of what is read, whatever the connection.
 READING = ("feed", *(_NAMES.get(name, name) for name in _READ), "lock_timeout")
 _OF_BATCHES = ("start", "end", "after", "upto", "unsealed")
-_OF_STREAMS = ("position", "max_events", "consumer", "seal_interval")
+_OF_STREAMS = ("position", "max_events", "consumer", "seal_interval", "accept_history")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class ReadOptions:
     :param max_events: of a batch of a stream, about; None for all that is sealed.
     :param consumer: that follows a stream; None for none.
     :param seal_interval: a stream seals at most this often.
+    :param accept_history: number of the newest mark of inserted history that a stream passes over.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -104,11 +110,13 @@ class ReadOptions:
     max_events: int | None = None
     consumer: str | None = None
     seal_interval: timedelta = timedelta(seconds=10)
+    accept_history: int = 0
 
 
 def is_stream(options: Mapping[str, str]) -> bool:
     """Whether options are those of ``spark.readStream``."""
-    return "startingposition" in map(str.lower, options)
+    of_streams = {_NAMES.get(name, name).lower() for name in _OF_STREAMS}
+    return not of_streams.isdisjoint(map(str.lower, options))
 
 
 def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
@@ -130,16 +138,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> Rea
     read, wrong = read_each(
         {name: given[option] for option, name in _FIELDS.items() if option in given}, _READ, _NAMES
     )
-    foreign = _OF_BATCHES if is_stream else _OF_STREAMS
-    face, reads = ("spark.read", "a batch") if is_stream else ("spark.readStream", "a stream")
-    for name in foreign:
-        if (label := _NAMES.get(name, name)).lower() in given:
-            wrong.append(f"{label} belongs to {face}, which reads {reads}: leave it out")
-    if is_stream and "startingposition" not in given:
-        wrong.append(
-            "startingPosition is missing: give earliest, latest, a time with its zone, or a ULID; a query "
-            "with a checkpoint goes on where that ends"
-        )
+    wrong += _of_the_other_face(given, is_stream)
     start, end = read.pop("start", None), read.pop("end", None)
     if start is not None:
         read["after"] = Ulid.floor(start).previous()
@@ -158,6 +157,24 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> Rea
         )
     InvalidArgumentError.collect("options of the changefeed data source", problems + wrong)
     return found
+
+
+def _of_the_other_face(given: Mapping[str, str], is_stream: bool) -> Iterator[str]:
+    """Yield what is wrong with options of ``spark.read`` in a stream, and of streams in a batch."""
+    face, reads = ("spark.read", "a batch") if is_stream else ("spark.readStream", "a stream")
+    for name in _OF_BATCHES if is_stream else _OF_STREAMS:
+        if (label := _NAMES.get(name, name)).lower() in given:
+            yield f"{label} belongs to {face}, which reads {reads}: leave it out"
+    if is_stream and "startingposition" not in given:
+        yield (
+            "startingPosition is missing: give earliest, latest, a time with its zone, or a ULID; a query "
+            "with a checkpoint goes on where that ends"
+        )
+    if "consumer" in given and "shards" in given:
+        yield (
+            "consumer and shards exclude each other: the consumer would keep the events of all other shards "
+            "from being purged; leave one out"
+        )
 
 
 def _connection(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -279,7 +296,8 @@ def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None
     end = "its end" if options.upto is None else _place(options.upto)
     raise NotSealedError(
         f"feed {options.feed!r} {state}: the range from {begin} to {end} may still get events. Read what is "
-        "sealed, seal more (an export does, or the option seal=true), or read what is there (unsealed=read)",
+        "sealed, seal more (an export does, or the option seal=true), or read what is there (unsealed=read). "
+        "A stream needs the option startingPosition",
         feed=options.feed,
         sealed_until=None if sealed is None or sealed == Ulid.MIN else sealed.next().time,
     )

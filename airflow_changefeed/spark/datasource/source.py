@@ -122,7 +122,7 @@ class ChangefeedDataSource(DataSource):
         options = parse_options(self.options, is_stream=is_stream(self.options))
         with closing(open_source(options.connection)) as source:
             columns = feed_columns(source, options)
-            if options.position is None:
+            if not is_stream(self.options):
                 self._ranges = resolve(source, options)
         self._has_all_columns = True
         return columns

@@ -18,8 +18,9 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_changefeed.consumers.holding import Holding, Wanted, Work, holders
@@ -27,6 +28,7 @@ from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.consumers.settings import resolve as resolve_position
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
+from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     FeedInfo,
     Shard,
@@ -34,21 +36,25 @@ from airflow_changefeed.core.feed import (
     check_known_shards,
     check_shards,
     counted,
-    parse_shard,
     shard_text,
 )
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
+    ChangefeedError,
     ColumnTypeError,
     ConnectionNotUsableError,
     ConsumerNotFoundError,
     ConsumerUseError,
+    HistoryError,
+    InvalidArgumentError,
     LeaseHeldError,
     LeaseLostError,
+    LockTimeoutError,
     NotSealedError,
+    PurgedError,
     SealLostError,
-    TransientError,
+    SourceUnavailableError,
 )
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.arrow import shape_of
@@ -82,9 +88,11 @@ log = logging.getLogger(__name__)
 _IDLE = timedelta(minutes=1)
 #: Seals in a row that may fail for a reason that passes, such as a lock, before the query stops.
 _FAILED_SEALS = 10
-_NOWHERE = object()
-#: Seconds of a consumer's lease; only another kind of process waits for its end.
-_LEASE = 300.0
+#: Seconds of a consumer's lease. Spark kills the planning process at the end of a query, so that nothing
+#: releases the lease; only another kind of process waits for its end.
+_LEASE = 60.0
+#: What passes: a later seal or acknowledgement makes up for it.
+_PASSING = (LockTimeoutError, SourceUnavailableError)
 
 
 @dataclass(frozen=True)
@@ -92,17 +100,22 @@ class StreamOffset:
     """
     Where a query stands.
 
+    :param feed, chosen: what is read; another feed, or other shards, would leave out events.
     :param database: identity of the feed's database.
     :param recovery_fork: of the database; None where it does not show it.
-    :param sealed_until: of the feed; events of shards that are not listed are later.
-    :param shards: by name; inclusive: the events up to here were read.
+    :param sealed_until: of all shards that are read.
+    :param history: number of the newest mark of inserted history that the query knows of.
+    :param shards: by name, inclusive: the events up to here were read. All others were read up to the seal.
     :param begin: exclusive; where shards begin that came after the first batch, if that is later.
-    :param starts: of the end of the first batch only: where the shards began, exclusive.
+    :param starts: of the end of the first batch only: where shards begin, exclusive, if not at ``begin``.
     """
 
+    feed: str
+    chosen: tuple[str, ...] | None
     database: str
     sealed_until: datetime
-    shards: Mapping[str, Ulid]
+    history: int = 0
+    shards: Mapping[str, Ulid] = field(default_factory=dict)
     begin: Ulid = Ulid.MIN
     starts: Mapping[str, Ulid] = field(default_factory=dict)
     recovery_fork: str | None = None
@@ -118,8 +131,11 @@ class StreamOffset:
 
     def place(self, shard: Shard) -> Ulid:
         """Return up to where a shard was read, inclusive."""
-        unlisted = max(self.begin, _below(self.sealed_until))
-        return self.shards.get(shard_text(shard), unlisted)
+        return self.shards.get(shard_text(shard), max(self.begin, _below(self.sealed_until)))
+
+    def start(self, shard: Shard) -> Ulid:
+        """Return where a shard begins in the first batch, whose end this is; exclusive."""
+        return self.starts.get(shard_text(shard), self.begin)
 
     @property
     def complete_until(self) -> datetime:
@@ -153,7 +169,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._consumer: _StreamConsumer | None = None
         self._sealed_at = -math.inf
         self._failed_seals = 0
-        self._idle_at: StreamOffset | object | None = _NOWHERE
+        self._idle: tuple[Any, dict[str, Any]] | None = None
         self._target: StreamOffset | None = None
         self._only_now = False
         self._last_events: dict[Shard, Ulid] = {}
@@ -186,12 +202,18 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         :raises NotSealedError: the feed was never sealed, and ``seal`` is false.
         :raises ChangefeedError: as ``seal``, and what else keeps the query from going on.
         """
-        begun = StreamOffset.from_json(start) if start is not None else self._end
+        asked = self._end if start is None else start
+        if self._idle is not None and self._idle[0] == asked and not self._is_due:
+            # Nothing can come below the same seal, and Spark asks a hundred times a second.
+            return self._idle[1]
+        begun = self._end if start is None else StreamOffset.from_json(start)
         most = self.options.max_events if limit is None else getattr(limit, "max_rows", None)
         found = self._next(begun, most)
-        if found is None:
-            return {} if begun is None else begun.to_json()
-        return found.to_json()
+        if found is not None:
+            return found.to_json()
+        result = {} if begun is None else begun.to_json()
+        self._idle = asked, result
+        return result
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return how far the feed is sealed, for the query's progress (PySpark 4.2)."""
@@ -210,10 +232,12 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if ended is None or begun == ended:
             return []
         self._check(ended)
-        ranges = list(self._ranges(begun, ended))
-        if self.options.consumer and self._consumer is None:
-            self._hold({each.shard: each.range.after for each in ranges})
+        shards = [each.shard for each in self._statuses()]
+        starts = {shard: ended.start(shard) if begun is None else begun.place(shard) for shard in shards}
+        ranges = list(self._ranges(starts, ended))
         plan = plan_partitions(self.source, self.options.feed, ranges, self.options.partitions)
+        if self.options.consumer and self._consumer is None:
+            self._hold(starts, ended)
         return [FeedStreamPartition((pieces, ended.complete_until)) for pieces in plan]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -224,117 +248,134 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: Any) -> None:
         """Move the consumer to the end of a batch that was written; Spark says so with the next batch."""
         offset = StreamOffset.from_json(end)
-        if offset is not None and self._consumer is not None:
+        if offset is None or self._consumer is None:
+            return
+        try:
             self._consumer.acknowledge(offset, self._last_events)
+        except _PASSING as problem:
+            log.warning("Consumer %r follows with the next batch: %s", self.options.consumer, problem)
 
     def stop(self) -> None:
-        """Release the consumer, and close the source."""
-        if self._consumer is not None:
-            self._consumer.close()
-        if self._source is not None:
-            self._source.close()
+        """Release the consumer, and close the source; Spark calls this only after an error."""
+        source = self._source
+        if source is None:
+            return
+        try:
+            if self._consumer is not None:
+                self._consumer.close()
+        except ChangefeedError as problem:
+            # The lease ends by itself. The error that ends the query is the one that counts.
+            log.warning("Consumer %r was not released: %s", self.options.consumer, problem)
+        finally:
+            source.close()
 
     def _next(self, begun: StreamOffset | None, most: int | None) -> StreamOffset | None:
         """Return the end of the next batch; None if there is nothing new."""
-        if self._target is not None and not self._is_due and begun == self._idle_at:
-            # Nothing can come below the same seal.
-            return None
         if begun is not None:
             # Before a seal, which would hide that the database was restored.
             self._check(begun)
         target = self._sealed()
         statuses = self._statuses()
         self._last_events = {each.shard: last_event(each) for each in statuses}
+        if begun is not None:
+            self._check_purged(begun, statuses)
         if self._consumer is not None:
             self._consumer.renew()
         elif self.options.consumer:
-            self._hold({each.shard: begun.place(each.shard) for each in statuses} if begun else {})
+            places = {each.shard: begun.place(each.shard) for each in statuses} if begun else {}
+            self._hold(places, target)
         if begun is None:
-            return self._first(target, statuses, most)
-        below = _below(target.sealed_until)
-        active = [each for each in statuses if begun.place(each.shard) < min(last_event(each), below)]
-        advanced = target.sealed_until - begun.sealed_until
-        if not active and advanced < (timedelta(milliseconds=1) if self._only_now else _IDLE):
-            self._idle_at = begun
-            return None
-        ends = {each.shard: max(begun.place(each.shard), below) for each in statuses}
-        starts = {each.shard: begun.place(each.shard) for each in statuses}
-        return self._limited(target, starts, ends, active, most, begin=begun.begin)
-
-    def _first(
-        self, target: StreamOffset, statuses: Sequence[ShardStatus], most: int | None
-    ) -> StreamOffset | None:
-        """Return the end of the first batch, which says where the query began."""
-        if self._consumer is None:
-            position = cast("Position", self.options.position)
-            if position is Beginning.LATEST and self.options.seal is False:
-                position = target.sealed_until
-            begin, starts = resolve_position(self.source, self.options.feed, position)
-            if isinstance(position, (Ulid, datetime)) and begin > _below(target.sealed_until):
+            begin, starts = self._begin(target, statuses)
+            if begin > _below(target.sealed_until) and self._consumer is None:
                 # Not sealed so far; until then nothing is known of the events after it.
-                self._idle_at = None
                 return None
         else:
-            begin, starts = self._consumer.begin, self._consumer.places()
-        starts = {each.shard: starts.get(each.shard, begin) for each in statuses}
+            begin, starts = begun.begin, {each.shard: begun.place(each.shard) for each in statuses}
         below = _below(target.sealed_until)
-        ends = {shard: max(start, below) for shard, start in starts.items()}
         active = [each for each in statuses if starts[each.shard] < min(last_event(each), below)]
-        named = {shard_text(shard): start for shard, start in starts.items()}
-        return self._limited(target, starts, ends, active, most, begin=begin, starts_named=named)
-
-    def _limited(
-        self,
-        target: StreamOffset,
-        starts: Mapping[Shard, Ulid],
-        ends: dict[Shard, Ulid],
-        active: Sequence[ShardStatus],
-        most: int | None,
-        *,
-        begin: Ulid,
-        starts_named: Mapping[str, Ulid] | None = None,
-    ) -> StreamOffset:
-        """Return the end of a batch of about ``most`` events, which the shards share."""
-        left, waiting = most, [each.shard for each in active]
-        ahead = {shard: starts[shard] for shard in waiting}
-        while left is not None and waiting and left > 0:
-            share = max(1, left // len(waiting))
-            for shard in tuple(waiting):
-                ahead[shard], rows = self._ahead(shard, UlidRange(ahead[shard], ends[shard]), share)
-                left -= rows
-                if rows < share:
-                    ahead[shard] = ends[shard]
-                    waiting.remove(shard)
-        if most is not None:
-            for shard in waiting:
-                ends[shard] = self._whole(shard, UlidRange(ahead[shard], ends[shard]))
-        return StreamOffset(
-            target.database,
-            target.sealed_until,
-            {shard_text(shard): end for shard, end in ends.items()},
-            begin,
-            starts_named or {},
-            target.recovery_fork,
+        if begun is not None and not active:
+            advanced = target.sealed_until - begun.sealed_until
+            if advanced < (timedelta(milliseconds=1) if self._only_now else _IDLE):
+                return None
+        ends = self._ends(starts, active, below, most)
+        return replace(
+            target,
+            history=target.history if begun is None else max(begun.history, self.options.accept_history),
+            shards={shard_text(shard): end for shard, end in ends.items() if end != max(begin, below)},
+            begin=begin,
+            starts={}
+            if begun is not None
+            else {shard_text(shard): start for shard, start in starts.items() if start != begin},
         )
 
-    def _ahead(self, shard: Shard, range_: UlidRange, events: int) -> tuple[Ulid, int]:
-        """Return the last of the next events of a range, and how many there are, at most ``events``."""
-        place, rows = range_.after, 0
-        while rows < events and place < range_.upto:
+    def _begin(self, target: StreamOffset, statuses: Sequence[ShardStatus]) -> tuple[Ulid, dict[Shard, Ulid]]:
+        """Return where the query begins, for later shards and for those that there are."""
+        if self._consumer is None:
+            begin, starts = resolve_position(self.source, self.options.feed, self._position(target))
+        else:
+            begin, starts = self._consumer.begin, self._consumer.places()
+            for each in statuses:
+                if starts.get(each.shard, begin) < each.purged_upto:
+                    raise self._consumer.lost(each.shard)
+        return begin, {each.shard: starts.get(each.shard, begin) for each in statuses}
+
+    def _position(self, target: StreamOffset) -> Position:
+        """Return where a new query or consumer begins; to find the latest event would need a drain."""
+        position = cast("Position", self.options.position)
+        is_sealed = position is Beginning.LATEST and self.options.seal is False
+        return target.sealed_until if is_sealed else position
+
+    def _ends(
+        self,
+        starts: Mapping[Shard, Ulid],
+        active: Sequence[ShardStatus],
+        below: Ulid,
+        most: int | None,
+    ) -> dict[Shard, Ulid]:
+        """Return the ends of a batch of about ``most`` events, which the shards with events share."""
+        ends = {shard: max(start, below) for shard, start in starts.items()}
+        if most is None:
+            return ends
+        # The one that is most behind comes first, so that each has its turn.
+        waiting = sorted(active, key=lambda each: starts[each.shard])
+        ahead = {each.shard: starts[each.shard] for each in waiting}
+        left = most
+        while waiting and left > 0:
+            share = max(1, left // len(waiting))
+            for each in tuple(waiting):
+                if left <= 0:
+                    break
+                shard, last = each.shard, min(each.head or Ulid.MIN, ends[each.shard])
+                ahead[shard], rows = self._ahead(shard, ahead[shard], last, share)
+                left -= rows
+                if rows < share or ahead[shard] >= last:
+                    waiting.remove(each)
+        for each in waiting:
+            shard = each.shard
+            rest = UlidRange(ahead[shard], ends[shard])
+            ends[shard] = self._whole(shard, rest) if rest.after > starts[shard] else rest.after
+        return ends
+
+    def _ahead(self, shard: Shard, place: Ulid, last: Ulid, events: int) -> tuple[Ulid, int]:
+        """
+        Return the last of the next events of a shard, and how many there are, at most ``events``.
+
+        :param last: of the events that are there: reading on at the head would drain.
+        """
+        rows = 0
+        while rows < events and place < last:
             page = self.source.read_feed(self.options.feed, shard, place, min(events - rows, MAX_PAGE_SIZE))
-            ulids = [event.ulid for event in page if event.ulid <= range_.upto]
+            ulids = [event.ulid for event in page if event.ulid <= last]
             if not ulids:
                 break
             place, rows = ulids[-1], rows + len(ulids)
-            if len(ulids) < len(page):
-                break
         return place, rows
 
     def _whole(self, shard: Shard, rest: UlidRange) -> Ulid:
-        """Return the end of the transaction in which a batch would end; all its events have one time."""
+        """Return the end of the transaction in which a batch would end; a shard has all of it at one time."""
         cut = rest.after
         feed = self.options.feed
-        if shape_of(self.source.schema(feed)) is None:
+        if not self._is_captured:
             return cut
         upto = min(rest.upto, Ulid.floor_milliseconds(cut.ms + 1).previous())
         stream = self.source.stream(feed, shard, UlidRange(cut.previous(), upto), batch_rows=1000, columns=())
@@ -355,38 +396,54 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return cut
 
     def _sealed(self) -> StreamOffset:
-        """Return the target of the next batches, without places: identity, and the seal, made anew if due."""
+        """Return the target of the next batches, without places: what is sealed, sealing if that is due."""
         if self._target is not None and (self._only_now or not self._is_due):
             return self._target
         self._sealed_at = time.monotonic()
-        if self.options.seal is not False:
-            self._seal()
-        info = self.source.feed(self.options.feed)
-        if info.sealed_until is None:
-            raise NotSealedError(
-                f"feed {self.options.feed!r} was never sealed, and the stream does not seal (seal=false): "
-                "leave the option out, or export the feed",
-                feed=self.options.feed,
+        problem = self._seal() if self.options.seal is not False else None
+        # The feed before its shards: those that come later have later events only. Each shard by itself: a
+        # seal that is under way, or failed half-way, has not reached all of them.
+        feed = self.options.feed
+        found = [self.source.feed(feed).sealed_until]
+        found += [each.sealed_until for each in self._statuses()]
+        times = [each for each in found if each is not None]
+        if len(times) < len(found):
+            raise problem or NotSealedError(
+                f"feed {feed!r} was never sealed, and the stream does not seal (seal=false): omit the "
+                "option, or export the feed",
+                feed=feed,
             )
-        identity = self.source.identity()
-        self._target = StreamOffset(identity.id, info.sealed_until, {}, recovery_fork=identity.recovery_fork)
+        identity, chosen = self.source.identity(), self.options.shards
+        self._target = StreamOffset(
+            feed,
+            None if chosen is None else tuple(map(shard_text, sorted(chosen))),
+            identity.id,
+            min(times),
+            history=max((mark.number for mark in self.source.stale_marks(feed)), default=0),
+            recovery_fork=identity.recovery_fork,
+        )
         return self._target
+
+    @cached_property
+    def _is_captured(self) -> bool:
+        return shape_of(self.source.schema(self.options.feed)) is not None
 
     @property
     def _is_due(self) -> bool:
         return time.monotonic() - self._sealed_at >= self.options.seal_interval.total_seconds()
 
-    def _seal(self) -> None:
-        """Seal the feed until now; a failure that passes is made up for by a later seal."""
+    def _seal(self) -> ChangefeedError | None:
+        """Seal the feed until now; return a failure that passes, unless this run is to read everything."""
         try:
             self.source.seal(self.options.feed, self.source.now())
-        except TransientError as problem:
+        except _PASSING as problem:
             self._failed_seals += 1
-            if self._failed_seals >= _FAILED_SEALS:
+            if self._only_now or self._failed_seals >= _FAILED_SEALS:
                 raise
             log.warning("Feed %r was not sealed, which is tried again: %s", self.options.feed, problem)
-        else:
-            self._failed_seals = 0
+            return problem
+        self._failed_seals = 0
+        return None
 
     def _statuses(self) -> list[ShardStatus]:
         """Return the shards that are read, after the seal: those that come later have later events only."""
@@ -398,11 +455,11 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         check_known_shards(options.feed, options.shards, [status.shard for status in statuses], "read")
         return [status for status in statuses if status.shard in options.shards]
 
-    def _ranges(self, begun: StreamOffset | None, ended: StreamOffset) -> Iterator[ShardRange]:
-        for name, upto in ended.shards.items():
-            shard = parse_shard(name)
-            after = ended.starts.get(name, ended.begin) if begun is None else begun.place(shard)
+    def _ranges(self, starts: Mapping[Shard, Ulid], ended: StreamOffset) -> Iterator[ShardRange]:
+        for shard, after in starts.items():
+            upto = ended.place(shard)
             if after > upto:
+                name = shard_text(shard)
                 raise SealLostError(
                     f"feed {self.options.feed!r} shard {name}: the checkpoint goes back from {after} to "
                     f"{upto}: it was changed, or joined from two queries. Start the query with a new "
@@ -415,7 +472,15 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _check(self, offset: StreamOffset) -> None:
         """Refuse another database, one that was restored, and other columns."""
-        feed = self.options.feed
+        feed, chosen = self.options.feed, self.options.shards
+        asked = (feed, None if chosen is None else tuple(map(shard_text, sorted(chosen))))
+        if asked != (offset.feed, offset.chosen):
+            read = "all shards" if offset.chosen is None else f"shards {', '.join(offset.chosen)}"
+            raise InvalidArgumentError(
+                f"the checkpoint belongs to {read} of feed {offset.feed!r}: give the query the same feed and "
+                "shards, or start it with a new checkpoint",
+                feed=feed,
+            )
         info, identity = self.source.feed(feed), self.source.identity()
         if identity.id != offset.database:
             raise ConnectionNotUsableError(
@@ -435,6 +500,36 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 feed=feed,
             )
         self._check_columns(info)
+        self._check_history(offset)
+
+    def _check_purged(self, begun: StreamOffset, statuses: Sequence[ShardStatus]) -> None:
+        """Stop the query before it creates a consumer, which would stand where events are gone."""
+        for each in statuses:
+            if (place := begun.place(each.shard)) < each.purged_upto:
+                raise PurgedError(
+                    f"feed {self.options.feed!r} shard {shard_text(each.shard)}: the checkpoint is at {place}, "
+                    f"and events up to {each.purged_upto} were purged. Read them from an export, then start "
+                    "the query with a new checkpoint",
+                    feed=self.options.feed,
+                    shard=each.shard,
+                )
+
+    def _check_history(self, offset: StreamOffset) -> None:
+        """Stop the query if history was inserted where it has read, until somebody accepts that."""
+        known = max(offset.history, self.options.accept_history)
+        marks = [mark for mark in self.source.stale_marks(self.options.feed) if mark.number > known]
+        passed = [mark for mark in marks if mark.range.after < offset.place(mark.shard)]
+        if passed:
+            ranges = [
+                f"shard {shard_text(mark.shard)} after {mark.range.after} upto {mark.range.upto}"
+                for mark in passed
+            ]
+            raise HistoryError(
+                f"feed {self.options.feed!r}: history was inserted where the query has read already: "
+                f"{'; '.join(ranges)}. Read these ranges with spark.read (options after and upto), then "
+                f"start the query again with the option acceptHistory={marks[-1].number}",
+                feed=self.options.feed,
+            )
 
     def _check_columns(self, info: FeedInfo) -> None:
         """Stop the query if the feed's columns are no longer those of the frame."""
@@ -453,9 +548,10 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             )
         self._checked = known
 
-    def _hold(self, places: Mapping[Shard, Ulid]) -> None:
+    def _hold(self, places: Mapping[Shard, Ulid], target: StreamOffset) -> None:
         shards = [each.shard for each in self._statuses()]
-        self._consumer = _StreamConsumer(self.source, self.options, shards, places)
+        position = self._position(target)
+        self._consumer = _StreamConsumer(self.source, self.options, shards, places, position)
         self._consumer.check(places)
 
 
@@ -468,6 +564,7 @@ class _StreamConsumer:
         options: ReadOptions,
         shards: Sequence[Shard],
         places: Mapping[Shard, Ulid],
+        position: Position,
     ) -> None:
         name, self.feed = cast("str", options.consumer), options.feed
         self.source = source
@@ -478,7 +575,7 @@ class _StreamConsumer:
             if places:
                 info = source.create_consumer(spec, begin=Ulid.MIN, starts=places, by="Spark")
             else:
-                info = create_consumer(source, spec, cast("Position", options.position), by="Spark")
+                info = create_consumer(source, spec, position, by="Spark")
         self.begin = info.begin
         self._holding = Holding(source, Wanted(name, self.feed, options.shards, None, _LEASE), time.monotonic)
         # The same for each query of the consumer: the newest one takes its shards over, and the older one,
@@ -498,12 +595,11 @@ class _StreamConsumer:
 
     def acknowledge(self, offset: StreamOffset, last_events: Mapping[Shard, Ulid]) -> None:
         """Move the cursors forward to an offset, in one transaction; those of idle shards once a minute."""
-        places = {parse_shard(name): place for name, place in offset.shards.items()}
-        self._take(places)
+        self._take(last_events)
         ahead = {}
-        for shard, place in places.items():
-            cursor = self._holding.rows[shard].ulid
-            is_idle = last_events.get(shard, place) <= cursor and place.time - cursor.time < _IDLE
+        for shard, last in last_events.items():
+            place, cursor = offset.place(shard), self._holding.rows[shard].ulid
+            is_idle = last <= cursor and place.time - cursor.time < _IDLE
             if place > cursor and not is_idle:
                 ahead[shard] = place
         if not ahead:
@@ -530,6 +626,18 @@ class _StreamConsumer:
         """Release the leases."""
         self._work.close()
         self._holding.leave()
+
+    def lost(self, shard: Shard) -> PurgedError:
+        """Return the error of a consumer whose next events were purged."""
+        drop = shell("consumers drop", self.name, "--feed", self.feed)
+        return PurgedError(
+            f"consumer {self.name!r} of feed {self.feed!r}: events of shard {shard_text(shard)} that it has "
+            f"not read were purged. Read them from an export. Then drop the consumer ({drop}), and start the "
+            "query with a new checkpoint",
+            consumer=self.name,
+            feed=self.feed,
+            shard=shard,
+        )
 
     def _take(self, shards: Sequence[Shard] | Mapping[Shard, Ulid]) -> None:
         missing = [shard for shard in shards if shard not in self._holding.rows]

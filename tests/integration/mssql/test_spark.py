@@ -24,6 +24,7 @@ from airflow_changefeed.spark.export_job import run_spec
 from airflow_changefeed.spark.read import read_export
 from tests.integration.mssql.server import Client, Database
 from tests.integration.spark.conftest import spark
+from tests.unit.spark.queries import Checkpoint, Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,3 +116,35 @@ def _error(load: Any) -> ChangefeedError | None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of ours
         load()
     return changefeed_error(caught.value)
+
+
+def test_a_stream_writes_each_event_once(source: MssqlFeedSource, database: Database) -> None:
+    """Bounded, with a consumer, stopped and started, while writers write; the consumer follows."""
+    given = {"type": "mssql", **database.description}
+    connection = {name: given[name] for name in OPTIONS if name in given}
+    log = Checkpoint()
+    options: dict[str, Any] = {"feed": FEED, "maxEventsPerTrigger": 70, "consumer": "lake"}
+    for hour in (0, 1):
+        query = Query(connection, log, **options)
+        query.run()
+        query.stop()
+        with database.client() as client:
+            for number in range(10):
+                key = 10_000 + hour * 10 + number
+                client.results(
+                    f"insert into {FEED} (EventID, At) values ({key}, '2020-01-02'); "
+                    f"insert into [changefeed].[outbox:{FEED}] (shard_id, time_hint, EventID) "
+                    f"values (2, '2020-01-02', {key})"
+                )
+    query = Query(connection, log, **options)
+    query.run()
+    query.stop()
+    keys = [row["EventID"] for row in log.rows()]
+    assert sorted(keys) == [*range(HOURS * EACH * len(SHARDS)), *range(10_000, 10_020)]
+    by_shard: dict[int, list[str]] = {}
+    for row in log.rows():
+        by_shard.setdefault(row["changefeed_shard"], []).append(row["changefeed_ulid"])
+    assert all(ulids == sorted(ulids) for ulids in by_shard.values())
+    cursors = {row.shard: row.ulid for row in source.cursors(FEED, "lake")}
+    assert sorted(cursors) == [0, 1, 2]
+    assert [lease.holder for lease in source.leases(FEED) if lease.consumer == "lake"] == [None] * 3

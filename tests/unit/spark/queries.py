@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -44,19 +45,21 @@ class Query:
     """
     One process of a query, from its start to its end.
 
+    :param source: feeds in a file, or the options of a connection.
     :param passes_start: whether ``latestOffset`` gets the start and a limit, as from PySpark 4.2 on.
     """
 
     def __init__(
         self,
-        flights: Flights,
+        source: Flights | Mapping[str, Any],
         checkpoint: Checkpoint,
         *,
         passes_start: bool = PASSES_START,
         **options: object,
     ) -> None:
-        texts = {"type": "sqlite", "path": flights.path, "feed": FEED, "startingPosition": "earliest"}
-        given = {name: str(value) for name, value in {**texts, "seal_interval": 0, **options}.items()}
+        connection = {"type": "sqlite", "path": source.path} if isinstance(source, Flights) else dict(source)
+        texts = {"feed": FEED, "startingPosition": "earliest", "seal_interval": 0}
+        given = {name: str(value) for name, value in {**connection, **texts, **options}.items()}
         loaded = ChangefeedDataSource(CaseInsensitiveDict(given))
         self.columns = loaded.schema()
         self.source = pickle.loads(pickle.dumps(loaded))  # noqa: S301 - our own bytes

@@ -8,21 +8,25 @@ import random
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_changefeed.capture.session import transaction
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
+from airflow_changefeed.core.consumer import ConsumerSpec
+from airflow_changefeed.core.feed import ShardStatus
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     ConnectionNotUsableError,
     ConsumerUseError,
+    HistoryError,
     InvalidArgumentError,
     LeaseHeldError,
     LeaseLostError,
@@ -185,9 +189,8 @@ def test_a_transaction_is_never_cut(tmp_path: Path) -> None:
                         connection.execute("insert into orders (note) values ('x')")
             source.drain("changes")
     log = Checkpoint()
-    given: Any = Flights.__new__(Flights)
-    object.__setattr__(given, "path", path)
-    Query(given, log, feed="changes", maxEventsPerTrigger=4).run()
+    connection_options = {"type": "sqlite", "path": path}
+    Query(connection_options, log, feed="changes", maxEventsPerTrigger=4).run()
     sizes = [len(rows) for _, rows in sorted(log.sink.items()) if rows]
     assert sum(sizes) == 18
     tids = [{row["tid"] for row in rows} for _, rows in sorted(log.sink.items()) if rows]
@@ -323,11 +326,8 @@ def test_a_seal_that_fails_for_a_moment_is_made_later(
     query = Query(flights, Checkpoint())
     query.run()
 
-    def fail(*_: object) -> None:
-        raise LockTimeoutError("shard 1 is locked")
-
     flights.add(10, 1, shard=1)
-    monkeypatch.setattr(query.reader.source, "seal", fail)
+    monkeypatch.setattr(query.reader.source, "seal", _locked)
     assert query.run() == 0
     assert "was not sealed, which is tried again: shard 1 is locked" in caplog.text
     for _ in range(8):
@@ -374,12 +374,168 @@ def test_equal_offsets_are_equal_texts() -> None:
     """Whatever the order in which shards are found."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     one, other = {"1": Ulid.MIN, "2": Ulid.MAX}, {"2": Ulid.MAX, "1": Ulid.MIN}
-    texts = [str(StreamOffset("x", time, shards).to_json()) for shards in (one, other)]
-    assert texts[0] == texts[1]
-    offset = StreamOffset("x", time, one, starts=other, recovery_fork="f")
+    offset = StreamOffset(FEED, None, "x", time, shards=one, starts=other, recovery_fork="f")
+    assert str(offset.to_json()) == str(replace(offset, shards=other, starts=one).to_json())
     assert StreamOffset.from_json(offset.to_json()) == offset
     assert offset.complete_until == Ulid.MIN.time
-    assert timedelta(0) == StreamOffset("x", time, {}).complete_until - time
+    assert replace(offset, shards={}).complete_until == time
+
+
+def test_an_offset_does_not_grow_with_its_shards(flights: Flights) -> None:
+    """Those that were read up to the seal are not listed."""
+    for shard in range(30):
+        flights.add(1, 0, shard=shard)
+    log = Checkpoint()
+    query = Query(flights, log)
+    query.run()
+    flights.add(1, 1, shard=3)
+    query.run()
+    assert all(len(offset) < 400 for offset in log.offsets)
+    assert read(log) == written(flights)
+
+
+def test_other_shards_or_another_feed_are_refused(flights: Flights) -> None:
+    """Events before the seal would be left out."""
+    flights.add(10, 0, shard=1)
+    flights.add(10, 0, shard=2)
+    log = Checkpoint()
+    Query(flights, log, shards="1").run()
+    assert len(read(log)) == 10
+    for options in ({"shards": "1,2"}, {}):
+        with pytest.raises(InvalidArgumentError, match="the checkpoint belongs to shards 1 of feed"):
+            Query(flights, log, **options).run()
+    flights.add(10, 1, shard=1)
+    assert Query(flights, log, shards="1").run() == 1
+
+
+def test_a_shard_that_a_seal_has_not_reached_is_not_read_as_sealed(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQL Server a seal raises the feed's floor before it seals the shards, and may fail between."""
+    flights.add(10, 0, shard=1)
+    flights.add(10, 0, shard=2)
+    start = hours(0, 1)[0].end
+    flights.source.seal(FEED, start)
+    log = Checkpoint()
+    query = Query(flights, log, seal=False)
+    source = query.reader.source
+    shards = source.shards
+
+    def halfway(feed: str) -> list[ShardStatus]:
+        return [replace(each, sealed_until=start) if each.shard == 2 else each for each in shards(feed)]
+
+    monkeypatch.setattr(source, "shards", halfway)
+    flights.source.seal(FEED, hours(4, 5)[0].end)
+    query.run()
+    assert all(row["changefeed_sealed_until"] <= start for row in log.rows())
+    monkeypatch.undo()
+    flights.add(5, 6, shard=2)
+    flights.source.seal(FEED, hours(8, 9)[0].end)
+    Query(flights, log, seal=False).run()
+    assert read(log) == written(flights)
+
+
+def test_history_that_was_inserted_behind_the_checkpoint_stops_the_query(flights: Flights) -> None:
+    """It would never be read; somebody reads it and accepts that."""
+    flights.add(10, 0, shard=1)
+    log = Checkpoint()
+    Query(flights, log).run()
+    flights.execute(f'insert into "{FEED}" (id) values (?)', 777)
+    flights.source.insert_history(FEED, 1, [(hours(0, 1)[0].start, (777,))], reason="found again")
+    with pytest.raises(HistoryError, match=r"start the query again with the option acceptHistory=1$"):
+        Query(flights, log).run()
+    flights.add(5, 1, shard=1)
+    Query(flights, log, acceptHistory=1).run()
+    flights.add(5, 2, shard=1)
+    Query(flights, log).run()
+    assert len(read(log)) == 20
+
+
+def test_a_consumer_whose_events_were_purged_says_what_to_do(flights: Flights) -> None:
+    """A new checkpoint alone would begin where the consumer stands."""
+    flights.add(10, 0, shard=1)
+    plain = Checkpoint()
+    Query(flights, plain).run()
+    flights.add(10, 1, shard=1)
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.purge(FEED, flights.source.now())
+    with pytest.raises(PurgedError):
+        Query(flights, plain, consumer="lake").run()
+    assert flights.source.consumers(FEED) == []
+    flights.add(10, 2, shard=1)
+    log = Checkpoint()
+    Query(flights, log, consumer="lake").run()
+    assert len(read(log)) == 10
+    flights.source.drop_consumer("lake", FEED)
+    create_consumer(flights.source, ConsumerSpec("lake", FEED, ddl=True), by="test")
+    flights.add(10, 3, shard=1)
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
+    flights.source.purge(FEED, flights.source.now())
+    with pytest.raises(PurgedError, match="Then drop the consumer"):
+        Query(flights, Checkpoint(), consumer="lake").run()
+
+
+def test_a_run_that_is_to_read_everything_fails_where_it_cannot_seal(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end would look like success."""
+    flights.add(10, 0, shard=1)
+    log = Checkpoint()
+    Query(flights, log).run()
+    flights.add(10, 1, shard=1)
+    query = Query(flights, log)
+    query.reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr(query.reader.source, "seal", _locked)
+    with pytest.raises(LockTimeoutError):
+        query.run()
+
+
+def _locked(*_: object) -> None:
+    raise LockTimeoutError("shard 1 is locked")
+
+
+def test_a_consumer_that_is_locked_follows_later(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query goes on; at its end nothing hides its own error."""
+    flights.add(10, 0, shard=1)
+    log = Checkpoint()
+    query = Query(flights, log, consumer="lake")
+    query.run()
+    flights.add(10, 1, shard=1)
+    with monkeypatch.context() as locked:
+        locked.setattr(query.reader._consumer._work, "commit", _locked)
+        assert query.run() == 1
+        locked.setattr(query.reader._consumer._holding, "leave", _locked)
+        query.stop()
+    assert "follows with the next batch: shard 1 is locked" in caplog.text
+    assert "was not released: shard 1 is locked" in caplog.text
+    flights.add(10, 2, shard=1)
+    Query(flights, log, consumer="lake").run()
+    assert len(read(log)) == 30
+
+
+def test_a_small_batch_of_many_shards_is_small(flights: Flights) -> None:
+    """Each shard has its turn."""
+    for shard in range(40):
+        flights.add(3, 0, shard=shard)
+    log = Checkpoint()
+    Query(flights, log, maxEventsPerTrigger=10).run()
+    sizes = [len(rows) for _, rows in sorted(log.sink.items())]
+    assert max(sizes) == 10
+    assert {row["changefeed_shard"] for number in range(4) for row in log.sink[number]} == set(range(40))
+    assert read(log) == written(flights)
+
+
+def test_without_seal_nothing_is_drained(flights: Flights) -> None:
+    """Also where a batch is bounded."""
+    flights.add(10, 0, shard=1)
+    flights.source.seal(FEED, hours(2, 3)[0].end)
+    flights.add(10, 3, shard=1)
+    Query(flights, Checkpoint(), seal=False, maxEventsPerTrigger=4).run()
+    (status,) = flights.source.shards(FEED)
+    assert status.has_outbox
 
 
 @pytest.mark.parametrize(
@@ -390,6 +546,7 @@ def test_equal_offsets_are_equal_texts() -> None:
         ({"consumer": "a:b"}, "consumer: consumer 'a:b' is not a valid name"),
         ({"seal_interval": "often"}, "seal_interval must be a length of time"),
         ({"start": "2013-01-01T00:00:00Z"}, "start belongs to spark.read, which reads a batch: leave it out"),
+        ({"consumer": "lake", "shards": "1"}, "consumer and shards exclude each other"),
         ({"unsealed": "read"}, "unsealed belongs to spark.read, which reads a batch: leave it out"),
     ],
 )

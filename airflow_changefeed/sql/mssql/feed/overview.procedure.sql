@@ -52,9 +52,9 @@ begin
     select N'<<name_text>>' as feed, @count as shard_count;
     select
         k.shard_id,
-        case when s.time > @floor then s.time else @floor end as time,
+        isnull(s.time, @floor) as time,
         h.ulid as head,
-        case when @floor > '1970-01-01' then @floor end as sealed_until,
+        case when @floor > '1970-01-01' then case when s.time < @floor then s.time else @floor end end as sealed_until,
         isnull(s.purged_upto, 0x00000000000000000000000000000000) as purged_upto,
         convert(bit, case when k.waiting > 0 then 1 else 0 end) as has_outbox,
         k.waiting,

@@ -57,8 +57,10 @@ begin
         begin
             begin transaction;
             -- Under the state row's lock, which a new consumer takes too: it is seen here, or sees the purge.
-            select @purged = s.purged_upto from <<schema>>.[state:<<name>>] as s with (updlock, rowlock) where s.shard_id = @shard;
-            set @bound = @wanted;
+            -- A shard that a seal has not reached yet may get events below the floor.
+            select @purged = s.purged_upto, @bound = <<schema>>.[below_ulid](s.time) from <<schema>>.[state:<<name>>] as s with (updlock, rowlock)
+            where s.shard_id = @shard;
+            if @bound > @wanted set @bound = @wanted;
             set @text = <<schema>>.[shard_text](@shard);
             set @ack = null;
             select top (1) @ack = a.ack

@@ -19,7 +19,8 @@ begin
     set rowcount 0;
     begin try
         declare @shards table (shard_id <<shard_type>> not null primary key);
-        declare @shard <<shard_type>>, @rows bigint, @round int, @result int, @message nvarchar(2048), @sealed datetime2(3), @end binary(16), @now datetime2(3) = <<schema>>.[now]();
+        declare @seals table (shard_id <<shard_type>> not null primary key, until datetime2(3) not null, end_ulid binary(16) null);
+        declare @shard <<shard_type>>, @rows bigint, @round int, @result int, @message nvarchar(2048), @floor datetime2(3), @now datetime2(3) = <<schema>>.[now]();
         if @@trancount > 0
             throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of any transaction (seal_feed)', 0;
         if @until is null
@@ -88,13 +89,16 @@ begin
         end;
         exec <<schema>>.[flush_log];
 
-        select @sealed = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
-        set @end = <<schema>>.[floor_ulid](@sealed);
-        select s.shard_id, @sealed as until, h.ulid as head
-        from <<schema>>.[state:<<name>>] as s
+        -- Another seal may have raised the floor, and not sealed the shards yet.
+        select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
+        insert into @seals (shard_id, until)
+        select s.shard_id, case when s.time < @floor then s.time else @floor end from <<schema>>.[state:<<name>>] as s;
+        update @seals set end_ulid = <<schema>>.[floor_ulid](until);
+        select s.shard_id, s.until, h.ulid as head
+        from @seals as s
         outer apply (
             select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f
-            where f.shard_id = s.shard_id and f.ulid < @end
+            where f.shard_id = s.shard_id and f.ulid < s.end_ulid
             order by f.ulid desc
         ) as h
         order by s.shard_id;

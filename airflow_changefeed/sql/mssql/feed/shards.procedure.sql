@@ -1,6 +1,7 @@
 -- The state of each shard that ever had an event, even if all its rows are still in the outbox.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox. time: the high-water time; no ULID below it will be assigned.
---     head: last event in the feed, null without any. sealed_until: null before the first seal.
+--     head: last event in the feed, null without any. sealed_until: null before the first seal. A seal raises the floor first and then
+--     shard after shard: until then, or where it fails half-way, a shard is sealed up to its own high-water time only.
 -- permission: readers
 create or alter procedure <<schema>>.[shards:<<name>>]
 as
@@ -13,9 +14,9 @@ begin
     select @floor = f.floor_time from <<schema>>.[feeds] as f where f.feed_id = <<feed_id>>;
     select
         k.shard_id,
-        case when k.time > @floor then k.time else @floor end as time,
+        k.time,
         h.ulid as head,
-        case when @floor > '1970-01-01' then @floor end as sealed_until,
+        case when @floor > '1970-01-01' then case when k.time < @floor then k.time else @floor end end as sealed_until,
         k.purged_upto,
         convert(bit, k.has_outbox) as has_outbox
     from (
