@@ -153,7 +153,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> Rea
     if found.seal and found.unsealed == "read":
         wrong.append(
             "seal=true and unsealed=read contradict each other: a range that is sealed first needs no "
-            "unsealed=read; leave one out"
+            "unsealed=read; omit one of them"
         )
     InvalidArgumentError.collect("options of the changefeed data source", problems + wrong)
     return found
@@ -164,7 +164,7 @@ def _of_the_other_face(given: Mapping[str, str], is_stream: bool) -> Iterator[st
     face, reads = ("spark.read", "a batch") if is_stream else ("spark.readStream", "a stream")
     for name in _OF_BATCHES if is_stream else _OF_STREAMS:
         if (label := _NAMES.get(name, name)).lower() in given:
-            yield f"{label} belongs to {face}, which reads {reads}: leave it out"
+            yield f"{label} belongs to {face}, which reads {reads}: omit it"
     if is_stream and "startingposition" not in given:
         yield (
             "startingPosition is missing: give earliest, latest, a time with its zone, or a ULID; a query "
@@ -173,7 +173,7 @@ def _of_the_other_face(given: Mapping[str, str], is_stream: bool) -> Iterator[st
     if "consumer" in given and "shards" in given:
         yield (
             "consumer and shards exclude each other: the consumer would keep the events of all other shards "
-            "from being purged; leave one out"
+            "from being purged; omit one of them"
         )
 
 
@@ -206,7 +206,7 @@ def _wrong_names(given: Mapping[str, str], kind: str | None) -> Iterator[str]:
             hint = f"did you mean {known[near[0]]}" if near else f"known are {', '.join(known.values())}"
             yield f"option {name!r} is unknown: {hint}"
         elif kind is not None and of_type.get(name, kind) != kind:
-            yield f"{name} belongs to type {of_type[name]}, not to {kind}: leave it out"
+            yield f"{name} belongs to type {of_type[name]}, not to {kind}: omit it"
 
 
 #: Rows of one partition, unless the options set their number: a few seconds of a task.

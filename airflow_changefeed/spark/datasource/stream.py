@@ -507,9 +507,9 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for each in statuses:
             if (place := begun.place(each.shard)) < each.purged_upto:
                 raise PurgedError(
-                    f"feed {self.options.feed!r} shard {shard_text(each.shard)}: the checkpoint is at {place}, "
-                    f"and events up to {each.purged_upto} were purged. Read them from an export, then start "
-                    "the query with a new checkpoint",
+                    f"feed {self.options.feed!r} shard {shard_text(each.shard)}: the checkpoint is at "
+                    f"{place}, and events up to {each.purged_upto} were purged. Read them from an export, "
+                    "then start the query with a new checkpoint",
                     feed=self.options.feed,
                     shard=each.shard,
                 )
