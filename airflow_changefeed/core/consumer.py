@@ -174,7 +174,9 @@ class ConsumerSpec:
             problems.append(problem.message)
         problems += read_values(self, {"max_attempts": optional(whole(1, MAX_ATTEMPTS))})
         if self.on_poison is OnPoison.PARK and self.max_attempts is None:
-            problems.append("on_poison 'park' needs max_attempts: without it no event ever failed too often")
+            problems.append(
+                "on_poison 'park' needs max_attempts: without max_attempts no event is ever parked"
+            )
         if not timedelta(0) <= self.keep_log <= _MAX_KEEP:
             problems.append(f"keep_log must be 0 to {_MAX_KEEP.days} days, not {self.keep_log}")
         InvalidArgumentError.collect(f"consumer {self.consumer!r} of feed {self.feed!r}", problems)

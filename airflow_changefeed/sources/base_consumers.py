@@ -370,7 +370,7 @@ def check_lease(seconds: float, at_most: int | None, *, all_or_none: bool) -> No
     """Raise InvalidArgumentError for an invalid duration of a lease, or a limit where all are wanted."""
     if all_or_none and at_most is not None:
         raise InvalidArgumentError(
-            "at_most cannot be given with all_or_none, which acquires every shard: leave out one of the two",
+            "at_most cannot be combined with all_or_none, which acquires every shard: omit one of the two",
             at_most=at_most,
         )
     if not 0 < seconds <= MAX_LEASE:

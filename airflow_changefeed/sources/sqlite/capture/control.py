@@ -294,7 +294,10 @@ class SqliteCapture:
 def _checked_note(subject: str, note: str, by: str) -> tuple[str, str]:
     problems = [
         f"{what} is missing: {why}"
-        for what, value, why in (("note", note, "say what was done"), ("by", by, "say who does it"))
+        for what, value, why in (
+            ("note", note, "describe what was done"),
+            ("by", by, "name the person or program"),
+        )
         if not value.strip()
     ]
     InvalidArgumentError.collect(subject, problems)
