@@ -243,7 +243,7 @@ def test_connections_give_storage_options_and_staleness(
     assert verify(store, "--path-conn-id", "nowhere") == 2
     assert "no connection 'nowhere'" in capsys.readouterr().err
     assert verify(store, "--path-conn-id", "changefeed_default") == 2
-    assert "is a feeds' database: give it as --conn-id" in capsys.readouterr().err
+    assert "is the connection of a feeds' database: pass it as --conn-id" in capsys.readouterr().err
 
 
 def test_what_cannot_be_verified_ends_with_status_2(
