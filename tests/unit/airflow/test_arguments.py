@@ -358,7 +358,7 @@ def test_a_shape_may_be_given_to_all_mapped_tasks() -> None:
     [
         (None, "avro", "shape must be one of typed, envelope, hasura, debezium, not 'avro'"),
         ({"shape": "typed"}, "hasura", "shape is 'hasura', but options has 'typed'"),
-        (ExportOptions(shape="envelope"), "hasura", "options say 'envelope'"),
+        (ExportOptions(shape="envelope"), "hasura", "options has 'envelope'"),
         ("{{ params.options }}", "hasura", "set it in options"),
     ],
 )

@@ -204,7 +204,7 @@ def test_programs_get_all_of_a_finding(
         "severity": "error",
         "code": "file-missing",
         "place": f"{path} of {ExportUnit.of_window(1, hours(1, 2)[0])}",
-        "what": "it is missing",
+        "what": "the file is missing",
         "remedy": fault["remedy"],
         "shard": "1",
         "unit": hours(1, 2)[0].name,

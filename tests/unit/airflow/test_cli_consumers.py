@@ -76,7 +76,7 @@ def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: Sq
     """Again with the same settings is harmless, with others refused; dropped, it is gone."""
     (row,) = commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "3", "--on-poison", "park")
     assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
-    assert "Purges keep the events that the consumer has not acknowledged" in commands.err
+    assert "Purges keep the events that this consumer has not acknowledged" in commands.err
     assert commands.rows(*CREATE, "--max-attempts", "3", "--on-poison", "park") == [row]
     assert commands.run(*CREATE) == 2
     assert "ConsumerSetupError: consumer 'billing'" in commands.err

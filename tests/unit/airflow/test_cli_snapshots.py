@@ -67,7 +67,7 @@ def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
 def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> None:
     """With who began them, and when they expire."""
     assert commands.run("snapshot list") == 0
-    assert "begun: 0" in commands.err
+    assert "in progress: 0" in commands.err
     begun(stock)
     assert commands.run("snapshot list", "--feed", CAPTURE, "--output", "json") == 0
     (row,) = json.loads(commands.out)

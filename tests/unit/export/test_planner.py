@@ -144,7 +144,7 @@ def test_an_output_keeps_the_unit_of_its_first_export(flights: Flights, store: E
     assert store.claimed().unit == hour
     seen = flights.source.shards(FEED)
     for windows, unit in ((three, 3 * hour), (three, None)):
-        with pytest.raises(OutputError, match=r"windows of 1:00:00, and .* keeps the unit .* another path"):
+        with pytest.raises(OutputError, match=r"windows of 1:00:00, but .* keeps the unit .* another path"):
             flights.plan(store, windows, unit=unit)
     assert flights.source.shards(FEED) == seen
     flights.plan(store, hours(3, 5))

@@ -55,7 +55,7 @@ def test_a_seal_until_the_exported_end_lets_exports_go_on(
     flights.export(store, hours(0, 2))
     restore()
     with pytest.raises(
-        SealLostError, match=r"sealed until 2013-01-01T02:00:00Z\. Now the feed is sealed nowhere"
+        SealLostError, match=r"sealed for it until 2013-01-01T02:00:00Z\. Now the feed is sealed nowhere"
     ):
         flights.plan(store, hours(0, 2))
     flights.source.seal(FEED, hours(0, 1)[0].end)

@@ -85,7 +85,7 @@ def test_a_manifest_cannot_name_a_file_outside_its_unit(store: ExportStore, name
     manifest = store.list(1)[0]
     path = Path(store.layout.manifest(manifest.unit, manifest.attempt))
     forge(path, Manifest, lambda content: content["files"][0].update(name=name))
-    with pytest.raises(ManifestError, match=r"files\[0\]: .* is not the name of a file"):
+    with pytest.raises(ManifestError, match=r"files\[0\]: .* is not a file name"):
         export_dataset(store.path, FEED)
     with pytest.raises(InvalidArgumentError):
         FileFacts(name, 1, 1, manifest.files[0].first, manifest.files[0].last, 0)

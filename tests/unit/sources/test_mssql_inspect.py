@@ -103,7 +103,7 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "both settings": (
         FaultKind.MODULE_SETTINGS,
         lambda: modules(module(uses_quoted_identifier=0, uses_ansi_nulls=0)),
-        "the trigger was created with quoted_identifier and ansi_nulls off",
+        "the object was created with quoted_identifier and ansi_nulls off",
     ),
     "page locks": (
         FaultKind.PAGE_LOCKS,
@@ -143,12 +143,12 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "allowed durability": (
         FaultKind.DELAYED_DURABILITY,
         lambda: list(told.durability_faults("shop", 1)),
-        "database shop: it allows delayed durability",
+        "database shop: the database allows delayed durability",
     ),
     "forced durability": (
         FaultKind.DELAYED_DURABILITY,
         lambda: list(told.durability_faults("shop", 2)),
-        "database shop: it forces delayed durability",
+        "database shop: the database forces delayed durability",
     ),
     "owner of the schema": (
         FaultKind.SCHEMA_OWNER,

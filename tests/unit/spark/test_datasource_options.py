@@ -108,7 +108,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         }
     )
     expected = [
-        "host belongs to type mssql, not to sqlite: leave it out",
+        "host belongs to type mssql, not to sqlite: omit it",
         "option 'fed' is unknown: did you mean feed",
         "path is missing: type sqlite needs it",
         "lock_timeout must be a number of seconds, 0 to 86400, not 'nan'",
@@ -160,7 +160,7 @@ def test_each_wrong_option_says_what_to_do(options: dict[str, str], problem: str
         ({"encrypt": "maybe"}, "encrypt must be one of yes, no, strict, not 'maybe'"),
         ({"trust_server_certificate": "x"}, "trust_server_certificate must be true or false, not 'x'"),
         ({"schema": "a\0b"}, "schema must be a text of printable characters, not 'a\\x00b'"),
-        ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: leave it out"),
+        ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: omit it"),
         ({"user": ""}, "user is missing: type mssql needs it"),
     ],
 )
