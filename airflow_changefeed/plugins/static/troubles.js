@@ -47,7 +47,7 @@ export const troubleList = (troubles) => h("ul", { class: "troubles" }, troubles
     h("p", {}, one.remedy)))));
 
 /** That only a part of the troubles may be known. */
-export const unsearched = (error) => h("p", { class: "note" }, `The reasons could not be searched for: ${error.message}`);
+export const unsearched = (error) => h("p", { class: "note unsearched" }, `Could not find out why consumers are late: ${error.message}`);
 
 /** What a capture records, and how its tables differ from that; null for a feed without a capture. */
 export function captureFacts(view) {
@@ -82,12 +82,12 @@ export function gapsProblem(view) {
       "aria-label": `Resolve the gaps of ${view.feed}`, "data-key": key }) : null);
 }
 
-/** Cursors after which events were purged before the consumer read them; null if there are none. */
-export function lostProblem(cursors) {
+/** Cursors after which events were purged before the consumer read them; null if there are none. `others` are on other pages of shards. */
+export function lostProblem(cursors, others) {
   const lost = cursors.filter((cursor) => cursor.is_lost);
   if (!lost.length) return null;
   return problem(
-    `The consumer is lost in ${things(lost.length, "shard")}: events were purged before the consumer read them.`,
+    `The consumer is lost in ${things(lost.length, "shard")}${others ? ` of this page and ${number(others)} of others` : ""}: events were purged before the consumer read them.`,
     lost.slice(0, SHOWN).map((cursor) => h("p", {}, `Shard ${cursor.shard}: ${cursor.remedy}`)),
     more({ count: lost.length, first: lost.slice(0, SHOWN) }));
 }
