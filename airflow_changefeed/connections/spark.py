@@ -52,6 +52,17 @@ _INSTALL_JAVA = (
 )
 
 
+# What Java and Spark write whenever they start, and what nobody can act on.
+_STARTS = re.compile(
+    r"WARNING: Using incubator modules"
+    r"|Using Spark's default log4j profile"
+    r"|Setting Spark log level to"
+    r"|INFO SparkContext: (Running Spark version|OS info|Java version)"
+    r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)"
+    r"|WARN NativeCodeLoader: Unable to load native-hadoop library"
+)
+
+
 class ChangefeedSparkSubmitHook(SparkSubmitHook):
     """The provider's hook; its ``spark-submit`` is killed by the system when this process dies."""
 
@@ -122,6 +133,16 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         # Not by env_vars: on YARN and Kubernetes those become properties for other machines.
         self._env = environment
         return command
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        """Log what ``spark-submit`` prints as the provider does; of its start only at level DEBUG."""
+        super()._process_spark_submit_log(line for line in itr if not self._is_start(str(line)))
+
+    def _is_start(self, line: str) -> bool:
+        if _STARTS.search(line) is None:
+            return False
+        self.log.debug(line.strip())
+        return True
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run ``spark-submit`` as the provider does; on Linux it dies with this process."""

@@ -238,11 +238,10 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _log_plan(self, plan: Plan) -> None:
         done = sum(1 for planned in plan.units if planned.committed_by)
         self.log.info(
-            "Feed %s: %s in %s to export, attempt %s%s",
+            "Feed %s: %s in %s to export%s",
             visible(plan.feed),
             counted(plan.rows, "row"),
             counted(len(plan.units) - done, "unit"),
-            plan.attempt,
             f"; earlier tries have committed {counted(done, 'unit')}" if done else "",
         )
 
