@@ -366,7 +366,7 @@ def connect_session(
     :param connection: of the type ``spark_connect``.
     :param conf: settings of the session.
     :param is_shared: whether tasks of the same connection and settings may have it at the same time, and
-        later ones of this hour find it warm: Spark starts Python anew for each session, which takes longer
+        later ones of this hour find it warm: Spark starts a new Python for each session, which takes longer
         than a small export. The server closes it when it has been idle. Otherwise it is the caller's own, and
         released afterwards.
     :raises TransientError: the server does not answer.

@@ -3,7 +3,7 @@
 Keeps a table of Delta Lake or Iceberg equal to the captured table: one commit for each time.
 
 A commit holds the files, the frontier and the number of its attempt, and is compare-and-set. So it is made
-once, by one of those who try at the same moment, and whoever comes later finds it there, also behind a commit
+once, by one of those who try at the same moment, and a later run finds it there, also behind a commit
 whose answer was lost (docs/adr/0011-commits-by-format.md).
 """
 

@@ -91,7 +91,7 @@ def check_format(table_format: object, catalog_table: object) -> None:
 
 
 def check_deleted(deleted: object, history: object) -> None:
-    """Refuse what is no way to treat deleted rows and older versions, or two ways at once."""
+    """Refuse an unknown way to treat deleted rows and older versions, and two ways at once."""
     problems = []
     if deleted not in (REMOVE, KEEP):
         problems.append(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")

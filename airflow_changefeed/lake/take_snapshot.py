@@ -179,7 +179,7 @@ class SnapshotRequest:
     :param max_age: likewise, of one that began no longer ago; None for any.
     :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.base_capture`: only rows for
         which they are true are read; empty for the whole table.
-    :param to_compare: whether what is read is no base of folds, but a reading to compare with one.
+    :param to_compare: whether the rows are compared with a base, and do not become a base of folds.
     """
 
     feed: str

@@ -242,7 +242,7 @@ class CursorStore(Protocol):
         Record what a look at the files of an export's output found; overviews have it.
 
         The newest of each consumer and feed is kept; nothing is recorded for a consumer without a row.
-        Whoever may read the feed may record. No resource version grows.
+        Every reader of the feed may record. No resource version grows.
 
         :param check: ``checked_at`` is taken down to the database's clock.
         """

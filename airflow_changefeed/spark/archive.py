@@ -59,7 +59,7 @@ def store_program(store: ExportStore) -> tuple[str, str]:
 
     A cluster runs what it fetches from there, with the job's secrets. So what is there is compared byte by
     byte each time, and nothing may lie beside it: Python imports modules from the folder of the file it runs.
-    Whoever can write there between this and the fetch still runs code.
+    A user who can write there between this and the fetch still runs code.
 
     :param store: below whose path they go.
     :return: their URIs.

@@ -2,8 +2,8 @@
 """
 Files on a disk that this machine mounts: a folder appears, moves and vanishes by one rename.
 
-Whoever can write to an output could put a symbolic link where we list, write, rename or remove, and lead us
-elsewhere. So each call goes from the root to its file folder by folder, and follows no link on its way: a
+A user who can write to an output could put a symbolic link where we list, write, rename or remove, and lead
+us elsewhere. So each call goes from the root to its file folder by folder, and follows no link on its way: a
 check of the whole path would be over before the path is used. Only the root, and what is above it, may be a
 link.
 """

@@ -82,7 +82,7 @@ def is_template(value: object) -> bool:
 
 
 def check_name(name: str, value: object) -> None:
-    """Refuse a missing name, and what is no text."""
+    """Refuse a missing name, and a value that is not a text."""
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InvalidArgumentError(f"{name} is missing")
     if not isinstance(value, str):
@@ -143,7 +143,7 @@ def parse_unit(unit: object) -> timedelta | None:
 
 
 def parse_at(value: object) -> datetime | None:
-    """Read the time ``at``, None where a template says nothing; raise InvalidWindowError if it is no time."""
+    """Read the time ``at``, None where a template says nothing; raise InvalidWindowError if it is not a time."""
     at: datetime | None = read_value("at", None if value in NOTHING else value, optional(parse_time))
     return at
 

@@ -181,7 +181,7 @@ class WaitsForWindow(_Base):
 
     def execute_complete(self, context: Context, event: object = None, waits_since: str | None = None) -> Any:
         """
-        Begin anew after a deferral: whatever was checked before it may have changed.
+        Begin again after a deferral: whatever was checked before it may have changed.
 
         :param event: the trigger's; that it came says nothing about the database's clock.
         :param waits_since: when the task first began to wait, by Airflow's clock. ``dag.test`` loses it.

@@ -308,7 +308,7 @@ def _restart(
     tables: FeedTables, whole: Sequence[bool] | None, numbers: Sequence[int], now_ms: int, by: str
 ) -> None:
     """
-    Create the triggers of a capture anew, and count its rows again.
+    Create the triggers of a capture again, and count its rows again.
 
     :param whole: as of :func:`with_triggers`.
     :param numbers: of the tables whose rows are to be recorded, too.

@@ -201,7 +201,7 @@ def check_policy(name: str, on_ddl: OnDdl) -> None:
 
 
 def check_replication(spec: CaptureSpec) -> None:
-    """Raise for a capture that tells replication from other writers."""
+    """Raise for a capture that distinguishes replication from other writers."""
     if spec.not_for_replication:
         raise FeedSetupError(
             f"capture {spec.name!r}: not_for_replication is an option of SQL Server's triggers, and SQLite "
