@@ -143,7 +143,7 @@ def parse_unit(unit: object) -> timedelta | None:
 
 
 def parse_at(value: object) -> datetime | None:
-    """Read the time ``at``, None where a template says nothing; raise InvalidWindowError if it is not a time."""
+    """Read the time ``at``, None if a template gives none; raise InvalidWindowError if it is not a time."""
     at: datetime | None = read_value("at", None if value in NOTHING else value, optional(parse_time))
     return at
 
