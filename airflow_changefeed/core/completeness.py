@@ -327,11 +327,12 @@ def since_first_event(evidence: Evidence, first: Ulid) -> Evidence:
 
     Until when it is complete, and what it lacks, stays the same.
     """
+    limit = min(_last_before(evidence.gap), _last_before(evidence.sealed_until))
 
     def moved(shard: ShardProgress) -> ShardProgress:
         if shard.begin > Ulid.MIN:
             return shard
-        begin = min(first.previous(), _unbroken(Ulid.MIN, shard.by_cursor))
+        begin = min(first.previous(), limit, _unbroken(Ulid.MIN, shard.by_cursor))
         return replace(shard, begin=begin, by_cursor=tuple(_cut(shard.by_cursor, UlidRange(begin, Ulid.MAX))))
 
     return replace(evidence, shards=tuple(map(moved, evidence.shards)))
