@@ -240,8 +240,8 @@ def take_snapshot(
         found = usable_snapshot(source, files, request.where, request.max_age)
     if found is not None:
         report(
-            f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "
-            f"{format_time(found.begin)} exists"
+            f"changefeed snapshot: nothing to read, the snapshot of table {found.table} of feed "
+            f"{found.feed} since {format_time(found.begin)} exists"
         )
         # One that was killed right behind its commit still holds back purges.
         source.end_snapshot(found.feed, found.table, token=found.token)

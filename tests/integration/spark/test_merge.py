@@ -355,7 +355,7 @@ def test_a_column_with_the_name_of_ours_is_refused(delta: Merging) -> None:
     same = {name: name for name in delta.export.image.names}
     delta.export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, same))
     end = delta.window(0, Event(minute(1), "add", None, {**shoe(1), "_Deleted_At": 1}))
-    with pytest.raises(ColumnTypeError, match=r"has a column '_deleted_at'.*rename it"):
+    with pytest.raises(ColumnTypeError, match=r"has a column '_deleted_at'.*rename the table's column"):
         delta.merge(end, deleted="keep")
     assert delta.merge(end).changed
 
