@@ -24,7 +24,7 @@ from airflow_changefeed import ExportJob, changefeed_export_group, window_params
 
 CONN_ID = "changefeed_default"
 PATH = "/tmp/changefeed-export"
-# Everybody who can write here can run code with the job's secrets, so writers of PATH should not.
+# Whoever can write here runs code with the job's secrets: not those who only write to PATH.
 PROGRAM_PATH = "/tmp/changefeed-program"
 FEED = "nyc.Flight"
 CONSUMER = "warehouse"

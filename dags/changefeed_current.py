@@ -5,7 +5,7 @@
 `capture` lets the database record each change of `nyc.Board`, in the writer's transaction. `base` reads the
 rows that the table has, once, while the programs go on writing. `export` writes the changes of the run's
 window to Parquet. `merge` brings the Delta table `/tmp/changefeed-current/nyc.Board` to the window's end, in
-one commit: it rewrites the files in which rows have changed, and leaves the other files.
+one commit: it writes the files anew in which rows have changed, and leaves the others.
 
 * Any reader of Delta Lake takes the table: `polars.read_delta`, DuckDB's `delta_scan`, Spark.
 * A run that is retried or cleared changes nothing that is merged already.
