@@ -389,8 +389,8 @@ def own_error(error: BaseException | str) -> ChangefeedError:
     text = error if isinstance(error, str) else described(error)
     if _REPLACED in text:
         text = (
-            "a file was replaced while Spark read it: its unit was exported again, or the output was cleaned "
-            f"up; retry, which reads the present files. Spark said: {text}"
+            "a file was replaced while Spark read it: its unit was exported again, or the output was "
+            f"cleaned up. Retry: a retry reads the present files. Spark said: {text}"
         )
     return changefeed_error(error) or TransientError(text)
 

@@ -68,16 +68,16 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "The page of change feeds in Airflow's UI.",
                 "options": {
                     "page_connections": {
-                        "description": "Connections that the page shows besides those that tasks name; "
-                        "ids, with commas between.",
+                        "description": "Connections that the page shows in addition to those that tasks "
+                        "name; ids, separated by commas.",
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "changefeed_default, orders_db",
                         "default": "",
                     },
                     "page_timeout": {
-                        "description": "Seconds for which the page waits for a database or an output, "
-                        "more than 0 and at most 60.",
+                        "description": "Seconds that the page waits for a database or an output, more than 0 "
+                        "and at most 60.",
                         "version_added": "0.1.0",
                         "type": "float",
                         "example": None,

@@ -38,7 +38,7 @@ def changefeed_asset(feed: str, path: str) -> Asset:
 
     :param feed: name of the feed, as the export's.
     :param path: root of the output, as the export's; a local path or an fsspec URL.
-    :raises InvalidArgumentError: one of them is missing.
+    :raises InvalidArgumentError: feed or path is missing.
     """
     return Asset(uri=_layout("changefeed_asset", feed, path).data)
 
@@ -49,12 +49,12 @@ def changefeed_windows(feed: str, path: str) -> Asset:
 
     The key of a partition is the start of its window in UTC, as ``2026-03-01T00:00:00``, which Airflow's
     mappers of time read. With it a DAG runs when all windows of its day are complete
-    (``PartitionedAssetTimetable``, ``RollupMapper``). It has events on Airflow 3.3 and later, if a DAG names
-    it.
+    (``PartitionedAssetTimetable``, ``RollupMapper``). The asset has events on Airflow 3.3 and later, if a DAG
+    names it.
 
     :param feed: name of the feed, as the export's.
     :param path: root of the output, as the export's; a local path or an fsspec URL.
-    :raises InvalidArgumentError: one of them is missing.
+    :raises InvalidArgumentError: feed or path is missing.
     """
     return Asset(uri=_layout("changefeed_windows", feed, path).manifests)
 

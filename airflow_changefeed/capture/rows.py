@@ -90,8 +90,8 @@ def members(row: pa.StructType, columns: Columns, own: frozenset[str]) -> tuple[
     for name, field in sorted(columns, key=lambda column: places.get(column[1], -1)):
         if field not in places:
             raise SchemaChangedError(
-                f"the capture has a column {name!r}, but its rows have no field {field!r}: the capture was "
-                "refreshed during the read; retry",
+                f"the capture has a column {name!r}, but the rows that were read have no field "
+                f"{field!r}: the capture was refreshed during the read; retry",
                 column=name,
             )
 

@@ -105,7 +105,7 @@ def _captured(schema: pa.Schema, shape: Shape, feed: str) -> CaptureShape:
     metadata = schema.metadata or {}
     if METADATA_KEY not in metadata or SHAPE_KEY in metadata:
         raise InvalidArgumentError(
-            f"feed {feed!r} is not a capture, so its events have no old and new row to shape; leave out "
+            f"feed {feed!r} is not a capture, so its events have no old and new rows to shape; omit "
             f"shape={shape.value!r}, or capture a table with enable_capture",
             feed=feed,
             shape=shape.value,

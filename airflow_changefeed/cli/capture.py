@@ -211,7 +211,7 @@ def disable(source: FeedSource, args: Namespace) -> None:
         version = seen_version(args, present.resource_version, question, "Nothing was disabled")
     source.disable_capture(args.name, resource_version=version)
     show([capture_row(source.capture(args.name))], args.output, _short)
-    echo(f"Disabled capture {args.name}; its feed is kept and can be exported to its end")
+    echo(f"Disabled capture {args.name}; its feed is kept, and all of its events can still be exported")
 
 
 @feeds_command
@@ -226,7 +226,7 @@ def list_captures(source: FeedSource, args: Namespace) -> None:
 def refresh(source: FeedSource, args: Namespace) -> None:
     """Capture the current columns."""
     present = source.capture(args.name)
-    again = f"Refresh capture {present.name} to the current columns, and make its triggers again?"
+    again = f"Refresh capture {present.name} to the current columns, and create its triggers again?"
     drift = f"Differences: {'; '.join(present.drift)}" if present.drift else "There are no differences"
     question = f"{drift}. {again}"
     version = seen_version(args, present.resource_version, question, "Nothing was refreshed")
@@ -337,7 +337,10 @@ def take(args: Namespace) -> None:
         read = partial(read_here, source, report=_report)
         done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
     show([done.summary], args.output)
-    echo(f"Folds of {done.table} can start from it at every time from {format_time(done.exact_from)} on")
+    echo(
+        f"Folds of {done.table} can start from this snapshot at any time from "
+        f"{format_time(done.exact_from)} on"
+    )
 
 
 @command
@@ -401,7 +404,7 @@ def list_snapshots(source: FeedSource, args: Namespace) -> None:
     """Show the snapshots that have begun."""
     found = source.snapshots(args.feed)
     show([_row(claim) for claim in found], args.output)
-    echo(f"Snapshots that have begun: {len(found)}")
+    echo(f"Snapshots in progress: {len(found)}")
 
 
 @feeds_command
@@ -413,8 +416,8 @@ def give_up(source: FeedSource, args: Namespace) -> None:
         raise SnapshotError(
             f"feed {args.feed!r} has snapshots of {tables}: choose one with --table"
             if found
-            else f"no snapshot of {args.table or 'a table'} of feed {args.feed!r} has begun; nothing to "
-            "give up",
+            else f"no snapshot of {args.table or 'a table'} of feed {args.feed!r} is in progress; "
+            "nothing to give up",
             feed=args.feed,
         )
     (claim,) = found
@@ -423,7 +426,7 @@ def give_up(source: FeedSource, args: Namespace) -> None:
         ask(f"Give up the snapshot of {claim.table}?", "Nothing was given up")
     source.end_snapshot(claim.feed, claim.table, token=claim.token)
     show([_row(claim)], args.output)
-    echo(f"Gave up the snapshot of {claim.table}; it no longer holds back purges")
+    echo(f"Gave up the snapshot of {claim.table}; the snapshot no longer holds back purges")
 
 
 def _row(claim: SnapshotClaim) -> Row:

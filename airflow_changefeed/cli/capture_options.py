@@ -39,15 +39,15 @@ def _on_ddl(help_: str) -> Option:
 _GUARDS = (
     option(
         "--no-guard-table",
-        help="Allow truncate and partition switch, which then leave a gap",
+        help="Allow truncate and partition switch; each of them leaves a gap",
         action="store_true",
     ),
     option(
         "--no-guard-schema",
-        help="Allow changes to captured columns that may make writers of the tables fail",
+        help="Allow changes to captured columns, although they can make the tables' writers fail",
         action="store_true",
     ),
-    _on_ddl("What a change of a table's columns does: pause (default), evolve"),
+    _on_ddl("What happens when a table's columns change: pause (default), evolve"),
 )
 
 
@@ -94,7 +94,7 @@ _ENABLE = action(
     option(
         "--session-key",
         help="Session variable whose value is recorded with each event; may be given more than once. "
-        "Clear it after use: it outlives the transaction",
+        "Clear the variable after use: its value outlives the transaction",
         action="append",
     ),
     option("--trace-key", help="Session variable with the trace context (default: traceparent), or none"),
@@ -114,7 +114,7 @@ _ENABLE = action(
         help="Also record the existing rows, as inserts, in short transactions",
         action="store_true",
     ),
-    *storage("of the event table, which writers wait for (default: none)"),
+    *storage("of the event table; writers wait while the server compresses (default: none)"),
     option("--spec", help="JSON file with these options, as printed by --dry-run; - for standard input"),
     option("-n", "--dry-run", help="Only print the capture as JSON", action="store_true"),
     *SEEN,
@@ -136,7 +136,7 @@ _DISABLE = action(
 _LIST = action(
     "list",
     "capture.list_captures",
-    "Show all captures, how their tables have changed since, and their open gaps",
+    "Show all captures, the changes of their tables since, and their open gaps",
     "Changes nothing.",
     CONN_ID,
     *SHOWN,
@@ -156,7 +156,7 @@ _REFRESH = action(
         "more than once",
         action="append",
     ),
-    _on_ddl("Another policy for changes of columns (default: the present one): pause, evolve"),
+    _on_ddl("New policy for changes of columns (default: the present policy): pause, evolve"),
     *SEEN,
     *SHOWN,
 )
@@ -165,7 +165,7 @@ _CHECK = action(
     "check",
     "capture.check",
     "Check for changes that were not recorded, as each seal does, and show the open gaps",
-    "Exits with status 1 if there is an open gap: the feed cannot be sealed until somebody resolves it.",
+    "Exits with status 1 if there is an open gap: the feed cannot be sealed until somebody resolves the gap.",
     _name(nargs="?", of="one capture (default: all)"),
     CONN_ID,
     *SHOWN,
@@ -178,7 +178,7 @@ _RESOLVE = action(
     "Shows the gaps and asks for confirmation. Exits with status 1 if you decline.",
     _name(),
     CONN_ID,
-    option("--note", help="What was done about the gaps; kept with them", type=note, required=True),
+    option("--note", help="What was done about the gaps; stored with the gaps", type=note, required=True),
     option(
         "--resync",
         help="Record a reset and all rows of each affected table (of every table if no gap is open), so "
@@ -193,7 +193,7 @@ _GAPS = action(
     "gaps",
     "capture.gaps",
     "Show all gaps, open and resolved, and how they were resolved",
-    "Changes nothing. To search for new gaps use check.",
+    "Changes nothing. To search for new gaps, use check.",
     _name(nargs="?", of="one capture (default: all)"),
     CONN_ID,
     *SHOWN,
@@ -215,26 +215,30 @@ CAPTURE = Group(
 
 _CAPTURE = (
     option("--feed", help="Name of the capture, for example sales.Order_changes", required=True),
-    option("--table", help="Table of the capture, as schema.table (default: its only one)"),
+    option("--table", help="Table of the capture, as schema.table (default: the only table)"),
 )
 
 _READING = (
-    option("--range-rows", help="Rows of a range, one statement and one file (default: 250000)", type=count),
+    option(
+        "--range-rows",
+        help="Rows in a range, which is one statement and one file (default: 250000)",
+        type=count,
+    ),
     option(
         "--where",
         help="Part of the table: comparisons of key columns with numbers or dates, joined by and, for "
         "example 'customer_id >= 100 and customer_id < 200' (default: all rows)",
     ),
-    option("--rows-per-second", help="Rows read per second at most (default: no limit)", type=count),
+    option("--rows-per-second", help="Most rows to read in a second (default: no limit)", type=count),
 )
 
 _TAKE = action(
     "take",
     "capture.take",
     "Read all rows of a captured table into Parquet, as a base for folds",
-    "Waits for nobody, and no writer waits for it. Run again after a failure, it continues; until then "
-    "the events since its begin are not purged. Reads here, one range after the other: use "
-    "ChangefeedSnapshotOperator to read with Spark.",
+    "Neither blocks writers nor waits for them. After a failure, run the same command again: it "
+    "continues where it stopped. Until the snapshot ends, events since its begin are not purged. Reads "
+    "one range after the other in this process; to read with Spark, use ChangefeedSnapshotOperator.",
     *_CAPTURE,
     CONN_ID,
     *path("Root of the states and snapshots"),
@@ -245,25 +249,26 @@ _TAKE = action(
 RECONCILE = action(
     "reconcile",
     "capture.reconcile_table",
-    "Compare a captured table with what its export gives, row by row",
-    "Waits for nobody, and no writer waits for it. Reads the table once, and compares it with the export "
-    "at that time: if the export does not reach until then yet, run it again after the next export. Runs "
-    "Spark here, which needs Java. Exits with status 0 if they are equal or were repaired, 1 if they "
-    "differ, 2 if they cannot be compared.",
+    "Compare a captured table with its export, row by row",
+    "Neither blocks writers nor waits for them. Reads the table once, and compares the rows with the "
+    "export at that time. If the export does not reach that time yet, run the command again after the "
+    "next export. Runs Spark on this machine, which needs Java. Exits with status 0 if table and "
+    "export are equal or were repaired, 1 if they differ, 2 if they cannot be compared.",
     *_CAPTURE,
     CONN_ID,
     *path(),
     option("--output-path", help="Root of the states, snapshots and reports", required=True),
     option(
         "--base",
-        help="What the export's rows start from: newest, beginning, the time of a state, or the begin of "
-        "a snapshot; current compares the table that merges keep in the output path (default: newest)",
+        help="What the export is folded from: newest, beginning, the time of a state, or the begin of a "
+        "snapshot; current compares the current table in the output path (default: newest)",
         default="newest",
     ),
     option("--catalog-conn-id", help="Airflow connection of the catalog of a current table of Iceberg"),
     option(
         "--repair",
-        help="If they differ, keep what was read as a snapshot, from which the next folds start",
+        help="If they differ, keep the rows that were read as a snapshot; the next folds start from the "
+        "snapshot",
         action="store_true",
     ),
     option("--master", help="Spark master (default: local[*])", default="local[*]"),
@@ -274,8 +279,9 @@ RECONCILE = action(
 _LIST_SNAPSHOTS = action(
     "list",
     "capture.list_snapshots",
-    "Show the snapshots that have begun and not ended",
-    "Until one expires, the events since its begin are not purged. Changes nothing.",
+    "Show the snapshots in progress",
+    "Events since the begin of a snapshot are not purged until the snapshot ends or expires. Changes "
+    "nothing.",
     CONN_ID,
     option("--feed", help="Name of the capture (default: all)"),
     *SHOWN,
@@ -284,9 +290,9 @@ _LIST_SNAPSHOTS = action(
 _GIVE_UP = action(
     "give-up",
     "capture.give_up",
-    "Give up a snapshot that has begun, so that it no longer holds back purges",
-    "Shows it and asks for confirmation. What it has read is of no use any more; a task that is still "
-    "reading fails. Exits with status 1 if you decline.",
+    "Give up a snapshot in progress, so that it no longer holds back purges",
+    "Shows the snapshot and asks for confirmation. The ranges that were read are discarded; a task "
+    "that is still reading fails. Exits with status 1 if you decline.",
     *_CAPTURE,
     CONN_ID,
     YES,
@@ -311,9 +317,9 @@ _OF_TABLE = (
 JOB_CONNECTION = action(
     "job-connection",
     "output.job_connection",
-    "Print the connection of a job, to be kept as a secret of the cluster that runs it",
-    "For jobs that changefeed_export_group starts by an operator of another provider. Shows passwords: "
-    "write it into the cluster's secret store, not to a terminal that is recorded.",
+    "Print the connection of a job, to be stored as a secret of the cluster that runs the job",
+    "For jobs that changefeed_export_group starts with another provider's operator. The output "
+    "contains passwords: write it to the cluster's secret store, not to a recorded terminal.",
     CONN_ID,
     *path(),
     VERBOSE,
@@ -323,8 +329,8 @@ VERIFY = action(
     "verify",
     "output.verify",
     "Compare an export with its manifests and report every difference",
-    "Reads an export, or a part of it. Exits with status 0 if nothing is damaged (there may be leftovers), 1 "
-    "if something is damaged, 2 if the export cannot be verified.",
+    "Reads an export, or a part of an export. Exits with status 0 if nothing is damaged (there may be "
+    "leftovers), 1 if something is damaged, 2 if the export cannot be verified.",
     *path(),
     option("--feed", help=FEED_HELP, required=True),
     option("--start", help=f"Start, inclusive: {TIME_HELP}", type=time),
@@ -338,12 +344,12 @@ VERIFY = action(
 _PUBLISH = action(
     "publish",
     "output.publish",
-    "Make a table of Delta Lake or Iceberg hold what an export has committed",
-    "Makes a table that was lost again, or one of an export that was begun as Parquet: then name the "
-    "format, after the DAGs were changed and while no export runs. The table holds all committed units "
-    "afterwards, and nothing else.",
+    "Make a Delta Lake or Iceberg table hold the committed units of an export",
+    "Use it to restore a lost table, or to make a table of an export that began as Parquet. In the "
+    "second case, first change the DAGs, wait until no export runs, and name the format. Afterwards "
+    "the table holds all committed units, and nothing else.",
     *_OF_TABLE,
-    option("--table-format", help="delta or iceberg, where the export has no table yet"),
+    option("--table-format", help="delta or iceberg, if the export has no table yet"),
     option("--catalog-table", help="Name of a new Iceberg table: namespace.table"),
     VERBOSE,
 )
@@ -352,12 +358,13 @@ _CLEAN = action(
     "clean",
     "output.clean",
     "Remove files that a table of an export no longer needs",
-    "Removes the files of replaced and of failed attempts. Versions of the table that are older than "
-    "asked can no longer be read, except the newest.",
+    "Removes the files of replaced and failed attempts. Versions of the table older than --keep-for "
+    "can no longer be read, except the newest version.",
     *_OF_TABLE,
     option(
         "--keep-for",
-        help="How long replaced versions can be read: longer than a reader takes (default: 7d)",
+        help="How long replaced versions can be read; choose longer than the slowest reader takes "
+        "(default: 7d)",
         type=duration_or_none,
         default="7d",
     ),

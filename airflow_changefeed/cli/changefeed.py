@@ -69,8 +69,8 @@ _SQL = action(
     "sql",
     "status.sql",
     "Print the script that installs or upgrades changefeed in a SQL Server database",
-    "Run it with sqlcmd, SSMS, Flyway or DbUp; it is safe to run again. Needs no connection and no "
-    "Airflow metadata database.",
+    "Run the script with sqlcmd, SSMS, Flyway or DbUp. The script is safe to run again. This command "
+    "needs no connection and no Airflow metadata database.",
     option("--schema", help="Schema of all objects (default: changefeed)", default="changefeed"),
     option("--sequence-cache", help=_CACHE_HELP, type=count, default=1000),
     option("--output-file", help="Write to this file instead of standard output"),
@@ -94,8 +94,8 @@ _RENEW_IDENTITY = action(
     "status.renew_identity",
     "Give a copy of a database its own identity",
     "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
-    "confirmation. Requires membership in db_owner. Never run it on the original: its Variables and "
-    "outputs carry the old identity.",
+    "confirmation. Requires membership in db_owner. Never run this command on the original: the "
+    "original's Variables and outputs carry the old identity.",
     CONN_ID,
     YES,
     *SHOWN,
@@ -106,8 +106,7 @@ _SETUP_FEED = action(
     "status.setup_feed",
     "Create a feed on a table, or upgrade an existing one",
     "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
-    "for confirmation before it changes the settings of an existing feed. Also changes those of a "
-    "capture's feed.",
+    "for confirmation before it changes the settings of an existing feed, which may be a capture's.",
     option("table", help="Event table, for example myservice.MyEvent, or name of a capture"),
     CONN_ID,
     option("--kind", help=_KIND_HELP, choices=("outbox", "serialized"), default="outbox"),
@@ -137,9 +136,9 @@ _STATUS = action(
     "status",
     "status.status",
     "Show the shards of feeds and the cursors of their consumers",
-    "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor. With "
-    "--max-age it shows how old each consumer's frontier is and why, and exits with status 1 if one is "
-    "older, 2 if it cannot tell.",
+    "Changes nothing. json and yaml show more than the table: ULIDs, versions, who moved a cursor. "
+    "With --max-age the command shows how old each consumer's frontier is and why. It then exits with "
+    "status 1 if a frontier is older, 2 if a frontier's age is unknown.",
     CONN_ID,
     option("--feed", help="Name of one feed; with --max-age also a pattern (default: all)"),
     option("--max-age", help="How old a consumer's frontier may be: 90s, 15m, 2h, 1d", type=duration),
@@ -150,7 +149,7 @@ _STATUS = action(
 _SEAL = action(
     "seal",
     "status.seal",
-    "Order the waiting events and seal the feed: no event will be added before a given time",
+    "Order the waiting events and seal the feed: no event can be added before a given time any more",
     "Waits for locks up to the connection's lock_timeout.",
     CONN_ID,
     option("--feed", help=FEED_HELP, required=True),
@@ -184,9 +183,9 @@ _PURGE = action(
     "purge",
     "output.purge",
     "Remove old events from a feed; the event table is not changed",
-    "Asks for confirmation. Never removes events beyond the seal, or events that a consumer has not "
-    "acknowledged unless they are older than the feed's max_hold. Reports what holds the purge back, and "
-    "which consumers it makes lost. Exits with status 1 if you decline.",
+    "Asks for confirmation. Never removes events beyond the seal. Removes an event that a consumer has "
+    "not acknowledged only if the event is older than the feed's max_hold. Reports what holds the "
+    "purge back, and which consumers lose events. Exits with status 1 if you decline.",
     CONN_ID,
     option("--feed", help=FEED_HELP, required=True),
     option("--before", help=f"{TIME_HELP}, exclusive", type=time, required=True),
@@ -200,15 +199,15 @@ _DOCTOR = action(
     "status.doctor",
     "Check feeds, their consumers and exports, and show how to fix each problem",
     "Checks the installation, the feeds, their consumers, Variables and exports, and shows the remedy "
-    "for each fault. Changes nothing. Exits with status 0 if there is nothing but notes, 1 if there are "
-    "errors or warnings, 2 if the checks cannot run.",
+    "for each fault. Changes nothing. Exits with status 0 if nothing or only notes were found, 1 if "
+    "errors or warnings were found, 2 if the checks cannot run.",
     CONN_ID,
     option("--feed", help=f"{FEED_HELP} (default: all)"),
     option("--consumer", help="Name of the consumer (default: all)"),
     *path("Root of the export, to report missing and stale windows too", required=False),
     option(
         "--role",
-        help="Role that the connection should have (default: operators, because exports seal)",
+        help="Role that the connection's login should have (default: operators, because exports seal)",
         choices=("readers", "operators"),
         default="operators",
     ),

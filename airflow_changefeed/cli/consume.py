@@ -52,7 +52,7 @@ def consume(args: Namespace) -> None:
         feed = args.feed or _only_feed(source, args.name)
         if held := holders(source, args.name, feed):
             listed = shell("leases", "--consumer", args.name, "--feed", feed)
-            echo(f"Waiting for what other processes hold: {'; '.join(held)}. To see them: {listed}")
+            echo(f"Waiting for shards that other processes hold: {'; '.join(held)}. To see them: {listed}")
         if args.handler is None:
             events = _print_events(source, feed, args, stop)
         else:

@@ -48,7 +48,7 @@ def _settings(
     return (
         option(
             "--max-attempts",
-            help=f"Failures of one event before --on-poison applies{attempts_}; none for no limit",
+            help=f"Failed attempts at one event before --on-poison applies{attempts_}; none for no limit",
             type=attempts,
         ),
         option(
@@ -78,7 +78,7 @@ LEASES = action(
     "leases",
     "consumers.leases",
     "Show which process holds each shard of a consumer, since when, and who waits for it",
-    "Changes nothing. The holder keeps an expired lease until somebody else asks for it.",
+    "Changes nothing. The holder keeps an expired lease until another process asks for the shard.",
     CONN_ID,
     _feed(),
     option("--consumer", help="Name of one consumer (default: all)"),
@@ -89,8 +89,8 @@ CONSUME = action(
     "consume",
     "consume.consume",
     "Consume events: print them, or run a handler for each, until stopped",
-    "Waits while another process consumes. A printed event counts as consumed when the next one is "
-    "requested, so the last one is repeated after a crash. Stops cleanly on SIGINT and SIGTERM.",
+    "Waits while another process consumes. A printed event counts as consumed when the next event is "
+    "requested, so the last event is printed again after a crash. Stops cleanly on SIGINT and SIGTERM.",
     option("name", help="Name of the consumer"),
     CONN_ID,
     _feed(),
@@ -112,8 +112,8 @@ _CREATE = action(
     "create",
     "consumers.create",
     "Create a consumer of a feed",
-    "Safe to run again with the same settings: its cursors do not move. Purges keep all events that it "
-    "has not acknowledged, so drop it when it is no longer needed.",
+    "Safe to run again with the same settings: its cursors do not move. Purges keep all events that "
+    "the consumer has not acknowledged, so drop a consumer that is no longer needed.",
     _NAME,
     CONN_ID,
     _feed(required=True),
@@ -152,7 +152,8 @@ _REVOKE = action(
     option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
     option(
         "--fencing-token",
-        help="Expected fencing token: fails if it has changed since, and skips the confirmation",
+        help="Expected fencing token: the command fails if the token has changed, and asks for no "
+        "confirmation",
         type=version,
     ),
     YES,
@@ -173,8 +174,9 @@ _DROP = action(
     "drop",
     "consumers.drop",
     "Drop a consumer with its cursors, dead letters and log, or an export's cursors and Variable",
-    "Shows its cursors and asks for confirmation. It no longer holds back purges, and a process that "
-    "runs it can no longer commit. An export's output stays. Exits with status 1 if you decline.",
+    "Shows the consumer's cursors and asks for confirmation. A dropped consumer no longer holds back "
+    "purges, and a process that still runs it can no longer commit. The output of an export stays. "
+    "Exits with status 1 if you decline.",
     _NAME,
     CONN_ID,
     _feed(required=True),
@@ -211,8 +213,8 @@ _RETRY = action(
     "retry",
     "consume.retry",
     "Retry parked events",
-    "The consumer retries them on its next run, before new events. Exits with status 2 if one is no "
-    "longer open.",
+    "The consumer's next run retries these events before new events. Exits with status 2 if a dead "
+    "letter is no longer open.",
     _NUMBERS,
     CONN_ID,
     *SHOWN,
@@ -221,11 +223,13 @@ _RETRY = action(
 _DROP_DEAD_LETTER = action(
     "drop",
     "consume.drop",
-    "Discard parked events: their windows become complete, and they no longer hold back purges",
+    "Discard parked events: their windows become complete, and the events no longer hold back purges",
     "Shows the events and asks for confirmation. Exits with status 1 if you decline.",
     _NUMBERS,
     CONN_ID,
-    option("--note", help="Why they are not needed; kept with them", type=note, required=True),
+    option(
+        "--note", help="Why the events are not needed; stored with the dead letters", type=note, required=True
+    ),
     YES,
     *SHOWN,
 )
@@ -244,8 +248,8 @@ DEAD_LETTERS = Group(
 
 
 _VERSION_HELP = (
-    "Expected resource version of the cursor: VERSION, or SHARD=VERSION once for each cursor that changes. "
-    "Fails if it has changed since, and skips the confirmation"
+    "Expected resource version of the cursor: VERSION, or SHARD=VERSION once for each cursor that "
+    "changes. The command fails if the version has changed, and asks for no confirmation"
 )
 
 _CONSUMER = (
@@ -261,7 +265,8 @@ def _shards(what: str) -> Option:
 
 
 _WINDOWS = path(
-    "Root of the export, which says where windows begin (default: its moves so far)", required=False
+    "Root of the export, whose units show where windows begin (default: the cursor's moves so far)",
+    required=False,
 )
 
 _VERSIONS = (
@@ -269,12 +274,12 @@ _VERSIONS = (
     YES,
 )
 
-_DECISION = (option("--why", help="Reason, kept in the history"), *_VERSIONS)
+_DECISION = (option("--why", help="Reason, stored in the history"), *_VERSIONS)
 
 _SHOW = action(
     "show",
     "cursors.show_cursors",
-    "Show a consumer's cursors, its gaps and leases, and whether its Variable agrees",
+    "Show a consumer's cursors, gaps and leases, and whether its Variable agrees",
     "Changes nothing. If the Variable was edited, shows both values and the commands that resolve it.",
     *_CONSUMER,
     _shards("Shard to show"),
@@ -285,13 +290,13 @@ _SET = action(
     "set",
     "cursors.set_cursors",
     "Move cursors to a ULID, a time, the first or the last event",
-    "Shows how many events would be repeated or skipped and asks for confirmation. Refused if a cursor "
-    "has changed since it was shown. Exits with status 1 if you decline.",
+    "Shows how many events would be repeated or skipped, and asks for confirmation. The move is "
+    "refused if a cursor has changed since it was shown. Exits with status 1 if you decline.",
     *_CONSUMER,
     option(
         "--to",
-        help="A ULID (continue after it), a time with its zone (continue with the events of that time), "
-        "earliest (the first event that is not purged) or latest",
+        help="A ULID (continue after that event), a time with its zone (continue with the events of "
+        "that time), earliest (the first event that is not purged) or latest",
         type=position,
         required=True,
     ),
@@ -305,9 +310,13 @@ _RESET = action(
     "reset",
     "cursors.reset_cursors",
     "Move cursors back to where the consumer began, or undo a change from the history",
-    "Asks for confirmation and refuses as set does.",
+    "Asks for confirmation. The move is refused if a cursor has changed since it was shown.",
     *_CONSUMER,
-    option("--change", help="Number of the change to go back before, as shown by history", type=count),
+    option(
+        "--change",
+        help="Number of the change to undo, with all later changes, as shown by history",
+        type=count,
+    ),
     _shards("Shard whose cursor moves"),
     *_DECISION,
     *SHOWN,
@@ -316,12 +325,12 @@ _RESET = action(
 _ACCEPT_BEGINNING = action(
     "accept-beginning",
     "cursors.accept_beginning",
-    "Accept that an export does not have the events before its beginning",
-    "Shows how many there are and asks for confirmation. Status and doctor no longer warn of them, and "
-    "purges no longer keep them for this export; a backfill can still export them until they are purged. "
-    "Exits with status 1 if you decline.",
+    "Accept that an export lacks the events before its beginning",
+    "Shows how many events the export lacks, and asks for confirmation. Afterwards status and doctor "
+    "no longer warn of these events, and purges no longer keep them for this export. A backfill can "
+    "export the events until they are purged. Exits with status 1 if you decline.",
     *_CONSUMER,
-    option("--note", help="Why they are not needed; kept in the history", type=note, required=True),
+    option("--note", help="Why the events are not needed; stored in the history", type=note, required=True),
     *_VERSIONS,
     *SHOWN,
 )
@@ -330,7 +339,7 @@ _HISTORY = action(
     "history",
     "cursors.history",
     "Show who changed a consumer's cursors, when, from where to where, and why; newest first",
-    "Changes nothing. To undo a change use reset --change.",
+    "Changes nothing. To undo a change, use reset --change.",
     *_CONSUMER,
     option("--shard", help="Shard to show (default: all)", type=shard),
     option("--limit", help="Number of changes to show (default: 100)", type=count, default=100),
@@ -340,9 +349,9 @@ _HISTORY = action(
 _ADOPT = action(
     "adopt",
     "cursors.adopt",
-    "Set the cursors to the ULIDs that a person wrote into the Variable",
-    "Shows the moves and asks for confirmation. Refuses a ULID that the feed has not reached, or that "
-    "is purged.",
+    "Set the cursors to the ULIDs that somebody wrote into the Variable",
+    "Shows the moves and asks for confirmation. A ULID is refused if the feed has not reached it, or "
+    "if it is purged.",
     *_CONSUMER,
     *_WINDOWS,
     *_VERSIONS,
@@ -353,7 +362,7 @@ _PUBLISH = action(
     "publish",
     "cursors.publish",
     "Overwrite the Variable with the cursors in the database",
-    "Edits that a person made to the Variable are lost.",
+    "Edits of the Variable are lost.",
     *_CONSUMER,
     *SHOWN,
 )
@@ -362,7 +371,7 @@ _REBUILD = action(
     "rebuild",
     "cursors.rebuild",
     "Restore lost cursors from the manifests of the consumer's export, and publish them",
-    "Cursors that exist and have moved are kept.",
+    "Existing cursors that have moved are kept.",
     *_CONSUMER,
     *path(),
     *SHOWN,

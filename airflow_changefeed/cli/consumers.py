@@ -48,8 +48,8 @@ def create(args: Namespace) -> None:
         info = create_consumer(source, spec, args.start or Beginning.LATEST, by=getuser())
         show([consumer_row(info)], args.output)
         echo(
-            f"Created consumer {args.name} of feed {args.feed}. Purges keep the events that it has not "
-            "acknowledged until it is dropped"
+            f"Created consumer {args.name} of feed {args.feed}. Purges keep the events that this "
+            "consumer has not acknowledged until the consumer is dropped"
         )
 
 
@@ -73,7 +73,7 @@ def alter(args: Namespace) -> None:
         version = seen_version(args, info.resource_version, question, "Nothing was changed")
         info = source.change_consumer(spec, resource_version=version, by=getuser())
         show([consumer_row(info)], args.output)
-        echo(f"Changed consumer {args.name}. A running process keeps its settings until it is restarted")
+        echo(f"Changed consumer {args.name}. A running process keeps the old settings until it is restarted")
 
 
 def _given(args: Namespace) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def _drop_export(source: FeedSource, args: Namespace) -> None:
     ChangefeedHook(args.conn_id).variables().delete(key)
     show(positions, args.output)
     echo(
-        f"Dropped the cursors of export {args.name} of feed {args.feed}, and Variable {key}. Its output "
-        "stays; the next run of its DAG would make it a consumer again"
+        f"Dropped the cursors of export {args.name} of feed {args.feed}, and Variable {key}. The output "
+        "stays. The next run of the DAG would create the cursors again"
     )
 
 

@@ -182,7 +182,7 @@ def files_text(check: OutputCheck | None) -> str:
     """Return when the files of an output were last looked at, where nothing was missing."""
     if check is None:
         look = shell("doctor", "--feed", "...", "--path", "...")
-        return f"the files of its output were not checked yet: {look}"
+        return f"the files of its output have not been checked yet: {look}"
     return f"files last checked at {format_time(check.checked_at)}"
 
 
@@ -290,8 +290,9 @@ def _show_windows(args: Namespace, moves: Sequence[PlannedMove]) -> None:
     for move in moves:
         if move.asked is not None:
             echo(
-                f"Shard {shard_text(move.shard)}: {args.name} exports windows, so the cursor goes where one "
-                f"begins, at {format_time(move.target.next().time)}, not after {move.asked}"
+                f"Shard {shard_text(move.shard)}: {args.name} exports windows, so the cursor goes to "
+                f"the start of a window, at {format_time(move.target.next().time)}, not after "
+                f"{move.asked}"
             )
 
 
@@ -306,9 +307,7 @@ def named_versions(given: Sequence[tuple[Shard | None, int]], shards: Sequence[S
     """
     if any(shard is None for shard, _ in given) and (len(given) > 1 or len(shards) > 1):
         names = " ".join(f"--resource-version {shard_text(shard)}=..." for shard in shards[:3])
-        raise InvalidArgumentError(
-            f"{len(shards)} cursors change; give the version of each with its shard: {names}"
-        )
+        raise InvalidArgumentError(f"{len(shards)} cursors change; give each version with its shard: {names}")
     versions = {shards[0] if shard is None else shard: version for shard, version in given}
     if len(versions) < len(given):
         raise InvalidArgumentError("--resource-version names a shard twice")
@@ -318,7 +317,7 @@ def named_versions(given: Sequence[tuple[Shard | None, int]], shards: Sequence[S
 def _question(args: Namespace, moves: Sequence[PlannedMove]) -> str:
     again, skipped = sum(move.again for move in moves), sum(move.skipped for move in moves)
     skips_purged = any(move.skips_purged for move in moves)
-    purged = ", and purged events, which cannot be counted" if skips_purged else ""
+    purged = ", and also purged events, which cannot be counted" if skips_purged else ""
     return (
         f"{counted(again, 'event')} will be repeated, {skipped} will be skipped{purged}. Move "
         f"{counted(len(moves), 'cursor')} of consumer {args.name}, feed {args.feed}?"
@@ -346,7 +345,7 @@ def accept_beginning(source: FeedSource, args: Namespace) -> None:
         more = " or more" if any(position.before >= COUNTED for position in found) else ""
         ask(
             f"Accept that {args.name} does not have {counted(count, 'event')}{more} of feed {args.feed} "
-            "before its beginning? Purges no longer keep them for it",
+            "before its beginning? Purges will no longer keep these events for the export",
             "Nothing was accepted",
         )
     rows = moves.accept_beginning(
@@ -447,7 +446,7 @@ def _check_of_export(source: FeedSource, args: Namespace) -> None:
 
     if is_of_events(source, args.name, args.feed):
         raise InvalidArgumentError(
-            f"consumer {args.name!r} of feed {args.feed!r} is not an export and has no Variable or "
+            f"consumer {args.name!r} of feed {args.feed!r} is not an export, so it has no Variable or "
             "manifests; move its cursors with cursor set"
         )
 

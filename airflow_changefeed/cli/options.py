@@ -77,7 +77,9 @@ def note(text: str) -> str:
     """Parse a note, which must say something: the one in a printed command is for the person to fill in."""
     if any(character.isalnum() for character in text):
         return text
-    raise ArgumentTypeError(f"{text!r} says nothing; write what was found and done, it is kept")
+    raise ArgumentTypeError(
+        f"{text!r} says nothing; write what was found and what was done, because the text is stored"
+    )
 
 
 #: A number of things.
@@ -168,7 +170,7 @@ def path(of: str = "Root of the export", *, required: bool = True) -> tuple[Opti
 
 def storage(of: str) -> tuple[Option, Option]:
     """Return options for how SQL Server stores tables; ``of`` is what is compressed, and the default."""
-    what = "Filegroup of the tables that are created, on SQL Server (default: that of the database)"
+    what = "Filegroup of the new tables, on SQL Server (default: the database's)"
     return (
         option("--filegroup", help=what),
         option("--compression", help=f"Compression {of}, on SQL Server", choices=("page", "row", "none")),
@@ -195,7 +197,7 @@ SHOWN = (
 SEEN = (
     option(
         "--resource-version",
-        help="Expected version: fails if it has changed since, and skips the confirmation",
+        help="Expected version: the command fails if the version has changed, and asks for no confirmation",
         type=version,
     ),
     YES,

@@ -87,7 +87,7 @@ def publish(args: Namespace) -> None:
         store.become_table(wanted)
     table = table_of_export(store, options, args.catalog_conn_id)
     is_changed = publish(store, table, None, getuser())
-    echo(f"{table.what} {'now holds' if is_changed else 'already held'} all that is committed")
+    echo(f"{table.what} {'now holds' if is_changed else 'already held'} all committed units")
 
 
 @command
@@ -205,12 +205,12 @@ def _summary(args: Namespace, state: ShardStatus, events: list[Event]) -> str:
     where = f"feed {args.feed}, shard {shard_text(args.shard)}"
     parts = [f"{counted(len(events), 'event')} of {where}"]
     if len(events) == args.limit:
-        parts.append(f"there may be more: --after {events[-1].ulid}")
+        parts.append(f"for more events: --after {events[-1].ulid}")
     elif not args.drain:
         last = state.head
         parts.append(f"the last ordered event is {last}" if last else "there are no ordered events")
         if state.has_outbox:
-            parts.append("events wait in the outbox; --drain orders them")
+            parts.append("events wait in the outbox; to order them, pass --drain")
     return "; ".join(parts)
 
 
@@ -229,7 +229,7 @@ def purge(source: FeedSource, args: Namespace) -> None:
     verb = "Would remove" if args.dry_run else "Removed"
     echo(f"{verb} {_total(rows)} of feed {args.feed} before {format_time(args.before)}")
     if source.feed(args.feed).kind is FeedKind.SERIALIZED:
-        echo("The events remain in the writers' own table; delete those that you no longer need there")
+        echo("The rows stay in the writers' own table; delete there what you no longer need")
 
 
 def _rows(source: FeedSource, args: Namespace, *, dry_run: bool) -> list[Row]:
@@ -302,11 +302,11 @@ def held_back(
     for consumer, ack in sorted(acks.items()):
         if consumer in lost and (ack is None or ack < wanted):
             reasons.append(
-                f"consumer {consumer} is lost, and newer events are kept for it until they are older than "
-                "the feed's max_hold: move its cursor on, or drop it"
+                f"consumer {consumer} is lost. Newer events are kept for it until they are older than "
+                "the feed's max_hold. Move its cursor forward, or drop the consumer"
             )
         elif ack is None:
-            reasons.append(f"consumer {consumer} has not begun in this shard and needs all of it")
+            reasons.append(f"consumer {consumer} has not begun in this shard and needs all of its events")
         elif ack == Ulid.MIN:
             reasons.append(f"consumer {consumer} has acknowledged nothing")
         elif ack < wanted:

@@ -67,7 +67,7 @@ def status(args: Namespace) -> None:
         _freshness(args)
         return
     if args.consumer is not None:
-        raise InvalidArgumentError("--consumer needs --max-age, which says how old its frontier may be")
+        raise InvalidArgumentError("--consumer needs --max-age, the highest age of the consumer's frontier")
     with open_feeds(args.conn_id) as source:
         infos = [source.feed(args.feed)] if args.feed else source.feeds()
         rows, problems, notes = [], [], []
@@ -87,8 +87,8 @@ def status(args: Namespace) -> None:
             echo(note)
         if not infos and source.version() is None:
             echo(
-                "Changefeed is not installed here, or this login has no permission to see it. To install it: "
-                f"{shell('install')}"
+                "Changefeed is not installed here, or this login may not see it. To install "
+                f"changefeed: {shell('install')}"
             )
         for problem in problems:
             echo(problem)
@@ -278,7 +278,7 @@ def install(source: FeedSource, args: Namespace) -> None:
     if source.capabilities.needs_install:
         echo(f"{_sentence(done)}; feeds on this version: {len(feeds)}")
     else:
-        echo("This source needs no installation; create feeds with setup-feed")
+        echo("This database needs no installation; create feeds with setup-feed")
 
 
 @feeds_command
@@ -287,9 +287,9 @@ def renew_identity(source: FeedSource, args: Namespace) -> None:
     before = source.identity().id
     if not args.yes:
         ask(
-            f"This is database {before}. With a new identity its consumers publish to new Variables, and "
-            "its exports refuse the outputs of the original and need new paths. Do this only to a copy, "
-            "and while no export from it is running. Renew its identity?",
+            f"This is database {before}. With a new identity, its consumers publish to new Variables. "
+            "Its exports refuse the outputs of the original and need new paths. Do this only to a "
+            "copy, while no export from the copy is running. Renew the identity?",
             "Nothing was changed",
         )
     after = source.renew_identity().id
@@ -350,8 +350,8 @@ def _seen(args: Namespace, present: FeedInfo | None, tolerance: timedelta | None
         )
     if present is not None and args.max_hold not in (None, present.max_hold):
         changes.append(
-            f"max_hold from {max_hold_text(present.max_hold)} to {max_hold_text(args.max_hold)} (purges keep "
-            "no older event for a consumer)"
+            f"max_hold from {max_hold_text(present.max_hold)} to {max_hold_text(args.max_hold)} (purges "
+            "remove older events even if a consumer needs them)"
         )
     if present is None or not changes:
         return None if args.resource_version is None else int(args.resource_version)

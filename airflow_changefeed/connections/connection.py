@@ -40,8 +40,8 @@ def find_connection(
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
         raise error(
-            f"Airflow has no connection {conn_id!r} (an empty text in a secrets backend counts as none): "
-            f"{remedy}",
+            f"Airflow has no connection {conn_id!r} (an empty text in a secrets backend counts as no "
+            f"connection): {remedy}",
             conn_id=conn_id,
         ) from None
 

@@ -46,8 +46,8 @@ def storage_options(path: str, path_conn_id: str | None) -> dict[str, Any]:
         return {}
     connection = find_connection(
         path_conn_id,
-        f"create it with what opens {path} (type aws, wasb, adls or google_cloud_platform, or generic with "
-        "fsspec's storage options as its extra), or leave out path_conn_id",
+        f"create one that opens {path} (type aws, wasb, adls or google_cloud_platform, or generic with "
+        "fsspec's storage options as its extra), or omit path_conn_id",
     )
     hide_secrets(connection.extra_dejson)
     options = _translated(connection, path)
@@ -74,7 +74,10 @@ def publish_program(program_path: str, conn_id: str | None) -> tuple[str, str]:
 def _translated(connection: Connection, path: str) -> dict[str, Any]:
     scheme = path.partition("://")[0] if "://" in path else "file"
     if connection.conn_type in SOURCES:
-        raise unusable(connection, "it is a feeds' database: give it as --conn-id or changefeed_conn_id")
+        raise unusable(
+            connection,
+            "it is the connection of a feeds' database: pass it as --conn-id or changefeed_conn_id",
+        )
     cloud = CLOUDS.get(connection.conn_type or "")
     if cloud is None:
         # Of every other type the extra is for fsspec.
@@ -82,8 +85,8 @@ def _translated(connection: Connection, path: str) -> dict[str, Any]:
     if scheme not in cloud.schemes:
         raise unusable(
             connection,
-            f"it opens {', '.join(f'{each}://' for each in cloud.schemes)}, and the output's path begins "
-            f"with {scheme}://; name a connection for that, or leave out path_conn_id",
+            f"it opens {', '.join(f'{each}://' for each in cloud.schemes)}, and the output's path "
+            f"begins with {scheme}://; name a connection for that storage, or omit path_conn_id",
         )
     return cloud.fsspec(connection, path)
 
@@ -136,7 +139,7 @@ def table_of_export(
     table = lake_table(store, options or store.claimed(), storage_options, catalog_conn_id)
     if table is None:
         raise OutputError(
-            f"{store.layout.data} has no table, it was exported as Parquet: make one: "
+            f"{store.layout.data} has no table, because the feed was exported as Parquet. Make a table: "
             f"{shell('output publish', '--feed', store.feed, '--path', store.path, '--table-format', '...')}",
             path=store.path,
         )
@@ -176,8 +179,8 @@ def current_version(
     table = lake_table(output, claim, options, catalog_conn_id, CURRENT) if claim else None
     if table is None:
         raise TableError(
-            f"{output.path} is no current table of Delta Lake or Iceberg: let ChangefeedMergeOperator make "
-            "one, or compare with another base",
+            f"{output.path} is not a current table of Delta Lake or Iceberg: make one with "
+            "ChangefeedMergeOperator, or compare with another base",
             table=output.table,
         )
     return newest_version(output, table)
@@ -196,8 +199,8 @@ def catalog_properties(conn_id: str | None) -> dict[str, Any]:
         return {"name": "default"}
     connection = find_connection(
         conn_id,
-        "create it with what opens the Iceberg catalog (type iceberg, or generic with pyiceberg's properties "
-        "as its extra), or leave out catalog_conn_id and configure pyiceberg on the worker",
+        "create one that opens the Iceberg catalog (type iceberg, or generic with pyiceberg's "
+        "properties as its extra), or omit catalog_conn_id and configure pyiceberg on the worker",
     )
     # pyiceberg reads flags and numbers from texts, and these two only as objects.
     extra, problems = read_fields(connection.extra_dejson, {"auth": {}, "ssl": {}}, IN_EXTRA)

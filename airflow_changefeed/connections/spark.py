@@ -52,6 +52,17 @@ _INSTALL_JAVA = (
 )
 
 
+# What Java and Spark write whenever they start, and what nobody can act on.
+_STARTS = re.compile(
+    r"WARNING: Using incubator modules"
+    r"|Using Spark's default log4j profile"
+    r"|Setting Spark log level to"
+    r"|INFO SparkContext: (Running Spark version|OS info|Java version)"
+    r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)"
+    r"|WARN NativeCodeLoader: Unable to load native-hadoop library"
+)
+
+
 class ChangefeedSparkSubmitHook(SparkSubmitHook):
     """The provider's hook; its ``spark-submit`` is killed by the system when this process dies."""
 
@@ -86,18 +97,18 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         """
         if self.master == "spark://":
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} has no master: put one into the field host, for "
-                "example local[*] or spark://host:7077"
+                f"Spark connection {self._conn_id!r} has no master: enter the master in the field host, "
+                "for example local[*] or spark://host:7077"
             )
         if self.is_cluster and not driver_elsewhere:
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} has deploy mode cluster, but what this job reads lies "
-                "on the worker: use deploy mode client"
+                f"Spark connection {self._conn_id!r} has deploy mode cluster, but this job reads files "
+                "of the worker: use deploy mode client"
             )
         if self.is_cluster and not self.master.startswith(("yarn", "k8s://")):
             raise SparkEnvironmentError(
-                f"Spark connection {self._conn_id!r} has deploy mode cluster, which Spark has for Python "
-                f"jobs on YARN and Kubernetes only, not on {self.master}: use deploy mode client"
+                f"Spark connection {self._conn_id!r} has deploy mode cluster. Spark supports it for "
+                f"Python jobs only on YARN and Kubernetes, not on {self.master}: use deploy mode client"
             )
         env = {**os.environ, **(self._env_vars or {})}
         binary = str(self._connection["spark_binary"])
@@ -123,6 +134,16 @@ class ChangefeedSparkSubmitHook(SparkSubmitHook):
         self._env = environment
         return command
 
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        """Log what ``spark-submit`` prints as the provider does; of its start only at level DEBUG."""
+        super()._process_spark_submit_log(line for line in itr if not self._is_start(str(line)))
+
+    def _is_start(self, line: str) -> bool:
+        if _STARTS.search(line) is None:
+            return False
+        self.log.debug(line.strip())
+        return True
+
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run ``spark-submit`` as the provider does; on Linux it dies with this process."""
         try:
@@ -141,14 +162,15 @@ def spark_connection(conn_id: str) -> Connection:
     """
     connection = find_connection(
         conn_id,
-        "create it, as Spark's provider would silently use YARN instead; as JSON, since a URI cannot say "
-        'local[*]: {"conn_type": "spark", "host": "local[*]"}',
+        "create the connection (without it Spark's provider would silently use YARN), as JSON because "
+        'a URI cannot contain local[*]: {"conn_type": "spark", "host": "local[*]"}',
         SparkEnvironmentError,
     )
     if connection.conn_type not in _CONN_TYPES:
         raise SparkEnvironmentError(
-            f"connection {conn_id!r} has type {connection.conn_type!r}; expected {' or '.join(_CONN_TYPES)}: "
-            "the first starts spark-submit, the second uses a Spark Connect server",
+            f"connection {conn_id!r} has type {connection.conn_type!r}; expected "
+            f"{' or '.join(_CONN_TYPES)}: spark starts spark-submit, spark_connect uses a Spark Connect "
+            "server",
             conn_id=conn_id,
         )
     _, problems = read_fields(connection.extra_dejson, _EXTRA, IN_EXTRA)
@@ -217,7 +239,7 @@ def check_java(env: Mapping[str, Any]) -> int:
         raise SparkEnvironmentError(f"{found} does not run ({error}): {_INSTALL_JAVA}", java=found) from error
     number = java_version(done.stderr + done.stdout)
     if number < LEAST_JAVA:
-        said = f"is version {number}" if number else "does not say its version"
+        said = f"is version {number}" if number else "does not report its version"
         raise SparkEnvironmentError(
             f"Spark needs Java {LEAST_JAVA} or later, and {found} {said}: {_INSTALL_JAVA}",
             java=found,
@@ -243,8 +265,8 @@ def check_pyspark(env: Mapping[str, Any], binary: str = "spark-submit") -> str |
         # Each version of the client is out as pyspark, too.
         wanted = [f"'{name}=={versions['pyspark-client']}'" for name in _PYSPARKS]
         raise SparkEnvironmentError(
-            f"{said} are installed into the same folder, so Spark's Python code does not fit its jars. Run: "
-            f"{sys.executable} -m pip install --force-reinstall --no-deps {' '.join(wanted)}",
+            f"{said} are installed into the same folder, so Spark's Python code does not match its "
+            f"jars. Run: {sys.executable} -m pip install --force-reinstall --no-deps {' '.join(wanted)}",
             versions=versions,
         )
     return next(iter(versions.values()), None)
@@ -310,16 +332,16 @@ def server_url(connection: Connection) -> str:
     conn_id = connection.conn_id
     if not connection.host:
         raise SparkEnvironmentError(
-            f"Spark Connect connection {conn_id!r} has no host: put the server's into the field "
-            "host, for example spark.example.com, and its port into the field port",
+            f"Spark Connect connection {conn_id!r} has no host: enter the server's host in the field "
+            "host, for example spark.example.com, and its port in the field port",
             conn_id=conn_id,
         )
     try:
         url = SparkConnectHook(conn_id).get_connection_url()
     except ValueError:
         raise SparkEnvironmentError(
-            f"the host of Spark Connect connection {conn_id!r} has a path, or is not a URL: give the name of "
-            "the server alone, for example spark.example.com",
+            f"the host of Spark Connect connection {conn_id!r} contains a path, or is not a host name: "
+            "enter only the server's name, for example spark.example.com",
             conn_id=conn_id,
         ) from None
     if connection.password:
@@ -344,7 +366,7 @@ def connect_session(
     :param connection: of the type ``spark_connect``.
     :param conf: settings of the session.
     :param is_shared: whether tasks of the same connection and settings may have it at the same time, and
-        later ones of this hour find it warm: Spark starts Python anew for each session, which takes longer
+        later ones of this hour find it warm: Spark starts a new Python for each session, which takes longer
         than a small export. The server closes it when it has been idle. Otherwise it is the caller's own, and
         released afterwards.
     :raises TransientError: the server does not answer.
@@ -361,7 +383,7 @@ def connect_session(
         if session is None:
             session = _open(url, conn_id, conf or {})
     except PySparkException as error:
-        text = f"the Spark Connect server of connection {conn_id!r} gives no session: {error}"
+        text = f"the Spark Connect server of connection {conn_id!r} did not open a session: {error}"
         if not any(word in str(error) for word in _REFUSALS):
             raise TransientError(text) from error
         raise SparkEnvironmentError(
@@ -420,7 +442,8 @@ def _await_server(url: str, conn_id: str) -> None:
     except grpc.FutureTimeoutError:
         raise TransientError(
             f"the Spark Connect server of connection {conn_id!r} does not answer within "
-            f"{ANSWER_SECONDS:.0f} s; check that it runs, and that host, port and use_ssl are right"
+            f"{ANSWER_SECONDS:.0f} s; check that the server runs, and that host, port and use_ssl are "
+            "correct"
         ) from None
     finally:
         channel.close()

@@ -80,7 +80,9 @@ class AsyncConsumer:
     def consumer(self) -> Consumer:
         """The underlying consumer, to read its state; call its methods in its thread only."""
         if self._consumer is None:
-            raise ConsumerUseError("the consumer is not registered; use it in an `async with` block")
+            raise ConsumerUseError(
+                "the consumer is not registered; use the consumer in an `async with` block"
+            )
         return self._consumer
 
     async def register(self) -> None:

@@ -192,9 +192,10 @@ class Consumer(Receiver):
         if self._is_lost or not self._is_got_held():
             self._is_lost, self._got = False, []
             raise LeaseLostError(
-                f"consumer {self.info.spec.consumer!r} of feed {self.info.spec.feed!r} lost the shard of the "
-                "event: it was inactive for longer than its emit timeout while another consumer waited. "
-                "Nothing was written. Call get() to continue with the shards it holds now",
+                f"consumer {self.info.spec.consumer!r} of feed {self.info.spec.feed!r} lost the shard "
+                "of the event: the consumer was inactive for longer than its emit timeout, and another "
+                "consumer waited. Nothing was written. Call get() to continue with the shards that the "
+                "consumer holds now",
                 consumer=self.info.spec.consumer,
                 feed=self.info.spec.feed,
             )

@@ -274,7 +274,7 @@ class Batch:
         problems = read_values(self, {"events": whole(1, MAX_BATCH), "seconds": number(0, 86_400)})
         if self.transaction and (self.events != MAX_BATCH or self.seconds):
             problems.append(
-                "a batch by transaction takes no events or seconds; it holds the whole transaction"
+                "a batch by transaction always holds the whole transaction; omit events and seconds"
             )
         InvalidArgumentError.collect("batch", problems)
 

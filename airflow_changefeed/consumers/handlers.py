@@ -213,9 +213,9 @@ def checked_timeout(timeout: object) -> float | None:
     problems = []
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         problems.append(
-            "handler_timeout needs the main thread of a POSIX process, where a function can be interrupted; "
-            "leave it out (another consumer then takes over after emit_timeout), or consume in a separate "
-            "process"
+            "handler_timeout needs the main thread of a POSIX process, because only there a function "
+            "can be interrupted. Omit handler_timeout (another consumer then takes over after "
+            "emit_timeout), or consume in a separate process"
         )
     InvalidArgumentError.collect("run_consumer", problems)
     return seconds

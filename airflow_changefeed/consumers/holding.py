@@ -194,9 +194,9 @@ class Holding:
         held = holders(self._source, wanted.consumer, wanted.feed)
         listed = shell("leases", "--consumer", wanted.consumer, "--feed", wanted.feed)
         return LeaseHeldError(
-            f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all shards "
-            f"after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer (register_timeout), or "
-            f"look who holds them: {listed}",
+            f"consumer {wanted.consumer!r} of feed {wanted.feed!r}: other consumers still hold all "
+            f"shards after {seconds:g} s ({'; '.join(held) or 'none is free'}). Wait longer "
+            f"(register_timeout), or list the holders: {listed}",
             consumer=wanted.consumer,
             feed=wanted.feed,
         )
@@ -320,10 +320,10 @@ class Work:
         row = rows.get(mark.shard) or self._holding.rows.get(mark.shard)
         if row is None or row.fencing_token != mark.token:
             raise LeaseLostError(
-                f"consumer {wanted.consumer!r} of feed {wanted.feed!r} lost shard {mark.shard}: it did not "
-                "request the next event or consume within its emit timeout, and another consumer waited. "
-                "Nothing was written. Call get() to continue with the shards it holds now, or raise "
-                "emit_timeout",
+                f"consumer {wanted.consumer!r} of feed {wanted.feed!r} lost shard {mark.shard}: the "
+                "consumer did not request or consume an event within its emit timeout, and another "
+                "consumer waited. Nothing was written. Call get() to continue with the shards that the "
+                "consumer holds now, or raise emit_timeout",
                 consumer=wanted.consumer,
                 feed=wanted.feed,
                 shard=mark.shard,

@@ -76,8 +76,8 @@ class EventColumns:
         if shape is None:
             problems = [
                 f"{name} needs the feed of a capture; a plain outbox does not record the transaction, "
-                "sequence or statement time of an event, or changes of columns. Leave it out, or capture "
-                "the table"
+                "sequence or statement time of an event, or changes of columns. Omit the option, or "
+                "capture the table"
                 for name, is_asked in asked.items()
                 if is_asked
             ]
@@ -87,7 +87,8 @@ class EventColumns:
             problems = []
             if with_sequence and not shape.with_sequence:
                 problems.append(
-                    "with_sequence needs a capture that was enabled with_sequence; this one has no sequence"
+                    "with_sequence needs a capture that was enabled with with_sequence; this capture "
+                    "has no sequence"
                 )
             row = schema.field("new").type
             fields = tuple(row.field(number).name for number in range(row.num_fields))

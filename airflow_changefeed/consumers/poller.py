@@ -119,7 +119,7 @@ class Poller:
         watch = waiter.watch
         with self._changed:
             if watch not in self._watches:
-                raise InvalidArgumentError(f"the watch on feed {watch.feed!r} is closed; open another one")
+                raise InvalidArgumentError(f"the watch on feed {watch.feed!r} is closed; open a new watch")
             self._waiting[waiter] = None
             self._changed.notify_all()
 

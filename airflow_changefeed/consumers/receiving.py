@@ -251,8 +251,8 @@ class Receiver:
     def _need_registered(self) -> None:
         if not self._is_registered:
             raise ConsumerUseError(
-                f"consumer {self.info.spec.consumer!r} is not registered; use it in a `with` block, or call "
-                "register() first"
+                f"consumer {self.info.spec.consumer!r} is not registered; use the consumer in a `with` "
+                "block, or call register() first"
             )
 
     def check_batch(self, batch: Batch) -> None:

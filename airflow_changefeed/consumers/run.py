@@ -243,10 +243,10 @@ class HandlerAttempt:
         if dead_letter is None and self._on_poison is OnPoison.STOP:
             listed = shell("dead-letters list", "--consumer", spec.consumer, "--feed", spec.feed)
             raise PoisonError(
-                f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of shard "
-                f"{shard_text(events[0].shard)} failed {counted(attempt.number, 'time')}, last with "
-                f"{attempt.error}. Nothing was committed. Fix the cause and run the consumer again; it "
-                "starts with this event. To set this one event aside: "
+                f"consumer {spec.consumer!r} of feed {spec.feed!r} stopped: event {events[0].id} of "
+                f"shard {shard_text(events[0].shard)} failed {counted(attempt.number, 'time')}, last "
+                f"with {attempt.error}. Nothing was committed. Fix the cause and run the consumer "
+                "again; the consumer starts with this event. To set only this event aside: "
                 f"{park_command(spec.consumer, spec.feed)}; parked events are listed by {listed}",
                 consumer=spec.consumer,
                 feed=spec.feed,

@@ -194,8 +194,8 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
     if purged:
         raise PurgedError(
             f"feed {feed!r}: a consumer cannot begin after {after}; events are purged up to "
-            f"{', '.join(f'{upto} in shard {shard_text(shard)}' for shard, upto in purged.items())}. Begin "
-            "at earliest, and read the earlier events from the export",
+            f"{', '.join(f'{upto} in shard {shard_text(shard)}' for shard, upto in purged.items())}. "
+            "Begin at earliest, and read the purged events from an export",
             feed=feed,
             after=after,
         )
@@ -204,8 +204,9 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
 def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
     if statuses and all(after > status.highest_cursor for status in statuses):
         raise CursorBeyondFeedError(
-            f"feed {feed!r}: a consumer cannot begin after {after}, which is beyond the high-water time of "
-            "every shard; the ULID is from another feed, or the database was restored. Begin at latest",
+            f"feed {feed!r}: a consumer cannot begin after {after}, because the ULID is beyond the "
+            "high-water time of every shard. The ULID is from another feed, or the database was "
+            "restored. Begin at latest",
             feed=feed,
             cursor=after,
         )
@@ -267,7 +268,7 @@ def open_columns(
     check_shards(source.feed(feed), shards)
     if source.describe().get("bulk_reader") == "adbc":
         raise InvalidArgumentError(
-            "a consumer keeps the file open, and the bulk reader 'adbc' could then damage it; open the "
-            "source with bulk_reader='sqlite3'"
+            "a consumer keeps the file open, and the bulk reader 'adbc' could damage an open file; "
+            "open the source with bulk_reader='sqlite3'"
         )
     return EventColumns.of(feed, source.schema(feed), **asked)

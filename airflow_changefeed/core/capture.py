@@ -151,7 +151,7 @@ class CaptureSpec:
             f"table {name!r} is given twice" for name in sorted({n for n in names if names.count(n) > 1})
         ]
         problems += [
-            f"table {table.table!r}: give at least one of insert, update and delete"
+            f"table {table.table!r}: record at least one of insert, update and delete"
             for table in self.tables
             if not table.operations
         ]

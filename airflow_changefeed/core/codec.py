@@ -356,7 +356,7 @@ def load(
     except (ValueError, RecursionError) as problem:
         raise error(f"{named} is not a {kind}: invalid JSON ({problem})", named=named) from None
     if not isinstance(document, dict) or document.get("kind") != kind:
-        raise error(f"{named} is not a {kind}: its JSON is something else", named=named)
+        raise error(f"{named} is not a {kind}: the JSON has another structure", named=named)
     found = document.get("schema_version")
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise error(f"{named} is not a {kind}: its schema_version is {found!r}", named=named)

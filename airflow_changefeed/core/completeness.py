@@ -321,6 +321,23 @@ def of_overview(
     return replace(evidence, shards=tuple(shards), sealed_until=sealed_until)
 
 
+def since_first_event(evidence: Evidence, first: Ulid) -> Evidence:
+    """
+    Return evidence in which who began with the start of a feed has begun with its first event.
+
+    Until when it is complete, and what it lacks, stays the same.
+    """
+    limit = min(_last_before(evidence.gap), _last_before(evidence.sealed_until))
+
+    def moved(shard: ShardProgress) -> ShardProgress:
+        if shard.begin > Ulid.MIN:
+            return shard
+        begin = min(first.previous(), limit, _unbroken(Ulid.MIN, shard.by_cursor))
+        return replace(shard, begin=begin, by_cursor=tuple(_cut(shard.by_cursor, UlidRange(begin, Ulid.MAX))))
+
+    return replace(evidence, shards=tuple(map(moved, evidence.shards)))
+
+
 def of_feed(found: FeedOverview) -> Evidence:
     """Return what an overview knows of a feed itself, also where its shards could not be read."""
     gap = min((one.begin for one in found.gaps or ()), default=None)

@@ -174,7 +174,9 @@ class ConsumerSpec:
             problems.append(problem.message)
         problems += read_values(self, {"max_attempts": optional(whole(1, MAX_ATTEMPTS))})
         if self.on_poison is OnPoison.PARK and self.max_attempts is None:
-            problems.append("on_poison 'park' needs max_attempts: without it no event ever failed too often")
+            problems.append(
+                "on_poison 'park' needs max_attempts: without max_attempts no event is ever parked"
+            )
         if not timedelta(0) <= self.keep_log <= _MAX_KEEP:
             problems.append(f"keep_log must be 0 to {_MAX_KEEP.days} days, not {self.keep_log}")
         InvalidArgumentError.collect(f"consumer {self.consumer!r} of feed {self.feed!r}", problems)
@@ -358,12 +360,15 @@ class ShardOverview:
 
     :param waiting: committed rows in the outbox, at most ``COUNTED``; 0 for serialized writers.
     :param waiting_since: ``time_hint`` of the first of them; None if none waits.
+    :param first_event: of those in the feed; None without any, and if the database's objects are older than
+        this package.
     """
 
     status: ShardStatus
     waiting: int
     waiting_since: datetime | None
     consumers: tuple[ConsumerPosition, ...]
+    first_event: Ulid | None = None
 
     @property
     def shard(self) -> Shard:
@@ -401,6 +406,22 @@ class FeedOverview:
         if self.problem is not None:
             raise self.problem
         return self
+
+    @property
+    def first_event(self) -> Ulid | None:
+        """
+        The first event of these shards; None if it is not known, as after a purge.
+
+        Of a feed that never had one: where its first consumer of all events was created.
+        """
+        shards = [one.status for one in self.shards]
+        known = {one.shard: one.first_event for one in self.shards}
+        if any(one.purged_upto > Ulid.MIN or (one.head and not known[one.shard]) for one in shards):
+            return None
+        events = [event for event in known.values() if event is not None]
+        events += [Ulid.floor(one.waiting_since) for one in self.shards if one.waiting_since is not None]
+        created = [Ulid.floor(one.created_at) for one in self.consumers if one.begin == Ulid.MIN]
+        return min(events or created, default=None)
 
     def positions(self, consumer: str) -> list[ConsumerPosition]:
         """Return the positions of a consumer in these shards."""

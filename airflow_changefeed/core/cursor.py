@@ -305,9 +305,10 @@ class CursorDocument:
         named = f"Airflow Variable {key!r}"
         if not text.strip():
             raise CursorFormatError(
-                f"{named} is empty. If it stays so after it was overwritten with the cursors in the database "
-                "(publish), a secrets backend of Airflow answers with an empty text for what it does not "
-                f"have: keep it away from names that begin with {KEY_PREFIX!r}",
+                f"{named} is empty. Overwrite the Variable with the cursors in the database (publish). "
+                "If it is still empty then, a secrets backend of Airflow returns an empty text for "
+                "Variables that it does not have: that backend must not answer for names that begin "
+                f"with {KEY_PREFIX!r}",
                 named=named,
             )
         try:
@@ -375,7 +376,8 @@ def lost_text(cursor: Ulid, purged_upto: Ulid, max_hold: timedelta = FOREVER) ->
         "the start of the feed" if cursor == Ulid.MIN else f"its cursor {cursor} ({format_time(cursor.time)})"
     )
     return (
-        f"it is lost: events after {after} were purged, up to {purged_upto} ({format_time(purged_upto.time)})"
+        f"the consumer is lost: events after {after} were purged, up to {purged_upto} "
+        f"({format_time(purged_upto.time)})"
         + (f"; max_hold of the feed is {max_hold_text(max_hold)}" if max_hold != FOREVER else "")
     )
 

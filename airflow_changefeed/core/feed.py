@@ -185,7 +185,7 @@ class FeedStorage:
     def __post_init__(self) -> None:
         problems = []
         if self.filegroup == "":
-            problems.append("filegroup is empty; name one, or omit it for the database's default")
+            problems.append("filegroup is empty; name a filegroup, or omit it for the database's default")
         problems += read_values(self, {"compression": optional(one_of(TABLE_COMPRESSIONS))})
         InvalidArgumentError.collect("storage", problems)
 
@@ -269,7 +269,7 @@ def parse_shards(shards: object) -> tuple[Shard, ...] | None:
         except InvalidArgumentError as problem:
             problems.append(problem.message)
     if not found and not problems:
-        problems.append("no shard is named: name some, or leave it out for all")
+        problems.append("no shard is named: name at least one, or omit shards for all")
     if len(set(found)) < len(found):
         problems.append("a shard is named twice")
     if problems:
@@ -328,7 +328,7 @@ def check_known_shards(
         raise ShardNotFoundError(
             f"feed {feed!r} never had an event in shard {', '.join(unknown)}; it has "
             f"{', '.join(map(shard_text, known)) or 'no shards yet'}. Omit shards to {purpose} all "
-            "there are",
+            "shards",
             feed=feed,
             shards=unknown,
         )
@@ -385,8 +385,8 @@ def quote_name(name: str) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise InvalidArgumentError(
-            f"the name {name[:_SHOWN]!r} has half a character (a lone surrogate), which neither a folder "
-            "nor a document can have; rename the table"
+            f"the name {name[:_SHOWN]!r} contains half a character (a lone surrogate), which folders "
+            "and documents cannot contain; rename the table"
         ) from None
     return _UNUSUAL.sub(lambda match: f"-x{ord(match[0]):02X}-", name)
 
@@ -405,8 +405,9 @@ def folder_problems(*names: str) -> list[str]:
     """Describe the names that are too long for a folder."""
     sizes = {name: len(quote_name(name)) for name in names}
     return [
-        f"the name {name[:_SHOWN]!r} needs a folder of {size} characters in outputs, and file systems allow "
-        f"{MOST_BYTES} (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a shorter one"
+        f"the name {name[:_SHOWN]!r} needs a folder of {size} characters in outputs, and file systems "
+        f"allow {MOST_BYTES} (each character other than A-Z a-z 0-9 . _ - takes 5 to 9); choose a "
+        "shorter name"
         for name, size in sizes.items()
         if size > MOST_BYTES
     ]

@@ -225,7 +225,7 @@ class FileFacts:
     def __post_init__(self) -> None:
         # A path would lead out of the unit's folder, and readers and clean-ups with it.
         if self.name in ("", ".", "..") or _NO_NAME.search(self.name):
-            raise InvalidArgumentError(f"{shown(self.name)} is not the name of a file")
+            raise InvalidArgumentError(f"{shown(self.name)} is not a file name")
 
 
 @dataclass(frozen=True)

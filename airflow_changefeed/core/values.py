@@ -313,14 +313,15 @@ def to_milliseconds(time: datetime) -> int:
     """
     if time.tzinfo is None or time.utcoffset() is None:
         raise InvalidWindowError(
-            f"time {time.isoformat()} has no time zone; give it one, for example UTC", time=time
+            f"time {time.isoformat()} has no time zone; add a zone, for example UTC", time=time
         )
     # Rebuilt as a plain datetime: pendulum's differences are intervals that cannot be divided by a timedelta.
     try:
         utc = time.astimezone(timezone.utc)
     except OverflowError:
         raise InvalidWindowError(
-            f"time {time.isoformat()} is outside the calendar in UTC; give one from 1970 to 9999", time=time
+            f"time {time.isoformat()} is outside the calendar in UTC; give a time from 1970 to 9999",
+            time=time,
         ) from None
     plain = datetime.combine(
         date(utc.year, utc.month, utc.day),

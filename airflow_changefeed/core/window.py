@@ -45,10 +45,11 @@ class Window:
         # Before the milliseconds: the point that a bare cron string gives a run has a clock's microseconds.
         if self.start.tzinfo and self.end.tzinfo and self.start == self.end:
             raise InvalidWindowError(
-                f"window [{self.start.isoformat()}, {self.end.isoformat()}) has zero length. In a DAG, "
-                "schedule it with CronDataIntervalTimetable: a bare cron string is a CronTriggerTimetable, "
-                "whose data intervals are points. Without a schedule, trigger it with params "
-                "window_start and window_end; a partition, by its key. mode='batch' exports from the cursor",
+                f"window [{self.start.isoformat()}, {self.end.isoformat()}) has zero length. Schedule "
+                "the DAG with CronDataIntervalTimetable: a bare cron string is a CronTriggerTimetable, "
+                "whose data intervals have no length. Trigger a DAG without a schedule with params "
+                "window_start and window_end, and a partition by its key. With mode='batch' the task "
+                "exports from the cursor",
                 start=self.start,
                 end=self.end,
             )
@@ -126,9 +127,9 @@ class Window:
         if start % step or end % step:
             raise InvalidWindowError(
                 f"window {self} does not start and end on a multiple of the unit {unit}, counted from "
-                "1970-01-01 UTC, a Thursday: leave out unit, and each window is one unit, whatever its "
-                "length; or choose a unit or a schedule that fits. Days of a time zone with summer time and "
-                "weeks from Monday never fit",
+                "1970-01-01 UTC, a Thursday: omit unit, and each window is one unit, whatever its "
+                "length; or choose a unit or a schedule that fits. Days of a time zone with summer "
+                "time, and weeks from Monday, never fit",
                 start=self.start,
                 end=self.end,
             )

@@ -69,7 +69,9 @@ def beyond_remedy(
     ahead = ""
     if any(one.resource_version > ours[shard] for shard, one in cursors.items() if shard in ours):
         ahead = "The Variable is newer than the database's cursors, as after a restore of the database to an "
-        ahead += "earlier state, so do not adopt it: events written since the restore would be skipped. "
+        ahead += (
+            "earlier state. Do not adopt the Variable: events written since the restore would be skipped. "
+        )
     statuses = source.shards(feed)
     # A shard that never had an event is sealed like the others.
     sealed = max((status.sealed_until or EPOCH for status in statuses), default=EPOCH)
@@ -95,8 +97,8 @@ def beyond_remedy(
             f"database: {publish}"
         )
     return (
-        f"The Variable ({format_time(last.time)}) is beyond what the feed has reached, so do not adopt it. "
-        "If the database was restored to an earlier state, first seal the feed: "
+        f"The Variable ({format_time(last.time)}) is beyond the end of the feed. Do not adopt it. If "
+        "the database was restored to an earlier state, first seal the feed: "
         f"{seal_command(feed, until)}. Then overwrite the Variable with the cursors of the database: "
         f"{publish}. {again}"
     )
@@ -188,8 +190,8 @@ def _held(
         if row.shard in shards and row.lease_expires is not None and row.lease_expires > now:
             return LeaseHeldError(
                 f"consumer {consumer!r}, feed {feed!r}, shard {shard_text(row.shard)} is held by "
-                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Wait until "
-                f"then, or stop it and revoke its lease: {revoke_command(row)}",
+                f"{row.lease_holder!r} until {format_time(row.lease_expires)}. Nothing was moved. Wait "
+                f"until then, or stop the holder and revoke its lease: {revoke_command(row)}",
                 row=row,
                 holder=row.lease_holder,
                 expires=row.lease_expires,
@@ -285,7 +287,7 @@ def compare(
         return rows, not rows
     document = _read(text, key, consumer, feed, rows)
     known = {row.shard: row for row in rows}
-    problems = [] if document.is_intact else ["its digest does not match, so it was edited"]
+    problems = [] if document.is_intact else ["its digest does not match, so somebody edited the Variable"]
     if (document.database, document.consumer, document.feed) != (identity.id, consumer, feed):
         problems.append(
             f"it belongs to consumer {document.consumer!r} and feed {document.feed!r} of database "
@@ -306,8 +308,8 @@ def compare(
     if problems:
         adopt, publish = recovery_commands(consumer, feed)
         remedy = beyond_remedy(source, consumer, feed, document.shards) or (
-            f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is right, move "
-            f"the cursors there: {adopt}"
+            f"Overwrite it with the cursors of the database: {publish}; or, if the Variable is correct, "
+            f"move the cursors to its ULIDs: {adopt}"
         )
         raise CursorEditedError(
             f"Airflow Variable {key!r} differs from the cursors of consumer {consumer!r} in the database of "
@@ -358,9 +360,9 @@ def _difference(cursor: Cursor, row: CursorRow | None) -> str:
     if row is None:
         return "the database has no cursor for this shard"
     if cursor.resource_version > row.resource_version:
-        return "it was edited, or the database was restored to an earlier state"
+        return "the Variable was edited, or the database was restored to an earlier state"
     if cursor.resource_version == row.resource_version and cursor.ulid != row.ulid:
-        return "one resource version cannot have two positions"
+        return "the two positions have the same resource version"
     return ""
 
 
@@ -435,7 +437,8 @@ def publish_rows(
         rows = newer
     # Others move faster than we write; each of them publishes after its own move.
     log.warning(
-        "The cursors of consumer %s, feed %s are moving too fast to publish; the Variable may be older",
+        "The cursors of consumer %s, feed %s move too fast to publish; the Variable may be older than "
+        "the cursors",
         consumer,
         feed,
     )

@@ -81,7 +81,7 @@ def plan_moves(
     Plan moves of a consumer's cursors; changes nothing.
 
     The cursor of an export of windows goes where a window begins: with ``earliest`` the first one that is
-    whole, else the one that has the place, which is exported as a whole.
+    whole, else the window that contains the place, which is exported as a whole.
 
     :param to: a ULID: the consumer continues after it. A time: it continues with the events of that time, or
         with the next event of a shard that has not reached it. ``earliest``: with the first event that is
@@ -147,10 +147,11 @@ def _first(source: FeedSource, feed: str, shard: Shard, status: ShardStatus | No
 
 def _no_begin(consumer: str, feed: str, shard: Shard, place: Ulid) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"consumer {consumer!r} of feed {feed!r}, shard {shard_text(shard)} exports windows, and its moves "
-        f"do not show where they begin; the cursor may not stand inside one, as after {place}. Nothing was "
-        "changed; give the begin of a window as a time, or let cursor set find it with --path. If events "
-        "were purged, run the export's task: its error has the first window that is whole",
+        f"consumer {consumer!r} of feed {feed!r}, shard {shard_text(shard)} exports windows, and its "
+        "moves do not show where windows begin. The cursor may not be inside a window, as it would be "
+        f"after {place}. Nothing was changed. Give the start of a window as a time, or pass --path so "
+        "that cursor set finds it. If events were purged, run the export's task: its error names the "
+        "first window that is whole",
         consumer=consumer,
         feed=feed,
         shard=shard,
@@ -195,8 +196,9 @@ def go_back(source: FeedSource, consumer: str, feed: str, number: int) -> list[P
     change = next((one for one in kept if one.number == number), None)
     if change is None:
         raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} has no change {number} in its history, which keeps the "
-            f"newest {KEPT_CHANGES} of each shard: {shell('cursor history', consumer, '--feed', feed)}",
+            f"consumer {consumer!r} of feed {feed!r} has no change {number} in its history, which keeps "
+            f"the newest {KEPT_CHANGES} of each shard: "
+            f"{shell('cursor history', consumer, '--feed', feed)}",
             number=number,
         )
     before = change.before
@@ -224,8 +226,8 @@ def known_rows(source: FeedSource, consumer: str, feed: str) -> list[CursorRow]:
     of_events = {info.spec.consumer for info in source.consumers(feed)}
     if consumer in of_events:
         raise ShardNotFoundError(
-            f"consumer {consumer!r} has no cursors of feed {feed!r} yet: the feed had no events when it was "
-            "created, and it has not run since",
+            f"consumer {consumer!r} has no cursors of feed {feed!r} yet: the feed had no events when "
+            "the consumer was created, and the consumer has not run since",
             consumer=consumer,
             feed=feed,
         )
@@ -319,9 +321,9 @@ def _check_beyond(consumer: str, feed: str, wanted: Sequence[_Wanted]) -> None:
         positions = some(f"{shard_text(shard)} ({top}, {format_time(top.time)})" for shard, _, top in beyond)
         raise CursorBeyondFeedError(
             f"feed {feed!r}: cursor {beyond[0][1]} for consumer {consumer!r} is beyond the highest "
-            f"position of shard {positions}. It belongs to another shard or feed, or the database was "
-            "restored to an earlier state. Nothing was changed; choose a position that the feed has reached, "
-            "or latest",
+            f"position of shard {positions}. The cursor belongs to another shard or feed, or the "
+            "database was restored to an earlier state. Nothing was changed. Choose a position that "
+            "the feed has reached, or latest",
             consumer=consumer,
             feed=feed,
             shards=[shard_text(shard) for shard, *_ in beyond],
@@ -337,10 +339,11 @@ def _check_purged(consumer: str, feed: str, wanted: Sequence[_Wanted]) -> None:
     ]
     if purged:
         raise PurgedError(
-            f"feed {feed!r}: consumer {consumer!r} cannot continue after {purged[0][1]}, because events are "
-            f"purged up to {some(f'{upto} in shard {shard_text(shard)}' for shard, _, upto in purged)}. "
-            "Nothing was changed. Use earliest, the first event that is left, and read older events from an "
-            "export",
+            f"feed {feed!r}: consumer {consumer!r} cannot continue after {purged[0][1]}, because events "
+            "are purged up to "
+            f"{some(f'{upto} in shard {shard_text(shard)}' for shard, _, upto in purged)}. Nothing was "
+            "changed. Use earliest, which is the first event that is not purged, and read older events "
+            "from an export",
             consumer=consumer,
             feed=feed,
             shards=[shard_text(shard) for shard, *_ in purged],

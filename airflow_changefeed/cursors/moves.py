@@ -158,8 +158,8 @@ def implied_beginnings(source: FeedSource, consumer: str, feed: str) -> list[Cur
     rows = known_rows(source, consumer, feed)
     if is_of_events(source, consumer, feed):
         raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} is not an export. It began where it was created to "
-            "begin, so there is nothing to accept. Nothing was changed",
+            f"consumer {consumer!r} of feed {feed!r} is not an export. Its beginning was chosen when "
+            "the consumer was created, and needs no acceptance. Nothing was changed",
             consumer=consumer,
             feed=feed,
         )
@@ -167,8 +167,8 @@ def implied_beginnings(source: FeedSource, consumer: str, feed: str) -> list[Cur
     if not implied:
         began = some(f"shard {shard_text(row.shard)} {row.began.value}" for row in rows)
         raise InvalidArgumentError(
-            f"consumer {consumer!r} of feed {feed!r} has no beginning that is not chosen or accepted: "
-            f"{began}. Nothing was changed",
+            f"consumer {consumer!r} of feed {feed!r} has no implied beginning to accept: {began}. "
+            "Nothing was changed",
             consumer=consumer,
             feed=feed,
         )
@@ -213,8 +213,8 @@ def _change(
     except SourceUnavailableError as problem:
         raise SourceUnavailableError(
             f"consumer {consumer!r}, feed {feed!r}: the cursors were changed, but not published: "
-            f"{problem.message}. Do not change them again. The next run publishes the Variable; to publish "
-            f"it now: {shell('cursor publish', consumer, '--feed', feed)}",
+            f"{problem.message}. Do not change the cursors again. The next run publishes the Variable; "
+            f"to publish it now: {shell('cursor publish', consumer, '--feed', feed)}",
             **problem.facts,
         ) from problem
 

@@ -134,7 +134,7 @@ def adopted(
     text = variables.get(key)
     if text is None:
         raise CursorFormatError(
-            f"Airflow Variable {key!r} does not exist; there is nothing to adopt", key=key
+            f"Airflow Variable {key!r} does not exist, so no cursors can be adopted", key=key
         )
     document = CursorDocument.from_json(text, key=key)
     if (document.database, document.consumer, document.feed) != (database, consumer, feed):
@@ -216,9 +216,9 @@ def _check_begins(
         if grid and place not in (there.get(shard), Ulid.MIN) and not grid.is_begin(place):
             time = format_time(grid.floor(place).next().time) if grid.is_sure else "..."
             raise InvalidArgumentError(
-                f"feed {feed!r} shard {shard_text(shard)}: cursor {place} in the Variable is inside a window "
-                f"of consumer {consumer!r}, which exports windows. Nothing was changed. Give the begin of a "
-                f"window: {set_command(consumer, feed, shard, time)}; or publish: "
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {place} in the Variable is inside a "
+                f"window of consumer {consumer!r}, which exports windows. Nothing was changed. Give the "
+                f"start of a window: {set_command(consumer, feed, shard, time)}; or publish: "
                 f"{shell('cursor publish', consumer, '--feed', feed)}",
                 feed=feed,
                 shard=shard,
@@ -234,20 +234,21 @@ def _check_reachable(source: FeedSource, consumer: str, feed: str, wanted: Mappi
         status = states.get(shard)
         if status is None or cursor.ulid > status.highest_cursor:
             raise CursorBeyondFeedError(
-                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable is beyond "
-                "the shard's high-water time "
-                f"({format_time(status.high_water) if status else 'the feed has no such shard'}). It "
-                "belongs to another feed, or the database was restored to an earlier state. Nothing was "
-                f"changed. {beyond_remedy(source, consumer, feed, wanted) or f'Publish: {publish}'}",
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable is "
+                "beyond the shard's high-water time "
+                f"({format_time(status.high_water) if status else 'the feed has no such shard'}). The "
+                "cursor belongs to another feed, or the database was restored to an earlier state. "
+                "Nothing was changed. "
+                f"{beyond_remedy(source, consumer, feed, wanted) or f'Publish: {publish}'}",
                 feed=feed,
                 shard=shard,
                 cursor=cursor.ulid,
             )
         if cursor.ulid < status.purged_upto:
             raise PurgedError(
-                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable would miss "
-                f"events, because they are purged up to {status.purged_upto}. Nothing was changed; write a "
-                f"cursor at or after that, or publish: {publish}",
+                f"feed {feed!r} shard {shard_text(shard)}: cursor {cursor.ulid} in the Variable would "
+                f"miss events, because events are purged up to {status.purged_upto}. Nothing was "
+                f"changed. Write a cursor at or after that ULID, or publish: {publish}",
                 feed=feed,
                 shard=shard,
                 purged_upto=status.purged_upto,

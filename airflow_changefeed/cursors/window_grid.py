@@ -151,16 +151,16 @@ class EventsBefore:
         lie, them = ("lies", "it") if events == "1 event" else ("lie", "them")
         return (
             f"{events} from {format_time(self.first)} on {lie} before the beginning of consumer "
-            f"{self.consumer}, which its first run has set to {format_time(self.until)}: "
-            f"nothing exports {them}"
+            f"{self.consumer}, which its first run set to {format_time(self.until)}: no run exports "
+            f"{them}"
         )
 
     def remedy(self, dag_id: str | None) -> str:
         """Return the ways on, with the DAG that exports for the consumer if it is known."""
         accept = shell("cursor accept-beginning", self.consumer, "--feed", self.feed, "--note", "...")
         return (
-            f"Export them: {backfill_command(dag_id, self.since, self.until)}. If nobody needs them, accept "
-            f"the beginning: {accept}"
+            f"Export them: {backfill_command(dag_id, self.since, self.until)}. If nobody needs these "
+            f"events, accept the beginning: {accept}"
         )
 
     def fault(self, dag_id: str | None) -> Fault:

@@ -93,7 +93,7 @@ def changefeed_task(
     Make a function the handler of a consumer's events: ``@task.changefeed(feed=..., consumer=...)``.
 
     Its first two parameters are the event (with ``batch``, the list of events) and the connection of their
-    transaction; further ones are given by the DAG, or named after keys of the run's context.
+    transaction; further parameters are given by the DAG, or named after keys of the run's context.
 
     :param kwargs: those of ``ChangefeedConsumeOperator``.
     """

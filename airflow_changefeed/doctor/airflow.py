@@ -76,41 +76,41 @@ def dag_faults(
         dag = find_dag(dag_id) if dag_id is not None else None
     except AirflowUnavailableError as problem:
         # That it is late is known, whatever became of its DAG.
-        unknown.append(not_checked(where, f"what became of its DAG: {problem.what}", problem.remedy))
+        unknown.append(not_checked(where, f"the state of its DAG: {problem.what}", problem.remedy))
     if dag is not None and dag.is_paused:
         remedy = f"Unpause it: airflow dags unpause {shlex.quote(dag.dag_id)}"
         if left_out is not None:
             backfill = backfill_command(dag.dag_id, left_out)
-            remedy += f". If its schedule does not catch up, backfill what it left out: {backfill}"
+            remedy += f". If its schedule does not catch up, backfill the runs that it left out: {backfill}"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":
-        what = f"run {dag.last_run} of DAG {dag.dag_id}, its last one, failed"
-        remedy = "Read the failed task's log, mend the cause, then clear the task"
+        what = f"run {dag.last_run} of DAG {dag.dag_id}, its last run, failed"
+        remedy = "Read the failed task's log, fix the cause, then clear the task"
         found.append(Fault(FaultKind.RUN_FAILED, where, what, remedy))
     if found or (last is not None and now - last.moved_at <= max_age):
         return [*unknown, *found]
-    what = f"nothing has moved its cursor {'yet' if last is None else f'since {_move(last)}'}"
+    what = f"its cursor has not moved {'yet' if last is None else f'since {_move(last)}'}"
     # Without the command: who is woken by this must not paste what removes a consumer.
     drop = "drop the consumer if nobody needs it any more"
     remedy = f"Run its DAG or process again, or {drop}"
     if dag is not None and not dag.is_there:
-        what = f"{what}, and Airflow has no DAG {dag.dag_id} any more"
+        what = f"{what}, and Airflow no longer has DAG {dag.dag_id}"
         remedy = (
-            "If this is another Airflow, or its metadata database is new, run this where the DAG runs. "
-            "Otherwise restore the DAG"
+            "If the DAG runs in another Airflow, or the metadata database here is new, run this "
+            "command where the DAG runs. Otherwise restore the DAG"
         )
     elif dag is not None and dag.last_run:
-        what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last one, is {dag.last_state}"
-        remedy = "Look at that run and at the DAG's schedule, and whether a scheduler runs"
+        what = f"{what}; run {dag.last_run} of DAG {dag.dag_id}, its last run, is {dag.last_state}"
+        remedy = "Check that run, the DAG's schedule, and that a scheduler runs"
     return [*unknown, Fault(FaultKind.NO_RUN, where, what, remedy)]
 
 
 def catching_up(feed: str, consumer: str, rows: Sequence[CursorRow]) -> Fault:
     """Return why a consumer is late whose cursors move, if nothing else was found: it has not caught up."""
     last = max(rows, key=lambda row: row.moved_at)
-    what = f"nothing was found that stops it; its cursor moved last at {_move(last)}"
+    what = f"no cause was found; its cursor last moved at {_move(last)}"
     leases = shell("leases", "--feed", feed)
-    remedy = f"Look again later whether the cursor has moved. If it has not, see who holds it: {leases}"
+    remedy = f"Check later that the cursor has moved. If it has not, list the holders: {leases}"
     return Fault(FaultKind.CATCHING_UP, f"feed {feed}, consumer {consumer}", what, remedy)
 
 
@@ -183,8 +183,9 @@ def unknown_feeds(source: FeedSource, variables: VariableLister, feeds: Collecti
         Fault(
             FaultKind.VARIABLE_OF_NO_FEED,
             f"Variable {key}",
-            f"it belongs to consumer {consumer!r} of feed {feed!r}, which is not in this database",
-            "Delete it if the feed was dropped for good",
+            f"the Variable belongs to consumer {consumer!r} of feed {feed!r}, which this database does "
+            "not have",
+            "If the feed was dropped for good, delete the Variable",
         )
         for key, (consumer, feed) in published(variables, database).items()
         if feed not in feeds
@@ -231,11 +232,13 @@ def _variable(source: FeedSource, variables: VariableLister, feed: str, consumer
         return Fault(FaultKind.VARIABLE_UNREADABLE, where, what, remedy)
     if is_current:
         return None
-    remedy = f"Nothing to do: the next run of the export publishes it. To publish it now: {publish}"
+    remedy = f"Nothing to do: the next run of the export publishes the Variable. To publish it now: {publish}"
     if variables.get(key) is None:
-        what = "it does not exist, but the database has cursors of this consumer"
+        what = "the Variable does not exist, but the database has cursors of this consumer"
         return Fault(FaultKind.VARIABLE_MISSING, where, what, remedy)
-    return Fault(FaultKind.VARIABLE_BEHIND, where, "it is older than the cursors in the database", remedy)
+    return Fault(
+        FaultKind.VARIABLE_BEHIND, where, "the Variable is older than the cursors in the database", remedy
+    )
 
 
 def _edited(
@@ -250,11 +253,11 @@ def _edited(
     return Fault(
         FaultKind.VARIABLE_ORPHANED,
         f"Variable {key}",
-        f"it has cursors of {counted(len(shards), 'shard')}, but the database has none of consumer "
-        f"{consumer!r}",
-        "If the consumer was dropped, delete the Variable. If its rows are lost, restore them from the "
-        f"Variable ({shell('cursor adopt', consumer, '--feed', feed)}) or from the manifests "
-        f"({rebuild_command(consumer, feed)})",
+        f"the Variable has cursors of {counted(len(shards), 'shard')}, but the database has none of "
+        f"consumer {consumer!r}",
+        "If the consumer was dropped, delete the Variable. If its rows in the database are lost, "
+        f"restore them from the Variable ({shell('cursor adopt', consumer, '--feed', feed)}) or from "
+        f"the manifests ({rebuild_command(consumer, feed)})",
     )
 
 

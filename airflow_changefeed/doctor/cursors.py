@@ -36,13 +36,13 @@ from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_consumers import LeaseInfo
 
 _NEVER_BACK = (
-    "Find the writer whose time_hint or clock is ahead, and correct it. A shard's high-water time never goes "
-    "back: until the clock reaches it, all events of the shard get that time. Wait, or let the writers use "
-    "another shard, or drop the feed and set it up again, which discards its order"
+    "Find the writer whose time_hint or clock is ahead, and correct that writer. A shard's high-water "
+    "time never goes back: until the clock reaches it, all events of the shard get that time. Wait, or "
+    "let the writers use another shard, or drop the feed and set it up again, which discards its order"
 )
 _ALTHOUGH = {
     Why.HOLE: "later windows are complete",
-    Why.FILES_GONE: "the cursor of its consumer has passed it: its manifest is gone, or the cursor was moved",
+    Why.FILES_GONE: "the consumer's cursor has passed it: its manifest is gone, or the cursor was moved",
 }
 
 
@@ -97,7 +97,7 @@ def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
                 # The end of a hole is the begin of a window, that of a purge need not be one.
                 to = "earliest" if purged > hole.range.upto else str(hole.range.upto)
                 command = set_command(row.consumer, row.feed, row.shard, to)
-                move_on = f"let the cursor pass it: {command}"
+                move_on = f"move the cursor past it: {command}"
                 found.append((hole, missing_window(hole, subject(row), purged, accept=move_on)))
     return found
 
@@ -107,7 +107,7 @@ def missing_window(
     place: str,
     purged_upto: Ulid,
     *,
-    accept: str = "leave it: readers find that it is missing",
+    accept: str = "do nothing: readers report it as missing",
 ) -> Fault:
     """
     Return the fault for a window that is not exported.
@@ -119,7 +119,7 @@ def missing_window(
             FaultKind.WINDOW_LOST,
             place,
             f"nothing is complete in {missing}, and events were purged up to "
-            f"{format_time(purged_upto.time)}, so that no run can export all of it any more",
+            f"{format_time(purged_upto.time)}, so no run can export all of it any more",
             "If the feed captures a table, a new snapshot of the table gives all later states of it. "
             f"To accept the loss, {accept}",
         )
@@ -127,8 +127,8 @@ def missing_window(
         FaultKind.WINDOW_MISSING,
         place,
         f"nothing is complete in {missing}, although {_ALTHOUGH[missing.why]}",
-        "Find the run of that window and clear its task, or backfill the window; a cursor that it holds then "
-        "moves by itself",
+        "Find the run of that window and clear its task, or backfill the window. A cursor that the "
+        "window holds back then moves by itself",
     )
 
 
@@ -159,9 +159,9 @@ def _positions(state: FeedState) -> Iterator[Fault]:
                 subject(row),
                 f"its cursor {row.ulid} ({format_time(row.ulid.time)}) is beyond the shard's high-water "
                 f"time ({format_time(high_water)})",
-                "The database was restored to an earlier state, or the cursor belongs to another database. "
-                f"If it was restored, seal the feed first: {seal_command(row.feed, until)}; then "
-                f"{RESTORED_PAGE}",
+                "The database was restored to an earlier state, or the cursor belongs to another "
+                "database. If the database was restored, seal the feed first: "
+                f"{seal_command(row.feed, until)}; then {RESTORED_PAGE}",
             )
         elif status is not None and row.is_lost(status.purged_upto):
             grid = state.grid(row, status.purged_upto)
@@ -195,10 +195,11 @@ def _in_window(row: CursorRow, grid: WindowGrid, status: ShardStatus | None) -> 
     return Fault(
         FaultKind.CURSOR_IN_WINDOW,
         subject(row),
-        f"it exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is inside one: it "
-        "moves on only if that window is exported again, and never if events of it were purged",
-        f"Move it to the begin of a window: {command}. Then run the windows from there on again, as a "
-        "backfill: those behind it are not remembered as complete",
+        f"the consumer exports windows, but its cursor {row.ulid} ({format_time(row.ulid.time)}) is "
+        "inside a window: the cursor moves on only if that window is exported again, and never if some "
+        "of its events were purged",
+        f"Move the cursor to the start of a window: {command}. Then run the windows from there on "
+        "again, as a backfill: the windows after the cursor are not remembered as complete",
     )
 
 
@@ -228,8 +229,9 @@ def _idle(state: FeedState, limits: Limits) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.CONSUMER_IDLE,
                 f"feed {state.feed}, consumer {consumer}",
-                f"it has not moved since {format_time(last)} and holds back purges: {', '.join(held)}{until}",
-                "Run it again; or drop it if it is no longer needed: "
+                f"the consumer has not moved since {format_time(last)} and holds back purges: "
+                f"{', '.join(held)}{until}",
+                "Run the consumer again; or, if nobody needs it any more, drop it: "
                 f"{shell('consumer drop', consumer, '--feed', state.feed)}",
             )
 
@@ -321,15 +323,20 @@ def dead_letter_faults(state: FeedState) -> Iterator[Fault]:
         first = min(own, key=lambda dead_letter: dead_letter.ulid)
         purged = {status.shard: status.purged_upto for status in state.shards}
         gone = sum(one.ulid <= purged.get(one.shard, Ulid.MIN) for one in own)
-        lost = f". The events of {gone} of them were purged, so those can only be dropped" if gone else ""
+        lost = (
+            f". The events of {gone} of them were purged, so these dead letters can only be dropped"
+            if gone
+            else ""
+        )
         is_or_are, their = ("is", "Its event is") if len(own) == 1 else ("are", "Their events are")
         yield Fault(
             FaultKind.DEAD_LETTER,
             f"feed {state.feed}, consumer {consumer}",
             f"{counted(len(own), 'dead letter')} {is_or_are} open, the first of "
-            f"{format_time(first.ulid.time)} in shard {shard_text(first.shard)} ({first.reason[:_REASON]}). "
-            f"{their} not consumed, and the purge waits for that as long as the feed's max_hold allows{lost}",
-            "List them, then retry or drop each: "
+            f"{format_time(first.ulid.time)} in shard {shard_text(first.shard)} "
+            f"({first.reason[:_REASON]}). {their} not consumed, and purges keep such events as long as "
+            f"the feed's max_hold allows{lost}",
+            "List the dead letters, then retry or drop each: "
             f"{shell('dead-letters list', '--consumer', consumer, '--feed', state.feed)}",
         )
 
@@ -366,8 +373,8 @@ def _failing(info: ConsumerInfo, entry: Invocation) -> Fault:
         f"feed {spec.feed}, shard {shard_text(entry.shard)}, consumer {spec.consumer}",
         f"its handler failed {counted(attempt.number, 'time')} at event {attempt.first} "
         f"({format_time(attempt.first.time)}), last at {format_time(entry.ended_at)}{end}",
-        f"Read why: {log}; then mend the handler or the data and run the consumer again. To set this one "
-        f"event aside: {park_command(spec.consumer, spec.feed)}",
+        f"Read the reason: {log}; then fix the handler or the data, and run the consumer again. To set "
+        f"only this event aside: {park_command(spec.consumer, spec.feed)}",
     )
 
 
@@ -401,8 +408,8 @@ def held_leases(state: FeedState, leases: Sequence[LeaseInfo], limits: Limits) -
                 f"{holder} holds the lease of shard {shards}"
                 + (f" since {format_time(begun)}" if begun is not None else "")
                 + f", and last moved the cursor at {format_time(max(row.moved_at for row in rows))}",
-                "Look whether that process is at work. If it hangs, stop it; then wait, or revoke its lease: "
-                f"{revoke_command(first)}",
+                "Check whether that process still works. If it hangs, stop it; then wait, or revoke "
+                f"its lease: {revoke_command(first)}",
             )
         )
     return faults
@@ -424,8 +431,9 @@ def _fault(state: FeedState, row: CursorRow, limits: Limits) -> Fault | None:
             subject(row),
             f"{row.lease_holder} did not release its lease, which expired at "
             f"{format_time(row.lease_expires)}",
-            "The process was killed, or its handler hangs (--handler-timeout would end that). If it is still "
-            "there, end it, by SIGKILL if need be; else do nothing: the next one takes the lease",
+            "The process was killed, or its handler hangs (--handler-timeout ends such a call). If the "
+            "process still runs, end it, with SIGKILL if necessary. Otherwise do nothing: the next "
+            "process takes the lease",
         )
     if row.lease_expires - now > longest or is_still:
         return Fault(

@@ -66,18 +66,18 @@ def begun_snapshots(source: FeedSource, feed: str | None) -> list[tuple[Snapshot
 
 def _fault(claim: SnapshotClaim, now: datetime, purged_upto: Ulid) -> Fault:
     where = f"feed {claim.feed}, table {claim.table}"
-    begun, remedy = f"the {claim}", f"{claim.go_on}, or give it up: {claim.give_up}"
+    begun, remedy = f"the {claim}", f"{claim.go_on}, or give up the snapshot: {claim.give_up}"
     if purged_upto >= Ulid.floor(claim.begin):
         what = f"{begun} is lost: events since its begin were purged, up to {format_time(purged_upto.time)}"
-        remedy = f"Give it up: {claim.give_up}; then take it again"
+        remedy = f"Give up the snapshot: {claim.give_up}; then take a new one"
         return Fault(FaultKind.SNAPSHOT_LOST, where, what, remedy)
     if claim.expires_at <= now:
         what = (
-            f"{begun} made no progress and expired at {format_time(claim.expires_at)}: a purge of the events "
-            "since then makes it useless"
+            f"{begun} made no progress and expired at {format_time(claim.expires_at)}: a purge of the "
+            "events since its begin makes it useless"
         )
         return Fault(FaultKind.SNAPSHOT_EXPIRED, where, what, remedy)
-    what = f"{begun} holds back purges until it ends, or expires at {format_time(claim.expires_at)}"
+    what = f"{begun} holds back purges until it ends, at the latest until {format_time(claim.expires_at)}"
     return Fault(FaultKind.SNAPSHOT_OPEN, where, what, f"Nothing to do while it runs. {remedy}")
 
 
@@ -170,7 +170,7 @@ def _scope(
     else:
         checked.append("the export's manifests, and names and sizes of its data files")
         left_out.append("the content of data files (verify reads it)")
-    left_out.append("values that cannot be exported unchanged (exports report them)")
+    left_out.append("values that cannot be exported unchanged (exports report these)")
     left_out.append(f"how late consumers are, and their DAGs: {shell('status', '--max-age', '2h')}")
     return checked, left_out
 
@@ -292,8 +292,8 @@ def _output(
 def _unknown(source: FeedSource, feeds: Sequence[str], consumer: str) -> list[Fault]:
     known = dict.fromkeys(row.consumer for feed in feeds for row in source.cursors(feed))
     known |= dict.fromkeys(info.spec.consumer for feed in feeds for info in source.consumers(feed))
-    what = f"it has no cursors in the database, which has {', '.join(known) or 'no consumers'}"
-    remedy = "Check its name; an export gets cursors with its first run"
+    what = f"the database has no cursors of this consumer; it has {', '.join(known) or 'no consumers'}"
+    remedy = "Check the name; an export gets cursors in its first run"
     return [Fault(FaultKind.CONSUMER_UNKNOWN, f"consumer {consumer}", what, remedy)]
 
 

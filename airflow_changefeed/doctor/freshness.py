@@ -246,7 +246,7 @@ def _no_consumer(feed: str, consumer: str | None, known: Sequence[str]) -> Consu
     which = "no consumer" if consumer is None else f"no consumer {consumer!r}"
     what = f"{which} in {feed}; it has {', '.join(known) or 'none'}" if feed else "the database has no feeds"
     return ConsumerNotFoundError(
-        f"nothing to watch: {what}. An export is a consumer from its first run on",
+        f"nothing to watch: {what}. An export becomes a consumer in its first run",
         feed=feed,
         consumer=consumer,
     )

@@ -74,9 +74,9 @@ def checked_fault(check: OutputCheck) -> Fault:
     return Fault(
         FaultKind.WINDOW_MISSING,
         f"feed {check.feed}, consumer {check.consumer}",
-        f"its export in {check.path} lacked {counted(check.missing, 'range')} of windows when its files were "
-        f"last checked, at {format_time(check.checked_at)}{first}",
-        f"Export the missing windows again; to see them, and to check the files again: {look}",
+        f"the export in {check.path} lacked {counted(check.missing, 'range')} of windows when its files "
+        f"were last checked, at {format_time(check.checked_at)}{first}",
+        f"Export the missing windows again. To list them, and to check the files again: {look}",
     )
 
 
@@ -153,10 +153,11 @@ def _begins_later(store: ExportStore, consumer: str, start: Ulid, end: Ulid) -> 
     return Fault(
         FaultKind.OUTPUT_BEGINS_LATER,
         output_name(store),
-        f"it has nothing before {until}, but the cursor of consumer {consumer} has passed {passed}: the "
-        "earlier output was moved away, this is another path, or somebody moved the cursor",
-        "Move its files back, or give the path that has them; to have the earlier events here, export them "
-        f"again: {again}",
+        f"the export has nothing before {until}, but the cursor of consumer {consumer} has passed "
+        f"{passed}: the earlier output was moved away, this is another path, or somebody moved the "
+        "cursor",
+        "Move the files back, or give the path that has them. To have the earlier events here, export "
+        f"them again: {again}",
     )
 
 
@@ -267,7 +268,7 @@ def _stale(store: ExportStore, units: Units, marks: Sequence[StaleMark], place: 
                     FaultKind.WINDOW_STALE,
                     place,
                     f"{unit}: history was inserted after it was exported ({later[0].reason})",
-                    "Export it again: backfill the window, or set the cursor to before the batch",
+                    "Export the unit again: backfill the window, or set the cursor to before the batch",
                 )
 
 
@@ -302,8 +303,8 @@ def _wrong_files(store: ExportStore, manifest: Manifest, sizes: Mapping[str, int
             except ManifestError:
                 # Another attempt may have replaced manifest and file after the listing.
                 if store.attempts_of(unit)[-1:] == [manifest.attempt]:
-                    yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=path)
+                    yield output_fault(FaultKind.FILE_MISSING, "the file is missing", unit=unit, path=path)
         else:
             kind = FaultKind.FILE_TRUNCATED if size < file.size else FaultKind.FILE_CHANGED
-            what = f"it has {counted(size, 'byte')}, but its manifest says {file.size}"
+            what = f"the file has {counted(size, 'byte')}, but its manifest says {file.size}"
             yield output_fault(kind, what, unit=unit, path=path)

@@ -77,7 +77,7 @@ class CompletedExport:
 
     def __post_init__(self) -> None:
         if (self.window_start is None) != (self.window_end is None):
-            raise InvalidArgumentError("window_start and window_end belong together; give both or neither")
+            raise InvalidArgumentError("window_start and window_end belong together; give both or none")
         if self.window_start is not None and self.window_end is not None:
             Window(self.window_start, self.window_end)
 
@@ -99,8 +99,8 @@ class CompletedExport:
             return decode(cls, _nested(extra), named="the event's extra")
         except InvalidArgumentError as problem:
             raise InvalidArgumentError(
-                f"{problem.message}: another task or a person made the event; ignore it, or export the "
-                "window again"
+                f"{problem.message}: another task or a person created the event. Ignore the event, or "
+                "export the window again"
             ) from None
 
     def each(self) -> list[CompletedExport]:
@@ -161,7 +161,7 @@ class CompletedExport:
             except (pa.ArrowException, ValueError, OSError) as problem:
                 raise ManifestError(
                     f"{file.path} cannot be read ({type(problem).__name__}: {problem}): export the unit "
-                    f"again, {file.manifest.unit}",
+                    f"again: {file.manifest.unit}",
                     path=file.path,
                 ) from problem
 

@@ -32,7 +32,7 @@ _AGAIN = "xport the unit again: clear its window's task or backfill it, or set t
 EXPORT_AGAIN, RESTORE = f"E{_AGAIN}", f"Restore it, or e{_AGAIN}"
 #: Likewise, where events of the unit were purged from the feed.
 RESTORE_ONLY = (
-    "Restore it from a backup of the output; events of the unit were purged, so no run exports it again"
+    "Restore it from a backup of the output; events of the unit were purged, so no run can export it again"
 )
 UPGRADE = "Upgrade airflow-changefeed here"
 
@@ -52,8 +52,8 @@ def output_fault(
 
 def link_fault(path: str, unit: ExportUnit | None = None) -> Fault:
     """Return the fault of a symbolic link in an output."""
-    what = "it is a symbolic link: plain readers follow it, and what it hides is not verified"
-    remedy = "Remove it; or mount what it leads to as the root of the output, or make it the root"
+    what = "the path is a symbolic link: plain readers follow it, and the files behind it are not verified"
+    remedy = "Remove the link. Or mount its target as the root of the output, or make the link the root"
     return output_fault(FaultKind.SYMBOLIC_LINK, what, remedy, unit=unit, path=path)
 
 
@@ -140,15 +140,15 @@ class Report:
 
 
 #: Remedies of what attempts leave behind.
-NEXT_EXPORT = "Nothing; the next export of the unit removes it"
+NEXT_EXPORT = "Nothing; the next export of the unit removes the file"
 _RUNNING = "Nothing, if the attempt is running; otherwise the next export of its units removes it"
-_NO_OWNER = "Restore it, or export to another path: there are no manifests by which an export writes it again"
-_MOVE = "Move it out of the output"
+_NO_OWNER = "Restore the document, or export to another path: without manifests no export can write it again"
+_MOVE = "Move the file out of the output"
 #: Remedy of what a table's readers do not see.
-CLEAN = "Nothing; the clean-up of the table removes it (output clean)"
+CLEAN = "Nothing; the clean-up of the table removes the file (output clean)"
 #: Remedies of uploads that were neither completed nor aborted.
 LIST_UPLOADS = "Grant the permission to list multipart uploads, or set a lifecycle rule on the bucket"
-ABORT_UPLOAD = "Export its window again, which aborts it, or set a lifecycle rule on the bucket"
+ABORT_UPLOAD = "Export the window again, which aborts the upload, or set a lifecycle rule on the bucket"
 _SHARD, _DATE, _UNIT = "changefeed_shard=", "changefeed_date=", "changefeed_unit="
 
 
@@ -157,8 +157,10 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
     path = store.layout.claim
     content = store.files.read(path)
     if content is None:
-        what = "it is missing, so the owner of the export is unknown"
-        remedy = "The next export writes it again, by what the manifests say" if store.shards() else _NO_OWNER
+        what = "the document is missing, so the owner of the export is unknown"
+        remedy = (
+            "The next export writes the document again, from the manifests" if store.shards() else _NO_OWNER
+        )
         yield output_fault(FaultKind.CLAIM_MISSING, what, remedy, path=path)
         return
     try:
@@ -174,7 +176,7 @@ def claim(store: ExportStore, database: str = "") -> Iterator[Fault]:
         elif database and found.database not in ("", database):
             owner = f"database {found.database}, not {database}"
         if owner:
-            what = f"it says that the output belongs to {owner}"
+            what = f"the document names another owner of the output: {owner}"
             yield output_fault(FaultKind.CLAIM_FOREIGN, what, "Check the path and the connection", path=path)
 
 
@@ -226,13 +228,13 @@ def _orphan(store: ExportStore, unit: ExportUnit, attempt: int) -> Fault:
     placed = store.layout.placed(unit, attempt)
     if store.is_table:
         # Files of attempts that failed stay, as a table may have them.
-        what = "it is from an attempt that is running or did not commit it, or its manifest was removed"
+        what = "its attempt is running or did not commit the file, or its manifest was removed"
         return output_fault(FaultKind.LEFTOVER, what, CLEAN, unit=unit, path=placed)
     # The driver writes the manifest after the data; it is still running, or was killed in between.
     if store.files.exists(store.layout.attempt(attempt)):
-        what = "it is from an attempt that is running, or was killed before its manifest"
+        what = "its attempt is running, or was killed before the manifest was written"
         return output_fault(FaultKind.LEFTOVER, what, _RUNNING, unit=unit, path=placed)
-    path, what = store.layout.manifest(unit, attempt), "it is missing, but its data exists"
+    path, what = store.layout.manifest(unit, attempt), "the manifest is missing, but its data exists"
     return output_fault(FaultKind.MANIFEST_MISSING, what, EXPORT_AGAIN, unit=unit, path=path)
 
 
@@ -245,7 +247,7 @@ def beside(store: ExportStore, unit: ExportUnit, attempt: int, named: Collection
         if store.is_table and not name.startswith(own):
             # Of an attempt that was replaced: who reads an older version of the table needs it.
             continue
-        what, path = "it is in no manifest, but plain Parquet readers read it", f"{folder}/{name}"
+        what, path = "no manifest names the file, but plain Parquet readers read it", f"{folder}/{name}"
         yield output_fault(FaultKind.FILE_UNREFERENCED, what, _MOVE, unit=unit, path=path)
 
 
@@ -283,10 +285,10 @@ def _data(store: ExportStore, folders: set[str]) -> Iterator[Fault]:
         if any(f"{data}/{'/'.join(parts[:depth])}" in folders for depth in (3, 4)):
             continue
         if any(part.startswith(("_", ".")) for part in parts):
-            what = "it belongs to no complete unit; readers skip it"
+            what = "the file belongs to no complete unit; readers skip it"
             yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         else:
-            what = "it belongs to no complete unit, but plain Parquet readers read it"
+            what = "the file belongs to no complete unit, but plain Parquet readers read it"
             yield output_fault(FaultKind.FILE_FOREIGN, what, _MOVE, path=path)
 
 
@@ -305,13 +307,13 @@ def _control(store: ExportStore, units: dict[ExportUnit, int]) -> Iterator[Fault
             continue
         elif kind == "attempts" and rest:
             if not any(rest.startswith(prefix) for prefix in current):
-                what = "it is from an attempt that is running or was killed"
+                what = "its attempt is running or was killed"
                 yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif unfinished(name) == "feed.json":
-            what = "it is an unfinished claim: it is being written, or its writer was killed"
+            what = "the file is an unfinished claim: it is being written, or its writer was killed"
             yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)
         elif path != store.layout.claim:
-            yield output_fault(FaultKind.FILE_FOREIGN, "it is not part of an export", _MOVE, path=path)
+            yield output_fault(FaultKind.FILE_FOREIGN, "the file is not part of an export", _MOVE, path=path)
 
 
 def _manifest(path: str, name: str) -> Iterator[Fault]:
@@ -322,7 +324,7 @@ def _manifest(path: str, name: str) -> Iterator[Fault]:
     shard = _shard(f"changefeed_{folder.partition('/')[0]}")
     unit = parse_unit(shard, parsed.unit) if parsed and shard is not None else None
     if unit is None or folder != f"shard={shard_text(unit.shard)}/date={unit.date}":
-        yield output_fault(FaultKind.FILE_FOREIGN, "it is not the manifest of a unit", _MOVE, path=path)
+        yield output_fault(FaultKind.FILE_FOREIGN, "the file is not the manifest of a unit", _MOVE, path=path)
     elif whole is not None:
-        what = "it is an unfinished manifest: it is being written, or its writer was killed"
+        what = "the file is an unfinished manifest: it is being written, or its writer was killed"
         yield output_fault(FaultKind.LEFTOVER, what, _RUNNING, path=path)

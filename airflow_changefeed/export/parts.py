@@ -385,7 +385,7 @@ def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> W
     if schema is None:
         raise IncompleteReadError("a task of the export did not report its columns; retry")
     if not {file.unit for file in files} <= set(units):
-        raise IncompleteReadError("a task of the export reported files of units that are not its own; retry")
+        raise IncompleteReadError("a task of the export reported files of another task's units; retry")
     return WrittenParts(units, files, schema)
 
 

@@ -190,8 +190,8 @@ def _warn_if_moved(state: FeedState, store: ExportStore, request: ExportRequest)
     )
     log.warning(
         "The export of feed %s in %s begins with this run, but consumer %s has exported since %s: the "
-        "earlier output was moved away, or this is another path. Move its files back, or give the path that "
-        "has them; to have the earlier events here, export them again: %s",
+        "earlier output was moved away, or this is another path. Move the files back, or give the path "
+        "that has them. To have the earlier events here, export them again: %s",
         request.feed,
         store.path,
         request.consumer,
@@ -242,9 +242,10 @@ def _check_none_lost(store: ExportStore, planned: Sequence[PlannedUnit]) -> None
         manifest = store.read(unit.unit)
         if manifest is not None and unit.rows < manifest.rows:
             raise MissingEventError(
-                f"feed {store.feed!r}, {unit.unit}: the export has {counted(manifest.rows, 'event')}, the "
-                f"table only {unit.rows}: rows were deleted after they were fed. Restore them, leave the "
-                "window as it is, or export what is left with on_missing='keys_only'",
+                f"feed {store.feed!r}, {unit.unit}: the export has {counted(manifest.rows, 'event')}, "
+                f"the table only {unit.rows}: rows were deleted after they entered the feed. Restore "
+                "the rows, leave the window as it is, or export the remaining data with "
+                "on_missing='keys_only'",
                 feed=store.feed,
                 unit=unit.unit,
             )
@@ -284,8 +285,8 @@ def _check_cursor(cursor: Ulid, status: ShardStatus, request: ExportRequest) -> 
     if cursor >= Ulid.floor(high_water):
         raise CursorBeyondFeedError(
             f"consumer {request.consumer!r} is at {cursor} in shard {shard_text(status.shard)} of feed "
-            f"{request.feed!r}, beyond the shard's high-water time {status.high_water}. The database was "
-            "restored, or the cursor belongs to another feed; compare both, then set the cursor",
+            f"{request.feed!r}, beyond the shard's high-water time {status.high_water}. The database "
+            "was restored, or the cursor belongs to another feed. Find out which, then set the cursor",
             feed=request.feed,
             shard=status.shard,
             cursor=cursor,
@@ -311,8 +312,8 @@ def _check_cut(store: ExportStore, units: Sequence[ExportUnit]) -> None:
     if problems:
         raise OutputError(
             f"{store.layout.data} holds units of feed {store.feed!r} with other boundaries, so readers "
-            f"would get rows twice: {'; '.join(problems[:3])}. Use the windows of the output, or another "
-            "path; a batch starts where the last one ends",
+            f"would get rows twice: {'; '.join(problems[:3])}. Use the windows of the output, or "
+            "another path; a batch starts where the last batch ends",
             path=store.path,
         )
 
@@ -355,9 +356,10 @@ def _purged(request: ExportRequest, unit: ExportUnit, upto: Ulid) -> PurgedError
         whole = format_time(unit.window.start + windows * unit.window.length)
         words = ("--shard", shard_text(unit.shard), "--to", whole)
         remedy = (
-            "If the output has the window, and verify finds no fault in it, this run need not be repeated. "
-            "Otherwise its events are lost: let the consumer go on with the first window that is whole, from "
-            f"{whole} on: {shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
+            "If the output has the window, and verify finds no fault in it, this run is not needed. "
+            "Otherwise the window's events are lost: let the consumer continue with the first whole "
+            f"window, from {whole} on: "
+            f"{shell('cursor set', request.consumer, '--feed', request.feed, *words)}"
         )
     return PurgedError(
         f"{begun}: {gone}. {remedy}",

@@ -57,13 +57,13 @@ class ExportRequest:
         if self.windows is not None:
             problems += _problems_of(self.windows)
         if self.shards is not None and not self.shards:
-            problems.append("shards is empty: name some, or None for all")
+            problems.append("shards is empty: name at least one shard, or pass None for all")
         InvalidArgumentError.collect(f"export of feed {self.feed!r}", problems)
 
 
 def _problems_of(windows: Sequence[Window]) -> list[str]:
     if not windows:
-        return ["windows is empty: name some, or None to export a batch from the cursor"]
+        return ["windows is empty: name at least one window, or pass None to export a batch from the cursor"]
     ordered = sorted(windows)
     return [
         f"windows {first} and {second} overlap"
@@ -112,7 +112,8 @@ def choose_feeds(source: FeedReader, feeds: Sequence[str], exclude: Sequence[str
     left = [name for name in chosen if not any(fnmatchcase(name, pattern) for pattern in exclude)]
     if not left:
         raise InvalidArgumentError(
-            f"no feed is left of {len(chosen)}: exclude leaves out all that feeds names; change one of both"
+            f"no feed is left of {len(chosen)}: exclude leaves out all feeds that feeds names; change "
+            "feeds or exclude"
         )
     return left
 

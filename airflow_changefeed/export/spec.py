@@ -59,14 +59,14 @@ def read_spec(uri: str, storage_options: Mapping[str, Any] | None = None) -> tup
     plan = store.read_document(store.layout.spec(token), Plan, uri)
     if plan is None:
         raise SpecNotFoundError(
-            f"{uri} does not exist: its task has finished, or a later try has planned again. Run the task "
-            "again that makes the plan",
+            f"{uri} does not exist: its task has finished, or a later try has planned again. Run the "
+            "task that makes the plan again",
             spec=uri,
         )
     if (plan.feed, plan.attempt) != (feed, token):
         raise TerminalError(
-            f"{uri} holds plan {plan.attempt} of feed {plan.feed!r}: it was moved here from elsewhere. Run "
-            "the task again that makes the plan",
+            f"{uri} holds plan {plan.attempt} of feed {plan.feed!r}: the document was moved here from "
+            "another place. Run the task that makes the plan again",
             spec=uri,
         )
     # Where the spec lies, whatever it says: who could change it must not have our files elsewhere.
@@ -106,13 +106,13 @@ def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     files = open_files(root, storage_options)
     content = files.read(Layout(files.root, "").job(name))
     if content is None:
-        raise SpecNotFoundError(f"{uri} does not exist: run the task again that makes the plan", spec=uri)
+        raise SpecNotFoundError(f"{uri} does not exist: run the task that makes the plan again", spec=uri)
     specs = SpecList.from_json(content.decode(errors="replace"), named=uri).specs
     for spec in specs:
         if parse_spec(spec)[0] != root:
             raise TerminalError(
-                f"{uri} names {spec}, which is not below {root}: somebody has changed it. Run the task again "
-                "that makes the plan",
+                f"{uri} names {spec}, which is not below {root}: somebody has changed the document. Run "
+                "the task that makes the plan again",
                 spec=spec,
             )
     return specs
@@ -161,8 +161,8 @@ def read_receipt(store: ExportStore, spec: int) -> ExportResult | None:
         )
         if (result.spec, result.attempt) != (spec, attempt):
             raise TerminalError(
-                f"{where} is the receipt of attempt {result.attempt} at plan {result.spec}: it was moved "
-                "here from elsewhere. Run the task again that makes the plan",
+                f"{where} is the receipt of attempt {result.attempt} at plan {result.spec}: the "
+                "document was moved here from another place. Run the task that makes the plan again",
                 receipt=where,
             )
         found.append(result)

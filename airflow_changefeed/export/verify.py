@@ -224,7 +224,7 @@ def _inspect(store: ExportStore, interval: Interval, report: Report, source: Fee
     for shard, own in units.items():
         report.faults += [_missing(gap) for gap in gaps if gap.shard == shard]
         for unit, before in find_overlaps(list(own)):
-            what = f"it overlaps {before}; their common rows are duplicated"
+            what = f"the unit overlaps {before}; their common rows are duplicated"
             remedy = "Remove the manifest and the data of one of them"
             report.faults.append(output_fault(FaultKind.UNITS_OVERLAP, what, remedy, unit=unit))
         report.faults += [fault for _, fault in unnamed[shard]]
@@ -238,7 +238,9 @@ def _inspect(store: ExportStore, interval: Interval, report: Report, source: Fee
 
 
 def _missing(gap: MissingRange) -> Fault:
-    remedy = f"{EXPORT_AGAIN}. If events of it were purged, no run can: leave it, readers find the gap"
+    remedy = (
+        f"{EXPORT_AGAIN}. If its events were purged, no run can export it: do nothing, readers report the gap"
+    )
     return Fault(FaultKind.WINDOW_MISSING, str(gap), "nothing is complete there", remedy, gap.unit)
 
 
@@ -273,13 +275,13 @@ def verify_unit(store: ExportStore, unit: ExportUnit) -> tuple[Manifest | None, 
     except SymbolicLinkError as problem:
         return None, [link_fault(problem.facts["path"], unit)]
     if manifest is None:
-        what = "it was withdrawn while it was verified"
+        what = "the unit was withdrawn while it was verified"
         return None, [output_fault(FaultKind.WINDOW_MISSING, what, EXPORT_AGAIN, unit=unit)]
     faults = [fault for file in manifest.files for fault in _file(store, manifest, file)]
     faults += orphans.beside(store, unit, manifest.attempt, [file.name for file in manifest.files])
     for attempt in store.attempts_of(unit)[:-1]:
         path = store.layout.manifest(unit, attempt)
-        what = f"it was replaced by attempt {manifest.attempt}"
+        what = f"the unit was replaced by attempt {manifest.attempt}"
         faults.append(output_fault(FaultKind.LEFTOVER, what, orphans.NEXT_EXPORT, unit=unit, path=path))
     return manifest, faults
 
@@ -320,7 +322,7 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         path = store.find_file(manifest, file)
         found = read_facts(store, path, file.name)
     except (ManifestError, FileNotFoundError):
-        yield output_fault(FaultKind.FILE_MISSING, "it is missing", unit=unit, path=placed)
+        yield output_fault(FaultKind.FILE_MISSING, "the file is missing", unit=unit, path=placed)
         return
     except SymbolicLinkError as problem:
         yield link_fault(problem.facts["path"], unit)
@@ -335,7 +337,7 @@ def _file(store: ExportStore, manifest: Manifest, file: FileFacts) -> Iterator[F
         yield _unreadable(store, unit, path, file, problem)
         return
     if path != placed:
-        what = "it is not in place; its unit is being replaced, or a replacement was killed"
+        what = "the file is not in place; its unit is being replaced, or a replacement was killed"
         yield output_fault(FaultKind.UNIT_NOT_PLACED, what, _REPLACED, unit=unit, path=path)
     differences = _differences(file, found)
     if differences:
@@ -347,9 +349,9 @@ def _unreadable(
 ) -> Fault:
     folder, _, name = path.rpartition("/")
     size = store.files.sizes(folder).get(name, file.size)
-    kind, what = FaultKind.FILE_UNREADABLE, f"it cannot be read: {type(problem).__name__}: {problem}"
+    kind, what = FaultKind.FILE_UNREADABLE, f"the file cannot be read: {type(problem).__name__}: {problem}"
     if size < file.size:
-        kind, what = FaultKind.FILE_TRUNCATED, f"it has {size} of {counted(file.size, 'byte')}"
+        kind, what = FaultKind.FILE_TRUNCATED, f"the file has {size} of {counted(file.size, 'byte')}"
     return output_fault(kind, what, unit=unit, path=path)
 
 

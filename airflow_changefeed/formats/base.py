@@ -360,7 +360,8 @@ def asking(
         said = _said(problem, secrets)
         if isinstance(problem, conflicts) and not is_full(problem):
             raise TableConflictError(
-                f"{what} was changed by somebody else since it was read; read it again: {said}", table=what
+                f"{what} was changed by somebody else since it was read; read the table again: {said}",
+                table=what,
             ) from None
         is_refused = isinstance(problem, terminal) or _REFUSED.search(said) or not is_transient(problem)
         if is_refused and not (is_full(problem) or _EXPIRED.search(str(problem))):
@@ -369,7 +370,7 @@ def asking(
             ) from None
         if is_commit:
             raise TableConflictError(
-                f"the commit to {what} got no answer, and may have been made; read the table again: {said}",
+                f"the commit to {what} got no answer, and may have succeeded; read the table again: {said}",
                 table=what,
             ) from None
         raise TransientError(f"{what} did not answer: {said}", table=what) from None

@@ -172,10 +172,13 @@ class DeltaLakeTable:
         # Loaded again for the keys of now: what was seen may be as old as a job is long.
         table = self._load()
         if table is None:
-            raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
+            raise TableConflictError(
+                f"{self.what} was removed after it was read; read the table again", table=self.what
+            )
         if table.version() != seen.version:
             raise TableConflictError(
-                f"{self.what} was changed by somebody else since it was read; read it again", table=self.what
+                f"{self.what} was changed by somebody else after it was read; read the table again",
+                table=self.what,
             )
         own = self._columns(table)
         wanted = columns if change.replaces_all else united(own, columns, DELTA, self.what, self._use)
@@ -264,20 +267,20 @@ class DeltaLakeTable:
                 return None
             if tuple(table.metadata().partition_columns) != self._use.partitions:
                 raise TableError(
-                    f"{self.what} was not made by {self._use.maker}: its partitions are not "
+                    f"{self.what} was not created by {self._use.maker}: its partitions are not "
                     f"{', '.join(self._use.partitions) or 'none'}. Use another path",
                     table=self.what,
                 )
             if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
                 raise TableError(
-                    f"{self.what} has delta.columnMapping.mode set, so the columns of its files have other "
-                    "names than the table's; make a new table, without it",
+                    f"{self.what} has delta.columnMapping.mode set, so the columns of its files have "
+                    "other names than the table's; create a new table without that property",
                     table=self.what,
                 )
             if "deletionVectors" in (table.protocol().reader_features or ()):
                 raise TableError(
-                    f"{self.what} has deletion vectors, by which rows of our files can be gone unseen; make "
-                    "a new table from the export, without delta.enableDeletionVectors",
+                    f"{self.what} has deletion vectors, which can hide rows of the export's files; "
+                    "create a new table from the export, without delta.enableDeletionVectors",
                     table=self.what,
                 )
         return table
@@ -326,7 +329,9 @@ class DeltaLakeTable:
         from deltalake.transaction import create_table_with_add_actions
 
         if change.remove:
-            raise TableConflictError(f"{self.what} is gone since it was read; read it again", table=self.what)
+            raise TableConflictError(
+                f"{self.what} was removed after it was read; read the table again", table=self.what
+            )
         with asking(self.what, self._secrets, is_commit=True):
             check_conditional_put(self._store.files, self._store.layout.control, self.what)
         with asking(self.what, self._secrets, conflicts=(CommitFailedError,), is_commit=True):
@@ -358,7 +363,7 @@ class DeltaLakeTable:
         missing = [path for path in paths if path not in files]
         if missing:
             raise TableConflictError(
-                f"{self.what} no longer has file {missing[0]}, which is to be removed; read it again",
+                f"{self.what} no longer has file {missing[0]}, which is to be removed; read the table again",
                 table=self.what,
                 files=missing,
             )

@@ -217,16 +217,17 @@ class IcebergTable:
             return None
         if _plain(table.location()) != _plain(self._location):
             raise TableError(
-                f"{self.what} lies at {table.location()}, and {self._use.maker} writes to {self._location}: "
-                "give it another table",
+                f"{self.what} lies at {table.location()}, and {self._use.maker} writes to "
+                f"{self._location}: choose another table",
                 table=self.what,
             )
         # Whoever can write to the output can change the file that says so.
         metadata = _plain(table.metadata.properties.get(_METADATA_PATH, self._location))
         if not f"{metadata}/".startswith(f"{_plain(self._location)}/") or ".." in metadata.split("/"):
             raise TableError(
-                f"{self.what} has its metadata written to {metadata}, outside of {self._location}: somebody "
-                f"changed its property {_METADATA_PATH}; set it to {self._location}/{ICEBERG_FILES}/metadata",
+                f"{self.what} has its metadata written to {metadata}, outside {self._location}: "
+                f"somebody changed its property {_METADATA_PATH}; set it to "
+                f"{self._location}/{ICEBERG_FILES}/metadata",
                 table=self.what,
             )
         fields = {field.name: field.transform for field in table.spec().fields}
@@ -234,7 +235,7 @@ class IcebergTable:
             isinstance(each, IdentityTransform) for each in fields.values()
         ):
             raise TableError(
-                f"{self.what} was not made by {self._use.maker}: its partitions are not "
+                f"{self.what} was not created by {self._use.maker}: its partitions are not "
                 f"{', '.join(self._use.partitions) or 'none'}. Use another table",
                 table=self.what,
             )
@@ -329,7 +330,7 @@ class IcebergTable:
 
     def _conflict(self, why: str = "somebody else changed it") -> TableConflictError:
         return TableConflictError(
-            f"{self.what} is not as it was read any more: {why}; read it again", table=self.what
+            f"{self.what} has changed since it was read: {why}; read the table again", table=self.what
         )
 
 

@@ -90,9 +90,9 @@ def differences(store: ExportStore, table: LakeTable) -> list[str]:
     for file in found.add:
         lacking[str(file.unit)] = lacking.get(str(file.unit), 0) + file.rows
     return [
-        *(f"it lacks {counted(rows, 'row')} of {unit}" for unit, rows in lacking.items()),
-        *(f"it holds {path}, which is of no committed unit" for path in found.remove),
-        *(f"it has other rows of {unit} than were exported" for unit in found.changed),
+        *(f"the table lacks {counted(rows, 'row')} of {unit}" for unit, rows in lacking.items()),
+        *(f"the table holds {path}, which belongs to no committed unit" for path in found.remove),
+        *(f"the table has other rows of {unit} than were exported" for unit in found.changed),
     ]
 
 
@@ -102,7 +102,7 @@ def _committed(store: ExportStore, units: Sequence[ExportUnit]) -> list[Manifest
     if missing:
         raise ManifestError(
             f"{len(missing)} of {len(units)} units of feed {store.feed!r} are not committed, the first "
-            f"{missing[0]}: export them again"
+            f"{missing[0]}: export these units again"
         )
     return [manifest for manifest in found if manifest is not None]
 
@@ -137,7 +137,7 @@ def _difference(
     if found.changed:
         raise TableError(
             f"{table.what} has other rows of {found.changed[0]} than were exported, in the same files: "
-            "somebody deleted some. Export the unit again",
+            "somebody deleted rows. Export the unit again",
             unit=found.changed[0],
         )
     schema = common_schema(manifests, unify=True)
@@ -171,9 +171,9 @@ def _compare(
                 others.append(unit)
         elif attempt > manifest.attempt:
             raise SupersededError(
-                f"{table.what} has attempt {attempt} at {manifest.unit} of feed {manifest.feed!r}, and the "
-                f"manifests have {manifest.attempt}: a newer one is being committed, or they were restored. "
-                "Retry; if that does not help, export the unit again",
+                f"{table.what} has attempt {attempt} at {manifest.unit} of feed {manifest.feed!r}, and "
+                f"the manifests have {manifest.attempt}: a newer attempt is being committed, or the "
+                "manifests were restored. Retry; if that does not help, export the unit again",
                 unit=manifest.unit,
                 attempt=manifest.attempt,
             )

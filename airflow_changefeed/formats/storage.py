@@ -50,8 +50,9 @@ def table_url(files: Files, folder: str, what: str) -> str:
     authority, slash, path = rest.partition("/")
     if "%" in path:
         raise TableError(
-            f"{what} lies below a path with a percent sign, {files.url(files.root)}, and deltalake looks for "
-            "the table elsewhere: give it a path without one, or use a table of Iceberg or plain Parquet",
+            f"{what} lies below a path with a percent sign, {files.url(files.root)}, and deltalake "
+            "would look for the table elsewhere. Choose a path without a percent sign, or use a table "
+            "of Iceberg or plain Parquet",
             table=what,
         )
     return f"{scheme}://{authority}{slash}{quote(path)}"
@@ -95,8 +96,8 @@ def _check_safe(options: Mapping[str, Any]) -> None:
         where = "storage option" if given.get(name) in values else "environment variable"
         if given.get(name) in values or (name.startswith("aws_") and around.get(name) in values):
             raise TableError(
-                f"the {where} {name} lets a commit to a Delta table overwrite another one; remove it. The "
-                "store must support conditional writes (If-None-Match)"
+                f"the {where} {name} lets a commit to a Delta table overwrite another commit; remove "
+                "it. The store must support conditional writes (If-None-Match)"
             )
 
 

@@ -183,7 +183,7 @@ def _check_names(schema: pa.Schema, types: TableTypes, use: TableUse) -> None:
             same.append((name, other))
     if same:
         raise _refusal(
-            "readers of tables ignore the case of names, and do not tell apart "
+            "readers of tables ignore the case of names, and cannot distinguish "
             + ", ".join(f"column {name!r} and column {other!r}" for name, other in same),
             [name for name, _ in same],
             types,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: What to do if Airflow does not answer.
-_IN_TASK = "Retry; if it stays so, check Airflow's API server"
+_IN_TASK = "Retry; if the error persists, check Airflow's API server"
 _IN_SERVER = (
     "Run this where Airflow runs, with its configuration (sql_alchemy_conn) and its metadata database; a new "
     "database needs airflow db migrate"
@@ -56,13 +56,13 @@ class AirflowVariables:
             # Somebody may create it between the two looks, so it is read once more.
             if (value := get(key)) is None and stored(key) is not None and (value := get(key)) is None:
                 raise AirflowUnavailableError.of(
-                    f"Airflow has Variable {key!r} but did not give its value",
-                    "Retry; if it stays so, it was written with another core.fernet_key",
+                    f"Airflow has Variable {key!r} but did not return its value",
+                    "Retry; if the error persists, the Variable was written with another core.fernet_key",
                 )
             return value
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the names of the Variables that begin so; not in a task."""
+        """Return the names of the Variables with this prefix; not in a task."""
         with named_errors(f"list Airflow Variables {prefix!r}"):
             return _prefixed_in_server(prefix)
 
@@ -70,7 +70,8 @@ class AirflowVariables:
         """Write a Variable."""
         with named_errors(f"write Airflow Variable {key!r}"):
             description = (
-                "Published by airflow_changefeed: where a consumer stands. Edit it, then adopt or publish."
+                "Published by airflow_changefeed: the cursors of a consumer. After an edit, run cursor "
+                "adopt or cursor publish."
             )
             if is_in_task():
                 from airflow.sdk import Variable
@@ -241,7 +242,7 @@ class ChangefeedHook(BaseHook):
     ``mssql``: a database of SQL Server, in the fields of the ``microsoft.mssql`` provider (host, port, schema
     for the database, login, password); its extra may hold ``encrypt`` (yes, no, strict),
     ``trust_server_certificate``, ``read_only_replica`` (yes, no), ``changefeed_schema``, and the options of
-    docs/reference/connections.md: how to log in (Entra ID, Kerberos), certificates, time-outs.
+    docs/reference/connections.md: login (Entra ID, Kerberos), certificates, time-outs.
     Both extras may hold ``lock_timeout``.
 
     :param changefeed_conn_id: id of the connection.
@@ -268,14 +269,14 @@ class ChangefeedHook(BaseHook):
         Describe the source for :func:`~airflow_changefeed.sources.open_source`; may hold secrets.
 
         :raises ConnectionNotUsableError: no such connection, or one that holds no feeds.
-        :raises InvalidArgumentError: its extra has values that mean nothing; all are named.
+        :raises InvalidArgumentError: its extra has invalid values; all are named.
         """
         connection = self._connection()
         kind = connection.conn_type
         if kind not in SOURCES:
             raise ConnectionNotUsableError(
-                f"connection {self.changefeed_conn_id!r} is of type {kind!r}, which holds no feeds; use one "
-                f"of {', '.join(sorted(SOURCES))}",
+                f"connection {self.changefeed_conn_id!r} is of type {kind!r}, which cannot hold feeds; "
+                f"use one of {', '.join(sorted(SOURCES))}",
                 conn_id=self.changefeed_conn_id,
                 type=kind,
             )
@@ -300,7 +301,7 @@ class ChangefeedHook(BaseHook):
 
     def adopt(self, consumer: str, feed: str, *, by: str = "adopt") -> list[CursorRow]:
         """
-        Take over what a person wrote into a consumer's Variable; see
+        Set the cursors to what a person wrote into a consumer's Variable; see
         :func:`~airflow_changefeed.cursors.recovery.adopt`.
         """
         from airflow_changefeed.cursors import recovery
@@ -346,9 +347,10 @@ class ChangefeedHook(BaseHook):
     def _connection(self) -> Connection:
         connection = find_connection(
             self.changefeed_conn_id,
-            f"create it (airflow connections add {self.changefeed_conn_id} --conn-type mssql --conn-host "
-            "SERVER --conn-schema DATABASE --conn-login LOGIN --conn-password ..., or --conn-type sqlite "
-            "--conn-host /path/to/feeds.db), or name another one by changefeed_conn_id (--conn-id)",
+            f"create it (airflow connections add {self.changefeed_conn_id} --conn-type mssql "
+            "--conn-host SERVER --conn-schema DATABASE --conn-login LOGIN --conn-password ..., or "
+            "--conn-type sqlite --conn-host /path/to/feeds.db), or name another connection with "
+            "changefeed_conn_id (--conn-id)",
         )
         hide_secrets(connection.extra_dejson)
         return connection

@@ -148,9 +148,9 @@ def _find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: 
     if isinstance(choice.base, datetime):
         there = ", ".join(map(str, reversed(known[:_MOST_NAMED]))) or "none"
         raise FoldError(
-            f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from a "
-            f"base of {format_time(choice.base)}: {choice.path} has no state at that time, nor a snapshot "
-            f"that began then and is exact before. Choose another one ({there}), or fold with "
+            f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from "
+            f"a base of {format_time(choice.base)}: {choice.path} has no state of that time, and no "
+            f"snapshot that began then and is exact before. Choose another base ({there}), or fold with "
             f"base={BEGINNING!r}",
             feed=store.feed,
             table=table,

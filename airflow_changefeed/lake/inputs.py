@@ -77,7 +77,7 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
             schema = pq.read_schema(opened)
     except FileNotFoundError:
         raise ManifestError(
-            f"{file.path} no longer exists: its unit was replaced; read again", path=file.path
+            f"{file.path} no longer exists: its unit was replaced; read the export again", path=file.path
         ) from None
     except pa.ArrowException as problem:
         raise ManifestError(f"{file.path} is damaged: {problem}", path=file.path) from None
@@ -94,8 +94,8 @@ def file_columns(store: ExportStore, file: UnitFile) -> FileColumns:
     if missing:
         raise FoldError(
             f"{file.manifest.unit} of feed {store.feed!r} in {store.path} has no typed columns "
-            f"{', '.join(missing)}, because it was exported in another shape. Export it with shape='typed', "
-            "again or to another path",
+            f"{', '.join(missing)}, because it was exported in another shape. Export the unit with "
+            "shape='typed', again or to another path",
             feed=store.feed,
         )
     image = schema.field(NEW).type
@@ -124,8 +124,8 @@ def foldable_table(shape: CaptureShape, table: str | None) -> str:
     problems = _problems(shape.tables[name]) + _name_problems(shape, name)
     if shape.not_for_replication:
         problems.append(
-            "it does not capture what replication changes (not_for_replication); enable a capture without "
-            "not_for_replication"
+            "it does not capture changes by replication (not_for_replication); enable a capture "
+            "without not_for_replication"
         )
     if problems:
         raise FoldError(
@@ -159,7 +159,7 @@ def _name_problems(shape: CaptureShape, table: str) -> list[str]:
     """Return why Spark cannot read a table's columns, or its events', by their names."""
     own = shape.tables[table].columns.get(Operation.INSERT, {})
     problems = [
-        f"its column {name!r} has a name that Spark's reader of Parquet uses itself; rename it, or "
+        f"its column {name!r} has a name that Spark's Parquet reader uses itself; rename the column, or "
         "refresh the capture without it"
         for name in own
         if name.lower() == _OF_SPARK
@@ -173,8 +173,8 @@ def _name_problems(shape: CaptureShape, table: str) -> list[str]:
             alike |= {name for name in names if counts[folded(name)] > 1}
         if alike:
             problems.append(
-                f"columns {', '.join(map(repr, sorted(alike)))} differ in letter case only, and Spark takes "
-                "them for one; rename one, or refresh the capture without it"
+                f"columns {', '.join(map(repr, sorted(alike)))} differ only in letter case, which Spark "
+                "ignores; rename one of them, or refresh the capture without it"
             )
             break
     return problems
@@ -263,8 +263,8 @@ def column_kinds(
             if wider is None:
                 raise FoldError(
                     f"column {column!r} of table {table!r} is {kinds[column]} in some units of feed "
-                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}; no type can hold both. "
-                    "Export the older units again, or fold a time before the change",
+                    f"{store.feed!r} and {kind} in {group.files[0].manifest.unit}; no type can hold "
+                    "both. Export the older units again, or fold a time before the change",
                     table=table,
                     column=column,
                 )

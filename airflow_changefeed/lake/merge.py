@@ -3,7 +3,7 @@
 Keeps a table of Delta Lake or Iceberg equal to the captured table: one commit for each time.
 
 A commit holds the files, the frontier and the number of its attempt, and is compare-and-set. So it is made
-once, by one of those who try at the same moment, and whoever comes later finds it there, also behind a commit
+once, by one of those who try at the same moment, and a later run finds it there, also behind a commit
 whose answer was lost (docs/adr/0011-commits-by-format.md).
 """
 
@@ -44,7 +44,10 @@ from airflow_changefeed.sources.base import SHARD_COLUMN
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_REMEDY = "make it again from a snapshot, a state or the beginning (base=), or merge into another output_path"
+_REMEDY = (
+    "make the table again from a snapshot, a state or the beginning (base=), or merge into another "
+    "output_path"
+)
 
 
 def merge(
@@ -83,7 +86,7 @@ def merge(
     is_remade = request.base != NEWEST
     record = None if is_remade else _record(output, lake, seen)
     if record is not None and (found := _there(output, lake, record, request)) is not None:
-        report(f"changefeed merge: {lake.what} has the events until {format_time(found.at)} already")
+        report(f"changefeed merge: {lake.what} already has the events until {format_time(found.at)}")
         return found
     current = None if record is None else CurrentVersion(record, seen.plain)
     task = MergeTask.of(request, output.table, new_merge(), current)
@@ -118,7 +121,7 @@ def merge(
             raise TableConflictError(
                 f"{lake.what} was changed by somebody else during the merge; retry", table=lake.what
             )
-        report(f"changefeed merge: somebody else has brought {lake.what} to {format_time(found.at)}")
+        report(f"changefeed merge: somebody else has merged {lake.what} to {format_time(found.at)}")
         return found
     _clean(output, lake, new, request.keep_for, report)
     return _result(output, new, done)
@@ -153,22 +156,22 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
         return None
     if FRONTIER_MARK not in seen.marks:
         raise TableError(
-            f"something else than a merge has written to {lake.what}, so until when events are in it is "
-            f"unknown. Restore the version that the newest merge made; or {_REMEDY}",
+            f"something other than a merge has written to {lake.what}, so its frontier is unknown. "
+            f"Restore the version of the newest merge; or {_REMEDY}",
             table=lake.what,
         )
     record = output.read(seen.marks)
     if record is None:
         raise TableError(
-            f"{lake.what} has lost the document of its newest commit in {output.layout.control}/merges: put "
-            f"it back; or {_REMEDY}",
+            f"{lake.what} has lost the document of its newest commit in {output.layout.control}/merges: "
+            f"restore the document; or {_REMEDY}",
             table=lake.what,
         )
     # A log of Delta Lake that was cleaned up does not tell what others have done.
     if (rows := sum(file.rows for file in seen.plain)) != record.rows:
         raise TableError(
-            f"{lake.what} has {counted(rows, 'row')}, and its newest merge left {record.rows}: something "
-            f"else has written to it. Restore the version that the merge made; or {_REMEDY}",
+            f"{lake.what} has {counted(rows, 'row')}, and its newest merge left {record.rows}: "
+            f"something else has written to the table. Restore the version of the merge; or {_REMEDY}",
             table=lake.what,
         )
     # Somebody who may write only the table's log could have us read files that are closed to them.
@@ -176,8 +179,8 @@ def _record(output: CurrentOutput, lake: LakeTable, seen: TableState) -> MergeRe
     outside = [path for path in paths if "://" in path or path.startswith("/") or ".." in path.split("/")]
     if outside:
         raise TableError(
-            f"{lake.what} names {outside[0]}, which is not in its folder: something else has written to it. "
-            f"Undo that; or {_REMEDY}",
+            f"{lake.what} names {outside[0]}, which is not in its folder: something else has written to "
+            f"the table. Undo that change; or {_REMEDY}",
             table=lake.what,
             files=outside,
         )
@@ -202,16 +205,16 @@ def _there(
     )
     if made_with != asked_for:
         raise TableError(
-            f"{lake.what} was made with {made_with}, not {asked_for}: give the former, or {_REMEDY}",
+            f"{lake.what} was made with {made_with}, not {asked_for}: pass the former, or {_REMEDY}",
             table=lake.what,
         )
     if record.at < request.at:
         return None
     if record.at > request.at and not request.is_window:
         raise TableError(
-            f"{lake.what} has the events until {format_time(record.at)}, and it was asked for at "
-            f"{format_time(request.at)}: a merge only goes forward. Read an older version of the table; or "
-            f"{_REMEDY}",
+            f"{lake.what} has the events until {format_time(record.at)}, and the merge is for "
+            f"{format_time(request.at)}: a merge only goes forward. Read an older version of the table; "
+            f"or {_REMEDY}",
             table=lake.what,
             at=request.at,
         )
@@ -283,8 +286,9 @@ def _check_deletes(source: FoldSource) -> None:
 
 def _taken(source: FoldSource, name: str) -> ColumnTypeError:
     return ColumnTypeError(
-        f"table {source.table!r} of feed {source.store.feed!r} has a column {name!r}, and a current table "
-        "has one of that name of its own; rename it, or leave it out of the capture",
+        f"table {source.table!r} of feed {source.store.feed!r} has a column {name!r}, and a current "
+        "table has a column of its own with that name; rename the table's column, or leave it out of "
+        "the capture",
         column=name,
     )
 
@@ -310,8 +314,8 @@ def _check_columns(
     if lost:
         raise ColumnTypeError(
             f"table {source.table!r} of feed {source.store.feed!r} does not have "
-            f"{', '.join(f'column {name!r}' for name in lost)} of {lake.what} any more, or as another "
-            f"column: {_REMEDY}",
+            f"{', '.join(f'column {name!r}' for name in lost)} of {lake.what} any more, or has another "
+            f"column of that name: {_REMEDY}",
             column=lost[0],
             columns=lost,
         )
@@ -358,7 +362,7 @@ def _clean(
     try:
         removed = output.clean(lake.unused(keep_for), now() - keep_for, record)
     except ChangefeedError as problem:
-        report(f"changefeed merge: files that {lake.what} does not need could not be removed: {problem}")
+        report(f"changefeed merge: files that {lake.what} no longer needs could not be removed: {problem}")
         return
     if removed:
-        report(f"changefeed merge: removed {counted(len(removed), 'file')} that {lake.what} does not need")
+        report(f"changefeed merge: removed {counted(len(removed), 'file')} that {lake.what} no longer needs")

@@ -35,8 +35,8 @@ class MergeRequest:
     :param table_format: one of :data:`~airflow_changefeed.formats.publish.CURRENT_FORMATS`.
     :param catalog_table: of Iceberg: its name in the catalog.
     :param base: what the first commit begins with, see
-        :class:`~airflow_changefeed.lake.states.BaseChoice`. Any but ``newest`` makes a table that is there
-        again.
+        :class:`~airflow_changefeed.lake.states.BaseChoice`. A base other than ``newest`` replaces an existing
+        table.
     :param states: root of states and snapshots; None for that of the table.
     :param deleted: ``remove`` or ``keep``.
     :param is_window: whether ``at`` is the end of a run's window: then a table that is further is right.
@@ -72,7 +72,7 @@ def check_format(table_format: object, catalog_table: object) -> None:
     if table_format not in CURRENT_FORMATS:
         why = ""
         if table_format == "parquet":
-            why = "; plain Parquet is written by ChangefeedFoldOperator"
+            why = "; for plain Parquet use ChangefeedFoldOperator"
         elif table_format in FORMATS:
             why = f": a table of {table_format} takes exports, and no merges"
         problems.append(f"table_format must be {' or '.join(CURRENT_FORMATS)}, not {table_format!r}{why}")
@@ -91,7 +91,7 @@ def check_format(table_format: object, catalog_table: object) -> None:
 
 
 def check_deleted(deleted: object, history: object) -> None:
-    """Refuse what is no way to treat deleted rows and older versions, or two ways at once."""
+    """Refuse an unknown way to treat deleted rows and older versions, and two ways at once."""
     problems = []
     if deleted not in (REMOVE, KEEP):
         problems.append(f"deleted must be {REMOVE} or {KEEP}, not {deleted!r}")
@@ -99,8 +99,8 @@ def check_deleted(deleted: object, history: object) -> None:
         problems.append(f"history must be True or False, not {history!r}")
     elif history and deleted == KEEP:
         problems.append(
-            f"history=True cannot be combined with deleted={KEEP!r}: a table with history has the deleted "
-            f"rows already, with the time of the delete in {VALID_TO}. Give only one of the two"
+            f"history=True cannot be combined with deleted={KEEP!r}: a table with history already has "
+            f"the deleted rows, with the time of the delete in {VALID_TO}. Give only one of the two"
         )
     if problems:
         raise InvalidArgumentError("; ".join(problems), problems=problems)
@@ -148,8 +148,8 @@ class MergeTask(MergeRequest, Document):
         source = find_fold(store, self.at, self.table, choice)
         if source.base is not None and source.base.where:
             raise source.refusal(
-                f"{source.base.what} has only a part of the table, and a current table has all of it. Choose "
-                "another base"
+                f"{source.base.what} has only a part of the table, and a current table needs all of it. "
+                "Choose another base"
             )
         return source
 

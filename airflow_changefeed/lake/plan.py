@@ -60,7 +60,8 @@ def _ranges(store: ExportStore) -> list[list[UlidRange]]:
     ranges = [own for shard in store.shards() if (own := [unit.range for unit in store.units(shard)])]
     if not ranges:
         raise NotExportedError(
-            f"the export of feed {store.feed!r} in {store.path} has no complete units yet; export it first",
+            f"the export of feed {store.feed!r} in {store.path} has no complete units yet; export the "
+            "feed first",
             feed=store.feed,
         )
     return ranges
@@ -111,8 +112,8 @@ def check_complete(
 _NO_SNAPSHOT = "the capture did not record the rows that existed when it was enabled"
 _OTHER_KEY = "events since then were recorded with another key"
 RESOLVE = (
-    "take a snapshot of the table (snapshot take), or record all rows with "
-    "resolve_capture(..., resync=True); then fold a later time"
+    "take a snapshot of the table (snapshot take), or record all rows with resolve_capture(..., "
+    "resync=True); then fold a later time"
 )
 
 
@@ -305,7 +306,7 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     unknown = _unknown(store, known.shape, captured, units, end)
     if other_key is not None:
         unknown = (
-            f"events until {format_time(other_key)} were recorded with another key than its current one "
+            f"events until {format_time(other_key)} were recorded with another key than its current key "
             f"({', '.join(captured.key_columns)}): {RESOLVE}"
         )
     if gap is not None:
@@ -353,8 +354,8 @@ def _newest_columns(store: ExportStore, files: Sequence[UnitFile], end: datetime
 
 def _no_events(store: ExportStore) -> FoldError:
     return FoldError(
-        f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its tables "
-        "are unknown; fold it when there are events",
+        f"the export of feed {store.feed!r} in {store.path} has no events yet, so the columns of its "
+        "tables are unknown; fold the table when events are there",
         feed=store.feed,
     )
 

@@ -63,8 +63,8 @@ class ReconcileRequest:
         object.__setattr__(self, "base", parse_base(self.base, CURRENT))
         if self.repair and reading.where:
             raise InvalidArgumentError(
-                "repair needs the whole table, as no fold starts from a part of it by itself: leave out "
-                "where, or repair"
+                "repair needs the whole table, because no fold starts from a part of it by itself: "
+                "omit where, or repair"
             )
 
 
@@ -164,8 +164,8 @@ def _compared(
             raise TransientError(
                 f"the current table of {taken.table!r} of feed {taken.feed!r} as it was at "
                 f"{format_time(then.record.at)} is gone: a merge has removed {gone[0]}, because its "
-                "time in keep_for is over; a retry reads the table again. Give merges a longer keep_for than "
-                "the export is behind",
+                "keep_for is over; a retry reads the table again. Give merges a keep_for that is "
+                "longer than the export's delay",
                 feed=taken.feed,
                 table=taken.table,
             )
@@ -173,9 +173,9 @@ def _compared(
     if current.record.at > taken.exact_from:
         files.forget(taken.token)
         raise TransientError(
-            f"table {taken.table!r} of feed {taken.feed!r} was read until {format_time(taken.exact_from)}, "
-            f"and the current table has events until {format_time(current.record.at)} already; a retry reads "
-            "the table again",
+            f"table {taken.table!r} of feed {taken.feed!r} was read until "
+            f"{format_time(taken.exact_from)}, and the current table already has events until "
+            f"{format_time(current.record.at)}; a retry reads the table again",
             feed=taken.feed,
             table=taken.table,
         )
@@ -197,8 +197,8 @@ def find_sides(
     taken = files.read(task.token)
     if taken is None:
         raise TransientError(
-            f"what was read of table {task.table!r} of feed {task.feed!r} is no longer in {task.output}; a "
-            "retry reads the table again",
+            f"the rows that were read from table {task.table!r} of feed {task.feed!r} are no longer in "
+            f"{task.output}; a retry reads the table again",
             feed=task.feed,
             table=task.table,
         )
@@ -215,9 +215,9 @@ def find_sides(
         missing = error.facts.get("missing", [])
         gaps = f": nothing is complete in {named_missing(missing)}" if missing else ""
         raise NotExportedError(
-            f"table {task.table!r} of feed {task.feed!r} was read, and is compared at {format_time(at)}, but "
-            f"{store.path} is not exported until then{gaps}. Export these windows; a retry within a day "
-            "compares what was read",
+            f"table {task.table!r} of feed {task.feed!r} was read, and is compared at "
+            f"{format_time(at)}, but {store.path} is not exported until then{gaps}. Export these "
+            "windows; a retry within a day compares the rows that were read",
             feed=task.feed,
             at=at,
             missing=missing,

@@ -102,7 +102,9 @@ class Reconciliation(Comparison, Document):
             return f"{what} and {export} are equal: {counted(self.rows, 'row')}"
         after = ""
         if self.repaired:
-            after = "; the next folds start from what was read now; make a current table again with "
+            after = (
+                "; the next folds start from the rows that were read now. Make a current table again with "
+            )
             after += f"base={format_time(self.begin)}"
         return (
             f"{what} and {export} differ: of {counted(self.rows, 'row')}, {self.missing} missing in the "
@@ -114,7 +116,7 @@ class Reconciliation(Comparison, Document):
         """Raise ReconcileError if something differs and was not repaired."""
         if not self.equal and not self.repaired:
             raise ReconcileError(
-                f"{self.text}. Find out what changed the table without events, then repair: reconcile with "
+                f"{self.text}. Find out what changed the table without events. Then reconcile with "
                 f"repair, or take a snapshot. To find gaps: {shell('capture check', self.feed)}",
                 feed=self.feed,
                 table=self.table,

@@ -197,7 +197,7 @@ class StateStore(TableOutput):
             # Replaced between listing and reading: try again.
             if state is not None:
                 return state
-        raise ManifestError(f"{self.folder(at)} is being replaced repeatedly; read it later")
+        raise ManifestError(f"{self.folder(at)} is being replaced again and again; read it later")
 
     def _documents(self) -> Iterator[State]:
         for at in self.times():
@@ -244,7 +244,7 @@ class StateStore(TableOutput):
             if others and others[-1] > attempt:
                 return
             self.files.remove(target)
-        raise OutputNotWritableError(f"{target} is being replaced repeatedly; retry later", path=target)
+        raise OutputNotWritableError(f"{target} is being replaced again and again; retry later", path=target)
 
     def _clean(self, at: datetime) -> None:
         """Remove attempts older than the one that counts: documents first, then files."""

@@ -131,8 +131,8 @@ def settle(
         if time.monotonic() > end:
             raise LockTimeoutError(
                 f"feed {feed!r}: events that were committed wait in the outbox for more than "
-                f"{_PATIENCE:.0f} s, although the feed was sealed; look for a drain that hangs, "
-                f"and retry: {shell('doctor', '--feed', feed)}",
+                f"{_PATIENCE:.0f} s, although the feed was sealed; find the drain that hangs, and "
+                f"retry: {shell('doctor', '--feed', feed)}",
                 feed=feed,
             )
         sleep(_PAUSE)
@@ -179,7 +179,7 @@ class SnapshotRequest:
     :param max_age: likewise, of one that began no longer ago; None for any.
     :param where: conditions on the key, see :mod:`~airflow_changefeed.sources.base_capture`: only rows for
         which they are true are read; empty for the whole table.
-    :param to_compare: whether what is read is no base of folds, but a reading to compare with one.
+    :param to_compare: whether the rows are compared with a base, and do not become a base of folds.
     """
 
     feed: str
@@ -240,8 +240,8 @@ def take_snapshot(
         found = usable_snapshot(source, files, request.where, request.max_age)
     if found is not None:
         report(
-            f"changefeed snapshot: the one of table {found.table} of feed {found.feed} since "
-            f"{format_time(found.begin)} is there"
+            f"changefeed snapshot: nothing to read, the snapshot of table {found.table} of feed "
+            f"{found.feed} since {format_time(found.begin)} exists"
         )
         # One that was killed right behind its commit still holds back purges.
         source.end_snapshot(found.feed, found.table, token=found.token)
@@ -254,7 +254,9 @@ def take_snapshot(
             # Perhaps another run has finished it, or has found that it cannot be finished.
             done = work.done()
             if done is None and work.files.begun(work.plan.token) is None:
-                raise TransientError(f"{error.message}. A retry takes a new one", **error.facts) from error
+                raise TransientError(
+                    f"{error.message}. A retry takes a new snapshot", **error.facts
+                ) from error
             if done is None:
                 raise
         if done is not None:
@@ -263,7 +265,7 @@ def take_snapshot(
             return done
     raise TransientError(
         f"the snapshot of table {work.table!r} of feed {request.feed!r} had to read ranges again "
-        f"{_MOST_ROUNDS} times, as columns changed or commits were lost; retry when that has ended",
+        f"{_MOST_ROUNDS} times, because columns changed or commits were lost; retry when that has ended",
         feed=request.feed,
         table=work.table,
     )
@@ -318,8 +320,8 @@ class _Work:
         if not self.files.numbers(self.plan.token).intersection(wanted.numbers):
             raise TransientError(
                 f"{len(wanted.numbers)} ranges of table {self.table!r} were read, but are not in "
-                f"{self.request.path}: the path must be the same folder for this task and the workers of "
-                "Spark. Give a path that all of them share",
+                f"{self.request.path}: this task and Spark's workers must see the same folder. Give a "
+                "path that all of them share",
                 path=self.request.path,
             )
         return None
@@ -413,7 +415,7 @@ class _Work:
         self.files.discard(self.plan.token)
         return TransientError(
             f"the snapshot of table {self.table!r} of feed {self.request.feed!r} that began at "
-            f"{format_time(self.plan.begin)} is discarded: {why}. A retry takes a new one",
+            f"{format_time(self.plan.begin)} is discarded: {why}. A retry takes a new snapshot",
             feed=self.request.feed,
             table=self.table,
         )

@@ -29,7 +29,7 @@ class ChangefeedFreshnessNotifier(KeepsNames, BaseNotifier):
 
     :param notifier: any notifier, for example Slack's, or a function that takes the context.
     :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``; the text
-        has reasons for those that are older.
+        has reasons for older frontiers.
     :param feed: name or pattern of feeds, or a list of them; None for all that have consumers. (templated)
     :param consumer: name of the consumer; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)

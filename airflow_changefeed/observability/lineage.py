@@ -118,7 +118,7 @@ def columns_of(schema: str) -> dict[str, str]:
 
 
 class ReportsLineage(_Base):
-    """A task that tells OpenLineage what it reads and writes, if Airflow's provider for it is installed."""
+    """A task that reports to OpenLineage what it reads and writes, if Airflow has that provider."""
 
     _lineage: Lineage | None = None
 

@@ -16,7 +16,7 @@ SCHEMA_URL = (
 
 
 @attr.define
-class ChangefeedWindowRunFacet(RunFacet):  # type: ignore[misc] # Any: the client is no dependency
+class ChangefeedWindowRunFacet(RunFacet):  # type: ignore[misc] # Any: the client is not a dependency
     """
     What a run was about; times are ISO 8601 in UTC.
 

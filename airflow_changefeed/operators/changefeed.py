@@ -47,12 +47,12 @@ KEPT = duration(shortest=timedelta(0), longest=timedelta(days=36_525))
 
 class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     """
-    Read an export again and compare it with its manifests; fail when anything is damaged.
+    Read an export again and compare it with its manifests; fail if anything is damaged.
 
-    Verifies the units that touch the window: the task's own, else that of the run's ``params``
-    (``window_start``, ``window_end``) where the DAG has such, else its data interval or partition. A run
-    without any verifies the whole export; ``sample_days`` verifies some days of it. Damage fails the task at
-    once, since a retry would find the same; leftovers, which no manifest names, are logged.
+    Verifies the units that touch the window. The window is the task's own; else that of the run's ``params``
+    (``window_start``, ``window_end``), if the DAG has them; else the run's data interval or partition. A run
+    without a window verifies the whole export; ``sample_days`` verifies some of its days. Damage fails the
+    task at once, because a retry would find the same damage. Leftovers, which no manifest names, are logged.
 
     The result (XCom), also of a task that found damage, is ``{"feed", "path", "units", "files", "rows",
     "bytes", "damage", "leftovers", "faults"}``; each fault is ``{"severity", "code", "place", "what",
@@ -61,13 +61,13 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the export, a local path or an fsspec URL. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
-    :param changefeed_conn_id: Airflow connection of the feed's database, which shows what units history was
-        inserted into since; None leaves that out.
-    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog, to compare the table as well, if
-        the whole export is verified. A Delta table is compared without.
+    :param changefeed_conn_id: Airflow connection of the feed's database, which shows the units that history
+        was inserted into since; None skips this check.
+    :param catalog_conn_id: Airflow connection of an Iceberg table's catalog: the table is compared, too, if
+        the whole export is verified. A Delta table needs no connection.
     :param shards: shards to verify; None for all that were exported. (templated)
-    :param sample_days: so many days of the whole export, drawn anew for each run, instead of a window: what
-        nobody reads any more may be damaged unseen.
+    :param sample_days: number of days of the whole export to verify instead of a window. Each run draws its
+        days again, so that damage in old, unread data is found, too.
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
     """
@@ -149,15 +149,15 @@ class ChangefeedVerifyOperator(NamesConnections, BaseOperator):
 
 def _check_sample(days: object, window_start: object) -> None:
     if days is not None and window_start is not None:
-        raise InvalidArgumentError("sample_days draws from the whole export: leave it out, or the window")
+        raise InvalidArgumentError("sample_days draws from the whole export: omit sample_days, or the window")
 
 
 class ChangefeedCleanOperator(NamesConnections, BaseOperator):
     """
-    Remove the files of an export that is a table of Delta Lake or Iceberg, which the table replaced.
+    Remove the files that a Delta Lake or Iceberg table of an export has replaced.
 
-    These are files of replaced and of failed attempts, which no manifest names; never those of an export that
-    runs. Files of different units are not joined, because each unit must stay replaceable: if files are
+    These are the files of replaced and failed attempts, which no manifest names, but never those of a running
+    export. Files of different units are not joined, because each unit must stay replaceable: if files are
     small, export longer units.
 
     The result (XCom) is ``{"feed", "path", "removed"}`` with the number of files; the log names them.
@@ -166,7 +166,7 @@ class ChangefeedCleanOperator(NamesConnections, BaseOperator):
     :param path: root of the export, a local path or an fsspec URL. (templated)
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param catalog_conn_id: Airflow connection of an Iceberg table's catalog.
-    :param keep_for: how long replaced versions of the table can be read: longer than any reader takes.
+    :param keep_for: how long replaced versions of the table can be read; longer than any reader takes.
     """
 
     template_fields: Sequence[str] = ("feed", "path")
@@ -221,22 +221,22 @@ CONSUMERS_KEY = "consumers"
 
 def _check_feeds(feed: object) -> None:
     if feed is not None and not parse_feeds("feed", feed):
-        raise InvalidArgumentError("feed is empty: name some, or None for all")
+        raise InvalidArgumentError("feed is empty: name at least one feed, or pass None for all")
 
 
 class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
     """
     Fail when a consumer's frontier is older than ``max_age``, with the reasons that ``doctor`` finds.
 
-    A consumer that is late fails the task at once, and the error names each with age and reason; a database
-    that does not answer is transient. A feed that cannot be read does not hide the others.
+    A late consumer fails the task at once; the error names each late consumer with age and reason. A database
+    that does not answer is a transient error. A feed that cannot be read does not hide the other feeds.
 
     The result (XCom), also of a task that fails, is a list with ``{"feed", "consumer", "complete_until",
     "age_seconds", "is_fresh", "reasons", "warnings", "files_checked_at", "error"}`` for each consumer, and
     for each feed that could not be read; a reason or warning is ``{"code", "place", "what", "remedy"}``.
 
-    :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``: for an
-        export longer than its schedule's interval and the time that a run takes.
+    :param max_age: how old a frontier may be, a ``timedelta``, seconds, or a text such as ``2h``. For an
+        export, choose more than its schedule's interval plus the time that a run takes.
     :param feed: name or pattern of feeds, or a list of them; None for all that have consumers. (templated)
     :param consumer: name of the consumer; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feeds' database. (templated)
@@ -295,13 +295,13 @@ class ChangefeedFreshnessOperator(NamesConnections, BaseOperator):
 
 class ChangefeedFreshnessBranchOperator(ChangefeedFreshnessOperator, BaseBranchOperator):
     """
-    Follow one branch if all consumers' frontiers are at most ``max_age`` old, and another one otherwise.
+    Follow one branch if all consumers' frontiers are at most ``max_age`` old, and another branch otherwise.
 
     Takes the arguments of :class:`ChangefeedFreshnessOperator`. If no consumer is late, but a feed cannot be
     read, the task fails. The result (XCom) is the branch; the key ``consumers`` has the rows.
 
     :param follow_task_ids_if_fresh: tasks or task groups to run if no consumer is late.
-    :param follow_task_ids_if_stale: tasks or task groups to run if one is.
+    :param follow_task_ids_if_stale: tasks or task groups to run if a consumer is late.
     """
 
     def __init__(

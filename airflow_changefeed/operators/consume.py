@@ -59,35 +59,36 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
     """
     Consume a feed's events with a handler, exactly once where its work is in the feed's own database.
 
-    The handler is called with ``(event, connection)``, or with a list of events where ``batch`` says so, in
-    the transaction that consumes them: what it writes by the connection and the consumption commit or roll
-    back together. For work elsewhere an event may come again after a crash, with the same ``event.id``.
+    The handler is called with ``(event, connection)``, or with a list of events if ``batch`` is set, in the
+    transaction that consumes them. What the handler writes with the connection, and the consumption, commit
+    or roll back together. If the handler works elsewhere, an event may come again after a crash, with the
+    same ``event.id``.
 
-    A task that is asked to stop (``SIGTERM``) ends between two events and fails; its retry goes on there.
+    A task that is asked to stop (``SIGTERM``) ends between two events and fails; its retry continues there.
 
-    Tasks and processes of one consumer share its shards; none is worked on by two. The consumer must be there
-    (``airflow-changefeed consumer create``, or ``create_consumer``). The result (XCom) is ``{"consumer",
-    "feed", "events", "parked", "until", "cursors"}``.
+    Tasks and processes of one consumer share its shards; no two of them work on the same shard. The consumer
+    must exist (``airflow-changefeed consumer create``, or ``create_consumer``). The result (XCom) is
+    ``{"consumer", "feed", "events", "parked", "until", "cursors"}``.
 
     :param feed: name of the feed. (templated)
     :param consumer: name of the consumer. (templated)
     :param handler: a callable, ``package.module:function``, or ``procedure:schema.name`` on SQL Server, which
         returns 0 when the event is done.
-    :param until: ``head``: all events that are committed when the task begins; those of shards that another
-        process consumes at the time are left to it. ``window_end``: those below the end of the run's window,
-        which is waited for and sealed first; the task fails while one of them is a dead letter, or is in a
-        shard that others hold after ``register_timeout``.
+    :param until: ``head``: all events that are committed when the task begins; events of shards that another
+        process consumes at the time are left to that process. ``window_end``: the events before the end of
+        the run's window. The task waits for that end and seals the feed first. It fails while one of these
+        events is a dead letter, or is in a shard that other processes still hold after ``register_timeout``.
     :param wait_timeout: how long to wait for the window's end by the database's clock, a ``timedelta``,
-        seconds, or a text such as ``2h``: up to a minute in the task, longer deferred. A window that ends
+        seconds, or a text such as ``2h``: up to a minute in the task, and longer deferred. A window that ends
         later is refused at once. 0 never defers.
-    :param batch: what is handled at once: ``1`` (an event), a number of events, or ``transaction``: all
-        events of the transaction that made them, of captures only.
-    :param shards: those to consume; None for all. (templated)
+    :param batch: what one call handles: ``1`` (an event), a number of events, or ``transaction`` (all events
+        of the transaction that made them; captures only).
+    :param shards: shards to consume; None for all. (templated)
     :param handler_timeout: seconds that one call of the handler may take; None for no limit.
-    :param emit_timeout: seconds after which another process takes a shard over, if this one neither asks for
-        an event nor consumes.
-    :param register_timeout: seconds to wait while others hold all shards, or, until the window's end, shards
-        whose events are not all consumed; None waits forever.
+    :param emit_timeout: seconds after which another process takes over a shard, if this process has not asked
+        for an event or consumed since.
+    :param register_timeout: seconds to wait while other processes hold all shards; with
+        ``until="window_end"``, while they hold shards whose events are not all consumed. None waits forever.
     :param changefeed_conn_id: Airflow connection of the feed's database. (templated)
     """
 
@@ -177,8 +178,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         window = run_window(context, None, None)
         if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} consumes to the end of its run's window, but this run has none: use "
-                "until='head', or trigger it with a logical date, or with params window_start and window_end"
+                f"task {self.task_id!r} consumes to the end of its run's window, but this run has no "
+                "window: use until='head', or trigger the DAG with a logical date, or with params "
+                "window_start and window_end"
             )
         return window
 
@@ -224,7 +226,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         if self._is_killed:
             raise StoppedError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: stopped on request after {events} "
-                "events, which stay consumed; a retry continues after them",
+                "events, which stay consumed; a retry continues after these events",
                 consumer=self.consumer,
                 feed=self.feed,
             )
@@ -254,8 +256,9 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             listed = shell("dead-letters list", "--consumer", self.consumer, "--feed", self.feed)
             raise PoisonError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: not all events before "
-                f"{format_time(end)} are consumed, because of {counted(len(dead_letters), 'dead letter')}. "
-                f"Look at them: {listed}. Then retry ({shell('dead-letters retry', *numbers)}) or drop them "
+                f"{format_time(end)} are consumed, because of "
+                f"{counted(len(dead_letters), 'dead letter')}. List the dead letters: {listed}. Then "
+                f"retry ({shell('dead-letters retry', *numbers)}) or drop them "
                 f"({shell('dead-letters drop', *numbers, '--note', '...')}), and clear this task",
                 consumer=self.consumer,
                 feed=self.feed,
@@ -275,7 +278,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
         from airflow_changefeed.consumers.holding import holders
 
         now, left = source.now(), deadline - time.monotonic()
-        held = "; ".join(holders(source, self.consumer, self.feed)) or "none is held any more"
+        held = "; ".join(holders(source, self.consumer, self.feed)) or "no shard is held any more"
         if left <= 0:
             raise LeaseHeldError(
                 f"consumer {self.consumer!r} of feed {self.feed!r}: not all events before {format_time(end)} "
@@ -289,7 +292,7 @@ class ChangefeedConsumeOperator(ReportsLineage, WaitsForWindow, NamesConnections
             for one in source.leases(self.feed)
             if one.consumer == self.consumer and one.expires is not None and one.expires > now
         ]
-        self.log.info("Waiting for what other processes hold: %s", held)
+        self.log.info("Waiting for shards that other processes hold: %s", held)
         shortest, longest = _LOOK_SECONDS
         self._pause(min(left, longest, max(shortest, min(expire, default=0.0))))
 

@@ -44,12 +44,13 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
     """
     Write the state that a captured table had at a time, folded from the export of its capture.
 
-    The time is the task's own, else the end of the run's window: of its ``params`` (``window_start``,
-    ``window_end``) where the DAG has such, else of its data interval, else of its partition. Each shard must
-    be exported until then without a gap, so it runs behind the export; where another run still exports a
-    window before, a retry helps. Fails at once if the events do not determine the state.
+    The time is the task's own; else the end of the run's window, which is given by the run's ``params``
+    (``window_start``, ``window_end``) if the DAG has them, else by its data interval, else by its partition.
+    Each shard must be exported until then without a gap, so the task runs after the export. If another run
+    still exports an earlier window, a retry helps. The task fails at once if the events do not determine the
+    state.
 
-    It starts from the newest state of the output before that time, or a later snapshot
+    The fold starts from the newest state of the output before that time, or a later snapshot
     (:class:`~airflow_changefeed.operators.snapshot.ChangefeedSnapshotOperator`), and reads only
     the events since then. Without either, or after a gap of the capture, it reads all events since the
     capture began.
@@ -60,8 +61,8 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
 
     :param feed: the capture's name. (templated)
     :param path: root of its export in shape ``typed``, a local path or an fsspec URL. (templated)
-    :param output_path: root of where states go; other tables' and exports may share it. (templated)
-    :param table: of the capture, as its spec names it; None where it has only one. (templated)
+    :param output_path: root of the states; other tables' states and exports may share it. (templated)
+    :param table: table of the capture, as its spec names it; None if it has only one. (templated)
     :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
     :param base: what to start from: the ``newest`` state or snapshot, if one exists; the time of a state, or
         the begin of a snapshot, ISO 8601 with a zone; or ``beginning`` to read all events. (templated)
@@ -152,40 +153,40 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     Keep a table of Delta Lake or Iceberg equal to the captured table, as of the end of the run's window.
 
     The table is ``<output_path>/<table>``. Its first commit begins from a snapshot or a state, or from the
-    beginning of the capture. Each later one folds the events since the last one into the files that they
-    change, on Spark, and replaces those files in one commit, which this task makes. The commit also moves the
-    table's frontier, the time until which events are in it. So a retry, or a second run of the same window,
-    finds the table there and changes nothing; and of two at once only one commits.
+    beginning of the capture. Each later commit folds the events since the last commit, on Spark, into the
+    files that these events change, and replaces those files at once. The commit also moves the table's
+    frontier, the time until which the table has all events. So a retry, or a second run of the same window,
+    finds the events in the table and changes nothing; and of two concurrent runs only one commits.
 
-    All events between the frontier and the time must be exported: the task runs behind the export, and where
-    another run still exports a window before, a retry helps. Fails at once if the events do not determine the
-    table, for example after a gap of the capture: take a snapshot, and give ``base``.
+    All events between the frontier and the time must be exported: the task runs after the export, and if
+    another run still exports an earlier window, a retry helps. The task fails at once if the events do not
+    determine the table, for example after a gap of the capture: take a snapshot, and pass ``base``.
 
     The result (XCom) is ``{"feed", "table", "at", "attempt", "path", "table_format", "catalog_table", "rows",
     "written", "written_bytes", "added", "removed", "changed"}``: ``at`` is the frontier, ``written`` and
-    ``written_bytes`` are rows and size of the added files, and ``changed`` is false where the table was there
-    already.
+    ``written_bytes`` are rows and size of the added files, and ``changed`` is false if the table already had
+    the events.
 
     :param feed: the capture's name. (templated)
     :param path: root of its export in shape ``typed``, a local path or an fsspec URL. (templated)
-    :param output_path: root of where the table goes; other tables and exports may share it. (templated)
-    :param table: of the capture, as its spec names it; None where it has only one. (templated)
+    :param output_path: root of the table; other tables and exports may share it. (templated)
+    :param table: table of the capture, as its spec names it; None if it has only one. (templated)
     :param table_format: ``delta`` or ``iceberg``. For plain Parquet use
         :class:`~airflow_changefeed.operators.fold.ChangefeedFoldOperator`.
     :param catalog_table: name of the Iceberg table in its catalog, ``namespace.table``.
     :param catalog_conn_id: Airflow connection of the Iceberg catalog, as for an export.
     :param at: feed time, exclusive, ISO 8601 with a zone; None for the end of the run's window. (templated)
     :param base: what the first commit begins from: the ``newest`` state or snapshot, if one exists; the time
-        of a state, or the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. Any but ``newest``
-        makes a table that is there again, in one commit that replaces all of it. (templated)
+        of a state, or the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. With a base other than
+        ``newest``, an existing table is replaced as a whole, in one commit. (templated)
     :param states_path: root of states and snapshots; None for ``output_path``. (templated)
-    :param deleted: ``remove``, or ``keep`` deleted rows with the time in the column ``_deleted_at``, which is
-        null in the others.
-    :param history: whether the table has all versions of its rows, with the times of the events that made
-        and ended each in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if current).
-        Not with ``deleted="keep"``.
-    :param keep_for: how long replaced versions can be read; files that no later version needs are
-        then removed by the next merge.
+    :param deleted: ``remove`` deleted rows; or ``keep`` them, with the time in the column ``_deleted_at``,
+        which is null in other rows.
+    :param history: whether the table has all versions of its rows, with the times of the events that began
+        and ended each version in the columns ``_valid_from`` (null if unknown) and ``_valid_to`` (null if
+        current). Not with ``deleted="keep"``.
+    :param keep_for: how long replaced versions can be read; the next merge then removes files that no later
+        version needs.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of all paths.
     :param kwargs: those of ``SparkSubmitOperator``; ``conn_id`` is the Spark connection, deploy mode client.
     """
@@ -326,5 +327,5 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
 
         table = lake_table(output, output.claimed(), options, self.catalog_conn_id, CURRENT)
         if table is None:  # pragma: no cover - _check has refused it
-            raise ConnectionNotUsableError(f"{self.table_format} is no format of tables")
+            raise ConnectionNotUsableError(f"{self.table_format} is not a table format")
         return table

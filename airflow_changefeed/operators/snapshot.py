@@ -47,36 +47,38 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
     """
     Read all rows of a captured table into Parquet while others write to it, as a base for folds.
 
-    The feed is sealed at a time ``begin``, the table is read in ranges of its primary key, the feed is sealed
-    again at ``exact_from``: folding the events since ``begin`` over the rows gives the table at every sealed
-    time from ``exact_from`` on. No writer waits for it longer than for any reader.
-    :class:`~airflow_changefeed.operators.fold.ChangefeedFoldOperator` finds it where it has the
-    same ``output_path``.
+    The feed is sealed at a time ``begin``, the table is read in ranges of its primary key, and the feed is
+    sealed again at ``exact_from``. Folding the events since ``begin`` over the rows gives the table at every
+    sealed time from ``exact_from`` on. No writer waits for the snapshot longer than for any reader.
+    :class:`~airflow_changefeed.operators.fold.ChangefeedFoldOperator` finds the snapshot if it has the same
+        ``output_path``.
 
-    Each range counts as soon as it is read. A try that is killed, and later a new run, go on where it was;
-    meanwhile the events since ``begin`` are not purged, for four days after the last progress. ``airflow
-    changefeed snapshot`` lists those that have begun, and gives one up.
+    Each range counts as soon as it is read. After a killed try, a retry or a new run continues where that try
+    stopped. Until then the events since ``begin`` are not purged, for four days after the last progress.
+    ``airflow changefeed snapshot`` lists snapshots in progress, and can give up a snapshot.
 
     The result (XCom) is ``{"feed", "table", "token", "begin", "exact_from", "path", "rows", "bytes",
     "where"}``.
 
     :param feed: the capture's name. (templated)
-    :param output_path: root of where states and snapshots go; other tables' and exports may share it.
+    :param output_path: root of states and snapshots; other tables' snapshots and exports may share it.
         (templated)
-    :param table: of the capture, as its spec names it; None where it has only one. (templated)
-    :param changefeed_conn_id: Airflow connection of the feed's database. Its login may read the table.
+    :param table: table of the capture, as its spec names it; None if it has only one. (templated)
+    :param changefeed_conn_id: Airflow connection of the feed's database. Its login must be able to read the
+        table.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``output_path``.
-    :param range_rows: rows of a range, which is one statement and one file; None for 250,000, or fewer where
+    :param range_rows: rows of a range, which is one statement and one file; None for 250,000, or fewer if
         ``rows_per_second`` is given.
     :param parallel: ranges that Spark reads at the same time.
-    :param rows_per_second: that are read at most, by all tasks together, so that the database can breathe;
-        None for no limit.
-    :param local_below: rows; a table with fewer ranges is read by this task itself, one range after the
-        other, which then needs neither Java nor a Spark connection. 0 for never.
-    :param only_if_missing: whether nothing is read if a snapshot is there that later folds can start from; a
-        DAG with it takes another one by itself after a gap.
-    :param max_age: likewise, if one is there that began no longer ago, a ``timedelta``, seconds, or a text
-        such as ``30d``: so that a DAG that runs each night takes one each month. None for any age.
+    :param rows_per_second: most rows that all tasks together read in a second, to limit the load of the
+        database; None for no limit.
+    :param local_below: rows; this task itself reads a smaller table, one range after the other, and then
+        needs neither Java nor a Spark connection. 0 for never.
+    :param only_if_missing: read nothing if a snapshot exists that later folds can start from. With this
+        option a DAG takes another snapshot by itself after a gap.
+    :param max_age: read nothing if such a snapshot began no longer ago than this, a ``timedelta``, seconds,
+        or a text such as ``30d``: a DAG that runs each night then takes a snapshot each month. None for any
+        age.
     :param where: a part of the table: comparisons (``=``, ``<``, ``<=``, ``>``, ``>=``) of key columns with
         whole numbers, decimals or dates (``'2024-12-31'``), joined by ``and``; only these rows are read. Only
         a fold whose ``base`` is the snapshot's begin uses it. None for all rows. (templated)
@@ -167,7 +169,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
         read = partial(self._read, context, source, connection)
         done = take_snapshot(source, request, options, read, self.log.info)
         self.log.info(
-            "Table %s: %s rows in %s; folds from it are exact from %s on",
+            "Table %s: %s rows in %s; folds from this snapshot are exact from %s on",
             done.table,
             done.rows,
             done.path,
@@ -227,7 +229,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     Compare a captured table with what its export gives, row by row and value by value, while others write.
 
     The table is read once, as for a snapshot, and compared with the fold of the export at the time at which
-    the reading ended. Changes that are not folded yet, or not exported, are no differences: the task waits
+    the reading ended. Changes that are not folded or exported yet do not count as differences: the task waits
     until the export reaches that time.
 
     The report, ``<output_path>/_changefeed/<table>/reconciles/<time>.<token>.json``, counts the rows that are
@@ -238,24 +240,25 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     :param feed: the capture's name. (templated)
     :param path: root of its export in shape ``typed``, a local path or an fsspec URL. (templated)
     :param output_path: root of its states and snapshots; the report goes there, too. (templated)
-    :param table: of the capture, as its spec names it; None where it has only one. (templated)
+    :param table: table of the capture, as its spec names it; None if it has only one. (templated)
     :param base: what the export's rows start from: the ``newest`` state or snapshot; the time of a state, or
         the begin of a snapshot, ISO 8601 with a zone; or ``beginning``. ``current`` compares the table of
         :class:`~airflow_changefeed.operators.fold.ChangefeedMergeOperator` in ``output_path``.
         (templated)
     :param catalog_conn_id: Airflow connection of the catalog of a current table of Iceberg.
-    :param repair: whether what was read becomes a snapshot where anything differs, so that the next folds
-        start from it. A task that has repaired does not fail.
+    :param repair: if anything differs, keep the rows that were read as a snapshot, from which the next folds
+        start. A task that has repaired does not fail.
     :param on_difference: ``fail``, or ``report``: succeed, so that a DAG can branch on the result.
     :param wait_timeout: how long to wait, deferred, until the export reaches the time to compare, a
         ``timedelta``, seconds, or a text such as ``2h``; then the task fails, and a retry within a day
-        compares what was read. 0 never defers.
-    :param changefeed_conn_id: Airflow connection of the feed's database. Its login may read the table.
+        compares the rows that were read. 0 never defers.
+    :param changefeed_conn_id: Airflow connection of the feed's database. Its login must be able to read the
+        table.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path`` and
         ``output_path``.
     :param parallel: ranges that Spark reads at the same time.
-    :param rows_per_second: that are read at most, by all tasks together; None for no limit.
-    :param local_below: rows; a table with fewer ranges is read by this task itself. It is compared on Spark.
+    :param rows_per_second: most rows that all tasks together read in a second; None for no limit.
+    :param local_below: rows; this task itself reads a smaller table. The comparison runs on Spark.
     :param where: the part of the table to compare, as for a snapshot; None for all rows. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
     :param kwargs: ``range_rows`` of a snapshot, and those of ``SparkSubmitOperator``; ``conn_id`` is its

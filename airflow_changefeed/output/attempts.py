@@ -200,8 +200,8 @@ def check_database(source: FeedReader, feed: str, database: str) -> None:
     """Raise ConnectionNotUsableError if a source is another database than an export was planned for."""
     if (found := source.identity().id) != database:
         raise ConnectionNotUsableError(
-            f"feed {feed!r}: the export was planned for database {database}, and here the connection leads "
-            f"to {found}: every machine must reach the same database",
+            f"feed {feed!r}: the export was planned for database {database}, and here the connection "
+            f"leads to {found}: every machine must reach the same database",
             feed=feed,
         )
 
@@ -234,9 +234,9 @@ def check_not_restored(source: FeedReader, store: ExportStore, seen: datetime | 
     end, unit = max(beyond, key=lambda one: one[0])
     now = f"until {format_time(sealed)} only" if sealed else "nowhere"
     what = (
-        f"{unit} is exported, for which the feed was sealed until {format_time(end)}; now it is sealed "
-        f"{now}: its database was restored to an earlier state, failed over with loss, or the feed was "
-        "dropped. Events that were exported may be gone, and others may come into exported windows"
+        f"{unit} is exported, and the feed was sealed for it until {format_time(end)}. Now the feed is "
+        f"sealed {now}: its database was restored to an earlier state, failed over with loss, or the "
+        "feed was dropped. Exported events may be gone, and new events may enter exported windows"
     )
     remedy = (
         f"Seal the feed until then: {seal_command(store.feed, end)}; then run the windows since the restored "

@@ -44,7 +44,7 @@ class Owned(Protocol):
 
 
 #: What to do about a claim that cannot be read.
-DAMAGED = "Restore it, or remove it; the next export writes it again, by what the manifests say"
+DAMAGED = "Restore or remove the document; the next export writes it again, from the manifests"
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def check(
         owners = {(each.feed, each.database, getattr(each, "table", ""), _mode(each)) for each in documents()}
         if not owners:
             raise ForeignOutputError(
-                f"{layout.data} holds files, and neither {layout.claim} nor another document says whose they "
-                f"are: restore that file, or give feed {wanted.feed!r} another path",
+                f"{layout.data} holds files, but {layout.claim} is missing, and no other document names "
+                f"their owner: restore that file, or give feed {wanted.feed!r} another path",
                 path=layout.path,
             )
         for feed, database, table, mode in owners:
@@ -171,7 +171,7 @@ def check_claim(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence
     if (claimed.feed, claimed.table) != (wanted.feed, wanted.table):
         raise ForeignOutputError(
             f"{layout.data} holds {_what(claimed)} feed {claimed.feed!r}, not {_what(wanted)} "
-            f"{wanted.feed!r}: give one another path",
+            f"{wanted.feed!r}: give one of them another path",
             path=layout.path,
             feed=claimed.feed,
         )
@@ -179,17 +179,17 @@ def check_claim(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence
     if claimed.lake != wanted.lake:
         if wanted.table:
             raise OutputError(
-                f"{layout.data} holds table {wanted.table!r} as {claimed.lake}, and it was asked for as "
+                f"{layout.data} holds table {wanted.table!r} as {claimed.lake}, but the task writes "
                 f"{wanted.lake}: an output keeps its format, so give another path",
                 path=layout.path,
                 feed=wanted.feed,
             )
         words = ("--feed", wanted.feed, "--path", layout.path, "--table-format", wanted.table_format)
-        publish = f"; or make a table of what is there: {shell('output publish', *words)}"
+        publish = f"; or make a table of the present units: {shell('output publish', *words)}"
         raise OutputError(
-            f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, and it was asked for "
-            f"as {wanted.lake}: an output keeps the format of its first export, so give another path"
-            f"{publish if claimed.table_format == PARQUET else ''}",
+            f"{layout.data} holds the export of feed {wanted.feed!r} as {claimed.lake}, but the task "
+            f"writes {wanted.lake}: an output keeps the format of its first export, so give another "
+            f"path{publish if claimed.table_format == PARQUET else ''}",
             path=layout.path,
             feed=wanted.feed,
         )
@@ -201,9 +201,9 @@ def _check_cut(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[
     if claimed.mode != wanted.mode:
         other = "windows" if wanted.mode == BATCH else "batches"
         raise OutputError(
-            f"{holds} by {other}, and {'batches' if wanted.mode == BATCH else 'windows'} were asked for. A "
-            "batch ends inside a window, so an output has one or the other: give this export another path "
-            f"and another consumer, or export {other} (mode={claimed.mode!r})",
+            f"{holds} by {other}, and {'batches' if wanted.mode == BATCH else 'windows'} were "
+            "requested. A batch ends inside a window, so an output has either windows or batches: give "
+            f"this export another path and another consumer, or export {other} (mode={claimed.mode!r})",
             path=layout.path,
             feed=wanted.feed,
         )
@@ -214,8 +214,8 @@ def _check_cut(claimed: Claim, layout: Layout, wanted: Claim, windows: Sequence[
     if misfit is not None or wanted.unit not in (None, unit):
         asked = f"window {misfit}" if misfit is not None else f"windows of {wanted.unit}"
         raise OutputError(
-            f"{holds} in windows of {unit}, and {asked} was asked for: an output keeps the unit of its first "
-            "export. Use that unit, or another path",
+            f"{holds} in windows of {unit}, but {asked} was requested: an output keeps the unit of its "
+            "first export. Use that unit, or another path",
             path=layout.path,
             feed=wanted.feed,
         )
@@ -229,9 +229,10 @@ def check_same(where: str, theirs: str, ours: str, feed: str) -> None:
     """Raise ForeignOutputError if what was written is another database's; an identity may be unknown."""
     if theirs and ours and theirs != ours:
         raise ForeignOutputError(
-            f"{where} holds feed {feed!r} of database {theirs}, and this is feed {feed!r} of database "
-            f"{ours}: their events must not be mixed. Check the connection, or give this database's export "
-            "another path: see 'Two databases, or a copy' on the page 'Recover'",
+            f"{where} holds feed {feed!r} of database {theirs}, but the connection leads to feed "
+            f"{feed!r} of database {ours}. Their events must not be mixed. Check the connection, or "
+            "give this database's export another path: see 'Two databases, or a copy' on the page "
+            "'Recover'",
             feed=feed,
             database=theirs,
         )
@@ -285,7 +286,7 @@ def write(files: Files, layout: Layout, wanted: Claim) -> None:
     """Claim an output that was checked, or repeat that; raise ForeignOutputError if somebody else did."""
     claimed = read(files, layout)
     if claimed is None and files.names(layout.data):
-        log.warning("%s is lost, and is written again by what the other documents say", layout.claim)
+        log.warning("%s is lost, and is written again from the other documents", layout.claim)
     if claimed is None or claimed.lake != wanted.lake:
         files.write(layout.claim, wanted.to_json().encode())
         # If two found the path free, the last one to write owns it. The other one notices here, or at its

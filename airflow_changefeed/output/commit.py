@@ -114,8 +114,8 @@ class Commit:
         missing = [self._plan.units[number].unit for number, parts in self._open.items() if parts]
         if missing:
             raise IncompleteReadError(
-                f"feed {self._plan.feed!r}: no task reported all parts of {counted(len(missing), 'unit')}, "
-                f"the first {missing[0]}; retry",
+                f"feed {self._plan.feed!r}: no task reported all parts of "
+                f"{counted(len(missing), 'unit')}, the first {missing[0]}; retry",
                 attempt=self._plan.attempt,
             )
         self._commit()
@@ -146,9 +146,8 @@ class Commit:
                 wrong.append(f"{planned.unit}: {counted(planned.rows, 'row')} planned, {rows} read")
         if wrong:
             raise IncompleteReadError(
-                f"feed {self._plan.feed!r}: {counted(len(wrong), 'unit')} not as planned, and so not "
-                "committed: history was inserted or purged meanwhile; retry. "
-                f"{'; '.join(wrong[:5])}",
+                f"feed {self._plan.feed!r}: {counted(len(wrong), 'unit')} not as planned, and therefore "
+                f"not committed: history was inserted or purged meanwhile; retry. {'; '.join(wrong[:5])}",
                 attempt=self._plan.attempt,
             )
 
@@ -231,8 +230,7 @@ class Commit:
         for other, attempt in others.get(unit.shard, {}).items():
             if other.range.overlaps(unit.range):
                 why = why or (
-                    f"{mine}: attempt {attempt} has committed {other}, which overlaps it; retry, which plans "
-                    "again"
+                    f"{mine}: attempt {attempt} has committed {other}, which overlaps it; a retry plans again"
                 )
         if why:
             raise SupersededError(why, unit=unit, attempt=self._plan.attempt)

@@ -170,7 +170,8 @@ def make_calendar(
     borders = range(start, to_milliseconds(wanted.end), step)
     if len(borders) > MOST_CELLS:
         raise InvalidArgumentError(
-            f"{len(borders)} pieces of {length} are too many; the maximum is {MOST_CELLS}: choose less time"
+            f"{len(borders)} pieces of {length} are too many; the maximum is {MOST_CELLS}: choose a "
+            "shorter time"
         )
     windows = [Window(from_milliseconds(border), from_milliseconds(border + step)) for border in borders]
     whole = Window(windows[0].start, windows[-1].end).range

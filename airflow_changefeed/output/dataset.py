@@ -94,8 +94,8 @@ def export_dataset(
     if names := same_names(file.manifest for file in chosen.files):
         raise ColumnTypeError(
             f"feed {feed!r} has units that spell a column in different letter case "
-            f"({' and '.join(names[0])}), so pyarrow would find it in some of them only: export the older "
-            "units again, or read with Spark (read_export)",
+            f"({' and '.join(names[0])}), so pyarrow would find the column only in some of them: export "
+            "the older units again, or read with Spark (read_export)",
             columns=names[0],
         )
     shard_type = pa.int64() if chosen.has_integer_shards else pa.string()

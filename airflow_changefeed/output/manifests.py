@@ -66,7 +66,11 @@ class ManifestStore(claims.Output):
         """Return whose output it is, and in which format; raise ManifestError if nobody has claimed it."""
         claim = claims.read(self.files, self.layout)
         if claim is None:
-            why = "run an export, which writes it again" if self.shards() else "nothing was exported there"
+            why = (
+                "run an export, which writes the document again"
+                if self.shards()
+                else "nothing was exported there"
+            )
             raise ManifestError(f"{self.layout.claim} of feed {self.feed!r} is missing: {why}")
         return claim
 
@@ -209,8 +213,8 @@ class ManifestStore(claims.Output):
         highest = max(attempts, default=0)
         if highest > MOST_TOKEN // 2:
             raise ManifestError(
-                f"{self.layout.control} has a file or folder with attempt token {highest}, which no database "
-                "has given: remove it",
+                f"{self.layout.control} has a file or folder with attempt token {highest}, which no "
+                "database has issued: remove that file or folder",
                 attempt=highest,
             )
         return highest
@@ -271,8 +275,8 @@ class ManifestStore(claims.Output):
             return None
         if (manifest.feed, manifest.unit, manifest.attempt) != (self.feed, unit, attempt):
             raise ManifestError(
-                f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: it "
-                "was moved here from elsewhere; remove it and export the unit again",
+                f"{where} is about feed {manifest.feed!r}, {manifest.unit}, attempt {manifest.attempt}: "
+                "the manifest was moved here from another place. Remove it, and export the unit again",
                 named=where,
             )
         return manifest

@@ -131,8 +131,9 @@ def _check_complete(store: ExportStore, gaps: Sequence[MissingRange], incomplete
     if not gaps or incomplete == "read":
         return
     raise ManifestError(
-        f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing complete in "
-        f'{named_missing(gaps)}. Export what is missing, or read what is there with incomplete="read"',
+        f"the export of feed {store.feed!r} in {store.layout.path} is not complete: nothing is complete "
+        f"in {named_missing(gaps)}. Export the missing windows, or read the present units with "
+        'incomplete="read"',
         missing=list(gaps),
     )
 
@@ -143,8 +144,8 @@ def check_once(store: ExportStore, units: Mapping[Shard, Sequence[ExportUnit]]) 
         for unit, before in find_overlaps(own):
             raise ManifestError(
                 f"the export of feed {store.feed!r} in {store.layout.path} holds {unit}, which overlaps "
-                f"{before}: their common rows would be read twice. Remove the manifest and the data of one "
-                "of them; verify names all that overlap",
+                f"{before}: their common rows would be read twice. Remove the manifest and the data of "
+                "one of them; verify names all overlapping units",
                 unit=unit,
             )
 
@@ -200,8 +201,8 @@ def _unit(
 def gone_error(what: str) -> ManifestError:
     """Return the error for a file of a manifest, by a path or a library's words, that is gone by now."""
     return ManifestError(
-        f"a file is gone since its manifest was read, as its unit was exported again or the output was "
-        f"cleaned up: open the export again, and read that ({what})"
+        "a file is gone since its manifest was read, because its unit was exported again or the output "
+        f"was cleaned up: open and read the export again ({what})"
     )
 
 

@@ -261,9 +261,9 @@ def _refusal(different: Mapping[str, Mapping[pa.DataType | None, Manifest]], uni
     feed = next(iter(next(iter(different.values())).values())).feed
     names = list(different)
     remedy = (
-        "these types have no common one: export the older units again, or read them one by one"
+        "these types have no common type: export the older units again, or read the units one by one"
         if unify
-        else "read them with unify_schemas=True, export the older units again, or read them one by one"
+        else "read the units with unify_schemas=True, export the older units again, or read them one by one"
     )
     return ColumnTypeError(
         f"feed {feed!r} has units with different columns: {'; '.join(texts)}{more}; {remedy}",

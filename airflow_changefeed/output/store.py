@@ -210,9 +210,7 @@ class ExportStore(ManifestStore):
         else:
             taken = self._move_in(unit, attempt, staged)
         if taken:
-            raise self._superseded(
-                unit, attempt, f"its file {min(taken)} was removed by a newer attempt's clean-up"
-            )
+            raise self._superseded(unit, attempt, f"a newer attempt's clean-up removed its file {min(taken)}")
 
     @property
     def _swaps(self) -> bool:
@@ -362,8 +360,8 @@ class ExportStore(ManifestStore):
         except OutputNotWritableError as problem:
             self._may_abort = False
             log.warning(
-                "The uploads of attempts that died were not aborted: %s. Grant the rights to list and abort "
-                "multipart uploads, or give the bucket a lifecycle rule that aborts them",
+                "The uploads of killed attempts were not aborted: %s. Grant the rights to list and "
+                "abort multipart uploads, or give the bucket a lifecycle rule that aborts them",
                 problem.message,
             )
 

@@ -49,7 +49,7 @@ from airflow_changefeed.sources.base_control import check_version, consumer_text
 
 #: Seconds to wait for an export that is moving its cursor.
 _HELD_TIMEOUT = 3.0
-_NO_VERSION = "{} is missing; pass the one that you saw, so that later changes are not overwritten"
+_NO_VERSION = "{} is missing; pass the version that you saw, so that later changes are not overwritten"
 
 router = APIRouter(dependencies=[Depends(reading)])
 
@@ -356,7 +356,9 @@ async def dead_letter_resolved(
     """Retry a dead letter, or drop it with a note, if it has not changed since the user saw it."""
     version, by = _named(resource_version, "resource_version"), user.get_name()
     if to is Resolution.DROP and note is None:
-        raise HTTPException(422, "note is missing; say why the event is not needed, it is kept with it")
+        raise HTTPException(
+            422, "note is missing; say why the event is not needed. The note is stored with the dead letter"
+        )
     state = DeadLetterState.RETRY if to is Resolution.RETRY else DeadLetterState.DROPPED
 
     def question(source: FeedSource) -> Row:

@@ -239,7 +239,7 @@ def exporting(uses: Uses, conn_id: ConnId, dag_id: str, task_id: str) -> Use:
         if (use.conn_id, use.dag_id, use.task_id) == (conn_id, dag_id, task_id) and use.has_windows:
             return use
     raise HTTPException(
-        404, f"DAG {dag_id!r} has no task {task_id!r} with an output that is known before it runs"
+        404, f"DAG {dag_id!r} has no task {task_id!r} with an output that is known before the task runs"
     )
 
 
@@ -277,7 +277,7 @@ def backfill(
 ) -> Row:
     """Return the runs for a missing time; the page starts them through Airflow's own API."""
     if dag_id not in {use.dag_id for use in uses}:
-        raise HTTPException(404, f"DAG {dag_id!r} not found, or it does not export a feed")
+        raise HTTPException(404, f"DAG {dag_id!r} not found, or the DAG exports no feed")
     if not may_backfill(user, dag_id):
         raise HTTPException(403, f"You do not have permission to run DAG {dag_id!r}")
     unit = None if unit_seconds is None else timedelta(seconds=unit_seconds)

@@ -82,8 +82,8 @@ async def ask(place: str, question: Callable[[], T], *, timeout: float, most: in
                 turn.is_late = True
                 _late[turn.place] += 1
         raise SourceUnavailableError(
-            f"{place} did not answer within {timeout:g} s. The request may still complete; "
-            "check its result before you repeat a change",
+            f"{place} did not answer within {timeout:g} s. The request may still complete: before you "
+            "repeat a change, check whether it was made",
             place=place,
             is_public=True,
         ) from None
@@ -101,8 +101,8 @@ def _turn(place: str, most: int) -> _Turn | None:
 
 def _all_blocked(place: str, most: int) -> SourceUnavailableError:
     return SourceUnavailableError(
-        f"{place} does not answer; {most} queries are already waiting. Check that its server is "
-        "running, and the locks of a database",
+        f"{place} does not answer; {most} queries are already waiting. Check that the server runs, and "
+        "look for locks in the database",
         place=place,
         is_public=True,
     )
@@ -158,8 +158,8 @@ LOCK_TIMEOUT = 5.0
 MOST_SECONDS = 60
 LOGIN_TIMEOUT = 8
 _NO_CONNECTION = (
-    "Connection {!r} is not shown here. Use it in a task of a DAG that you may see, or add it to the option "
-    "page_connections in section [changefeed] of Airflow's configuration"
+    "Connection {!r} is not shown here. Use the connection in a task of a DAG that you may see, or add "
+    "it to the option page_connections in section [changefeed] of Airflow's configuration"
 )
 
 # Errors whose messages contain servers, logins and paths.
@@ -262,8 +262,8 @@ def message_of(request: Request, error: Exception) -> str:
     if isinstance(error, _SENSITIVE) and not facts.get("is_public") and not sees_errors(request):
         log.warning("The page failed to read a feed: %s", without_secrets(text))
         return (
-            "The database or the output is currently not available. The reason is in the log of the API "
-            "server, and on this page for users who may see the connection in Airflow"
+            "The database or the output is not available now. The reason is in the log of the API "
+            "server. Users who may see the connection in Airflow see the reason on this page"
         )
     return words_of(request, text, path=facts.get("path"), is_public=bool(facts.get("is_public")))
 

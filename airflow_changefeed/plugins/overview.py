@@ -48,12 +48,12 @@ _HOUR = timedelta(hours=1)
 _YEAR = timedelta(days=365)
 #: Instead of what names servers and logins.
 _HIDDEN = (
-    "a check of the database found this; users who may see the connection in Airflow see what it is",
-    "Ask one of them, or a database administrator",
+    "a check of the database found this fault; users who may see the connection in Airflow see its details",
+    "Ask one of these users, or a database administrator",
 )
 _NO_WINDOWS = (
-    "its windows are not known: its DAG was just deleted, or its timetable fails",
-    "Read the reason in the log of the API server; then mend the DAG, or restore it",
+    "the consumer's windows are unknown: its DAG was just deleted, or the DAG's timetable fails",
+    "Read the reason in the log of the API server; then fix or restore the DAG",
 )
 _LIMITS = Limits(role="readers")
 #: What is said of the feed already, and what doctor alone says: who is called must not drop an idle consumer.
@@ -376,7 +376,7 @@ def _gap_fault(found: FeedOverview) -> Fault:
 
 
 def _drift_fault(feed: str, drift: Sequence[str]) -> Fault:
-    what = f"the tables differ from what is captured of them: {'; '.join(drift)}"
+    what = f"the tables differ from the captured columns: {'; '.join(drift)}"
     remedy = f"To capture the current columns: {shell('capture refresh', feed)}"
     return Fault(FaultKind.CAPTURE_DRIFT, f"feed {feed}", what, remedy)
 

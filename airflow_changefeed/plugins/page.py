@@ -134,7 +134,7 @@ class _Bounded:
             message = await receive()
             length += len(message.get("body", b""))
             if length > MOST_BYTES:
-                raise HTTPException(413, f"The body is longer than {MOST_BYTES} bytes")
+                raise HTTPException(413, f"The request's body is longer than {MOST_BYTES} bytes")
             return message
 
         await self._app(scope, bounded, send)

@@ -277,8 +277,8 @@ def _triggers(dag: Any, window: Window, unit: timedelta | None) -> Row:
     windows = window.cut(unit)
     if len(windows) > MOST_TRIGGERS:
         raise InvalidWindowError(
-            f"{window} has {len(windows)} windows of {unit}; the page starts at most {MOST_TRIGGERS} runs at "
-            "once: choose less time"
+            f"{window} has {len(windows)} windows of {unit}; the page starts at most {MOST_TRIGGERS} "
+            "runs at once: choose a shorter time"
         )
     begin = f"changefeed_page__{format_time(window.start)}__{format_time(window.end)}__"
     with create_session() as session:

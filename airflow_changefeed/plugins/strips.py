@@ -11,7 +11,15 @@ from functools import cached_property, lru_cache
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import storage_options
-from airflow_changefeed.core.completeness import Evidence, Verdict, Why, WindowState, judge, of_overview
+from airflow_changefeed.core.completeness import (
+    Evidence,
+    Verdict,
+    Why,
+    WindowState,
+    judge,
+    of_overview,
+    since_first_event,
+)
 from airflow_changefeed.core.consumer import FeedOverview, OutputCheck
 from airflow_changefeed.core.fault import with_conn_id
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -130,7 +138,9 @@ def strip_of(found: FeedOverview, consumer: str, exports: Exports, now: datetime
     try:
         uses = exports.of(feed, consumer)
         has_windows = bool(uses) and any(one.row.has_windows for one in found.positions(consumer))
-        shown = _strip(uses, evidence, verdict, exports, now, has_windows=has_windows)
+        shown = _strip(
+            uses, evidence, verdict, exports, now, has_windows=has_windows, first_event=found.first_event
+        )
     except Exception as error:
         # Timetables are users' code. One that fails must not take the other consumers from the page.
         log.warning(
@@ -188,6 +198,7 @@ def _strip(
     now: datetime,
     *,
     has_windows: bool,
+    first_event: Ulid | None,
 ) -> Row:
     unit = min((exports.unit(use) for use in uses), default=_HOUR)
     # Where its windows begin, and where it stopped, whatever a gap makes of them.
@@ -209,7 +220,10 @@ def _strip(
     runs = [run for dag_id in {use.dag_id for use in uses} for run in exports.runs(dag_id, wanted)]
     evidence = replace(evidence, runs=tuple(runs))
     whole = judge(evidence, UlidRange(Ulid.MIN, Ulid.floor(max(over, EPOCH)).previous()))
-    states = judge(evidence, Window(start, end).range).states(windows, now)
+    first = None if has_windows else first_event
+    # Windows of an export begin with the first event anyway.
+    shown = evidence if first is None else since_first_event(evidence, first)
+    states = judge(shown, Window(start, end).range).states(windows, now)
     return {
         "state": whole.state.value,
         "strip": {

@@ -43,25 +43,25 @@ class ChangefeedSensor(NamesConnections, BaseSensorOperator):
     """
     Succeed when a feed has events beyond a consumer's cursor, or when the run's window has ended.
 
-    A window that has ended is something to export even when nothing happened in it: an idle hour becomes an
-    empty unit instead of a task that waits forever. A run without a window (triggered by an asset, for
-    example) waits for new events. Nothing is written, and one poll serves all shards. The result (XCom) is
-    the map of shards with new events: ``{shard: {"after": cursor, "head": last event or None, "outbox":
-    whether rows wait in the outbox}}``.
+    A window that has ended must be exported even if it has no events: an idle hour becomes an empty unit
+    instead of a task that waits forever. A run without a window (triggered by an asset, for example) waits
+    for new events. The sensor writes nothing, and one poll serves all shards. The result (XCom) is the map of
+    shards with new events: ``{shard: {"after": cursor, "head": last event or None, "outbox": whether rows
+    wait in the outbox}}``.
 
     :param feed: name of the feed, the table's. (templated)
-    :param consumer: whose cursors count. (templated)
+    :param consumer: name of the consumer, whose cursors count. (templated)
     :param shards: shards to poll; None for all. (templated)
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param window_start: inclusive, ISO 8601 with a zone; default the run's ``params``, then its data
         interval. (templated)
     :param window_end: exclusive, likewise; by the database's clock. (templated)
-    :param skip_without_new_events: skip what follows when the window has ended without new events. A skipped
-        window stays unexported and so holds the cursor of a windowed export: use it before exports of
-        batches only.
+    :param skip_without_new_events: skip the tasks that follow if the window has ended without new events. A
+        skipped window stays unexported and so holds back the cursor of a windowed export: use this option
+        only before exports of batches.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param deferrable: after a first poll in the task, wait in the triggerer, where waiting takes no worker;
-        ``mode`` then counts no more. Default: Airflow's option ``[operators] default_deferrable``.
+    :param deferrable: after a first poll in the task, wait in the triggerer, which occupies no worker;
+        ``mode`` then has no effect. Default: Airflow's option ``[operators] default_deferrable``.
     """
 
     template_fields: Sequence[str] = ("feed", "consumer", "window_start", "window_end", "shards")

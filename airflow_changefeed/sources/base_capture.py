@@ -194,7 +194,7 @@ def key_values(text: str) -> tuple[Any, ...]:
     except (ValueError, TypeError, KeyError, RecursionError):
         values = ((),)
     if any(isinstance(one, (list, tuple)) for one in values):
-        raise InvalidArgumentError(f"{shown(text)} is not the text of a key, a JSON list of its values")
+        raise InvalidArgumentError(f"{shown(text)} is not a key; expected a JSON list of the key's values")
     return values
 
 
@@ -263,14 +263,16 @@ class SnapshotClaim:
     def go_on(self) -> str:
         """What continues it, in words."""
         if self.path == INTO_FEED:
-            return f"Continue it: {shell('capture resolve', self.feed, '--resync', '--note', '...')}"
-        return "Take it again, which continues it"
+            return (
+                f"Continue the recording: {shell('capture resolve', self.feed, '--resync', '--note', '...')}"
+            )
+        return "Take the snapshot again, which continues it"
 
 
 def held_snapshot(claim: SnapshotClaim) -> SnapshotError:
     """Return the error that refuses a snapshot of a table because of another one."""
     return SnapshotError(
-        f"the {claim} has not ended. {claim.go_on}; or give it up: {claim.give_up}",
+        f"the {claim} has not ended. {claim.go_on}; or give up the snapshot: {claim.give_up}",
         feed=claim.feed,
         table=claim.table,
         path=claim.path,
@@ -429,8 +431,9 @@ def key_conditions(
             )
         elif not _is_comparable(kinds[column]):
             problems.append(
-                f"column {column!r} of type {kinds[column]} cannot be used: the database and Spark compare "
-                "only whole numbers, decimals and dates alike; choose another column of the key"
+                f"column {column!r} of type {kinds[column]} cannot be used: the database and Spark "
+                "compare only whole numbers, decimals and dates in the same way. Choose another key "
+                "column"
             )
         else:
             value = _value(text, kinds[column])

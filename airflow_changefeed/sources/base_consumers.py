@@ -242,7 +242,7 @@ class CursorStore(Protocol):
         Record what a look at the files of an export's output found; overviews have it.
 
         The newest of each consumer and feed is kept; nothing is recorded for a consumer without a row.
-        Whoever may read the feed may record. No resource version grows.
+        Every reader of the feed may record. No resource version grows.
 
         :param check: ``checked_at`` is taken down to the database's clock.
         """
@@ -370,7 +370,7 @@ def check_lease(seconds: float, at_most: int | None, *, all_or_none: bool) -> No
     """Raise InvalidArgumentError for an invalid duration of a lease, or a limit where all are wanted."""
     if all_or_none and at_most is not None:
         raise InvalidArgumentError(
-            "at_most cannot be given with all_or_none, which acquires every shard: leave out one of the two",
+            "at_most cannot be combined with all_or_none, which acquires every shard: omit one of the two",
             at_most=at_most,
         )
     if not 0 < seconds <= MAX_LEASE:

@@ -61,9 +61,9 @@ def held_reason(feed: str, purged: Iterable[Purged], conn_id: str | None = None)
     names = f"export{'s' if len(exports) > 1 else ''} {', '.join(map(repr, exports))}"
     accept = (shell("cursor accept-beginning", name, "--feed", feed, "--note", "...") for name in exports)
     return with_conn_id(
-        f"events from {first} on are kept: they lie before the beginning of {names}, which its first run "
-        "implied, and no consumer has acknowledged them. Backfill the export from then on, or accept that it "
-        f"does not have them: {'; '.join(accept)}",
+        f"events from {first} on are kept: they are before the beginning of {names}, which its first "
+        "run implied, and no consumer has acknowledged them. Backfill the export from then on, or "
+        f"accept that the export lacks them: {'; '.join(accept)}",
         conn_id,
     )
 
@@ -225,8 +225,8 @@ def stale(what: str, expected: int, version: int, present: str, **facts: object)
         else ""
     )
     return StaleVersionError(
-        f"{what} is at resource version {version} ({present}), not {expected}: nothing was changed.{future} "
-        "Read it again, then decide",
+        f"{what} is at resource version {version} ({present}), not {expected}: nothing was "
+        f"changed.{future} Read it again, then decide",
         expected_version=expected,
         present_version=version,
         present=present,

@@ -70,8 +70,8 @@ def check_purged_upto(feed: str, shard: Shard, after: Ulid, purged: Ulid) -> Non
     """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
     if after < purged:
         raise PurgedError(
-            f"feed {feed!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading cannot "
-            f"start after {after}. Start at {purged}, or read the export of that time",
+            f"feed {feed!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading "
+            f"cannot start after {after}. Start at {purged}, or read the export of that time",
             feed=feed,
             shard=shard,
             after=after,
@@ -104,7 +104,7 @@ def no_table(table: str, tables: Sequence[str]) -> str:
     near = nearest(table, tables)
     if near:
         return f"table {table!r} not found; did you mean {' or '.join(map(repr, near))}?"
-    return f"table {table!r} not found; create it first"
+    return f"table {table!r} not found; create the table first"
 
 
 def no_feed(feed: str, feeds: Sequence[str], tables: Sequence[str]) -> FeedNotFoundError:
@@ -183,8 +183,8 @@ def old_outbox(feed: str, shard: str, hint: str, age: float, limits: Limits) -> 
             FaultKind.OUTBOX_NOT_DRAINED,
             f"feed {feed}, shard {shard}",
             f"the first row in its outbox has the time_hint {hint}, {length_text(age)} ago",
-            "Drain the feed: run an export, a reader (read_feed), or drain on a schedule. Harmless if a "
-            "writer sets old time hints and the feed is drained",
+            "Drain the feed: run an export, a reader (read_feed), or drain on a schedule. The fault is "
+            "harmless if a writer sets old time hints and the feed is drained",
         )
     ]
 

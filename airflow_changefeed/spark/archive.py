@@ -59,7 +59,7 @@ def store_program(store: ExportStore) -> tuple[str, str]:
 
     A cluster runs what it fetches from there, with the job's secrets. So what is there is compared byte by
     byte each time, and nothing may lie beside it: Python imports modules from the folder of the file it runs.
-    Whoever can write there between this and the fetch still runs code.
+    A user who can write there between this and the fetch still runs code.
 
     :param store: below whose path they go.
     :return: their URIs.
@@ -71,8 +71,9 @@ def store_program(store: ExportStore) -> tuple[str, str]:
     strange = [name for name in store.files.names(folder) if (unfinished(name) or name) not in program]
     if strange:
         raise OutputError(
-            f"{folder} holds {', '.join(map(shown, strange))}, which Python could import in place of its own "
-            "modules when it runs the job there. Remove what is not the job's, and find out who put it there",
+            f"{folder} holds {', '.join(map(shown, strange))}, which Python could import in place of "
+            "its own modules when it runs the job there. Remove the files that are not the job's, and "
+            "find out who put them there",
             path=folder,
         )
     for name, content in program.items():
@@ -81,9 +82,9 @@ def store_program(store: ExportStore) -> tuple[str, str]:
             continue
         if found is not None:
             log.warning(
-                "%s was not what this version of the package has put there, and is replaced. If no write of "
-                "it was cut off, somebody else can write there, and may have run code with the secrets of "
-                "jobs: restrict who can",
+                "%s differed from the file of this version of the package, and is replaced. Unless an "
+                "earlier write was interrupted, somebody else can write there, and may have run code "
+                "with the jobs' secrets: restrict who can write there",
                 f"{folder}/{name}",
             )
         store.files.write(f"{folder}/{name}", content)

@@ -67,9 +67,9 @@ _NULL_KEY = (
     f"`not null`, and {RESOLVE}"
 )
 _MOVED_SHARD = (
-    "is the first of a key whose events are in several shards, which have no order between them: the shard's "
-    "expression distinguishes keys that the database treats as equal. Capture the table with a shard that "
-    "is the same for them, for example a number"
+    "is the first of a key whose events are in several shards, and shards have no common order: the "
+    "shard's expression distinguishes keys that the database treats as equal. Capture the table with a "
+    "shard that is the same for these keys, for example a number"
 )
 
 
@@ -381,8 +381,8 @@ def run_fold(
     source = find_fold(ExportStore(task.path, task.feed, options), task.at, task.table, bases)
     if source.base is not None and source.base.where:
         raise source.refusal(
-            f"{source.base.what} has only a part of the table, and states are of the whole table. Choose "
-            "another base, or fold the part with airflow_changefeed.fold and write it elsewhere"
+            f"{source.base.what} has only a part of the table, and a state needs the whole table. "
+            "Choose another base, or fold the part with airflow_changefeed.fold and write it elsewhere"
         )
     output = StateStore(task.output, task.feed, source.table, options, database=source.store.database())
     output.claim()

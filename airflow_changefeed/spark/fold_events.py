@@ -261,8 +261,8 @@ def recorded_rows(events: CapturedEvents) -> RecordedRows:
     if unready:
         begun = format_time(min(map(Ulid.parse_text, unready)).time)
         raise source.refusal(
-            f"its rows are being recorded since {begun}, and were not all recorded by then: fold a later "
-            "time, or take a snapshot of the table (snapshot take)"
+            f"its rows have been recorded since {begun}, and were not all recorded by then: fold a "
+            "later time, or take a snapshot of the table (snapshot take)"
         )
     resets = {parse_shard(row[SHARD]): row["reset"] for row in rows if row["reset"]}
     return RecordedRows(resets, max((row["ready"] for row in rows if row["ready"]), default=""))

@@ -70,7 +70,10 @@ def watch(
         while not pause.wait(_SECONDS):
             gone = [pid for pid in pids if not is_alive(pid)]
             if os.getppid() != parent or gone:
-                say(f"changefeed job ends: process {gone[0] if gone else parent} that started it is gone")
+                say(
+                    f"changefeed job ends, because process {gone[0] if gone else parent} that started "
+                    "the job is gone"
+                )
                 end(EXIT_STATUS)
                 return
 
@@ -115,7 +118,7 @@ def read_handed(path: str, *, remove: bool = False) -> str:
                     os.unlink(candidate)
             return text
     raise TerminalError(
-        f"{path} does not exist here; submit the job with deploy mode client, or hand it over by --files"
+        f"{path} does not exist here; submit the job with deploy mode client, or pass it with --files"
     )
 
 
@@ -133,7 +136,7 @@ def read_connection(path: str | None) -> JobConnection:
     if text := os.environ.get(TEXT_VARIABLE):
         return JobConnection.from_json(text, named=TEXT_VARIABLE)
     raise TerminalError(
-        "no connection: give --connection, or keep what the command job-connection prints as a "
+        "no connection: pass --connection, or store the output of the command job-connection as a "
         f"secret of the cluster, in the environment variable {TEXT_VARIABLE} or in a file that "
         f"{FILE_VARIABLE} names"
     )
@@ -163,9 +166,9 @@ def read_task(path: str) -> Any:
     try:
         kind = json.loads(text)["kind"]
     except (ValueError, TypeError, KeyError):
-        raise TerminalError(f"{path} is damaged: it names no kind of task") from None
+        raise TerminalError(f"{path} is damaged: it does not name a kind of task") from None
     if not isinstance(kind, str) or kind not in TASKS:
-        raise TerminalError(f"{path} is a {kind}, which is no task of a Spark job")
+        raise TerminalError(f"{path} is a {kind}, which is not a task of a Spark job")
     module, _, name = TASKS[kind]
     task: type[Document] = getattr(import_module(f"airflow_changefeed.spark.{module}"), name)
     return task.from_json(text, named=path)
@@ -196,15 +199,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
     parser = argparse.ArgumentParser(prog="job.py", description="Run a job of changefeeds on Spark.")
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--spec", help="URI of the spec, or of a list of specs: what to export")
-    wanted.add_argument("--task", help="JSON of any other task; how it ended goes beside it")
+    wanted.add_argument("--spec", help="URI of the spec of an export, or of a list of specs")
+    wanted.add_argument("--task", help="JSON of any other task; the result is written beside it")
     parser.add_argument(
         "--connection",
-        help=f"JSON of the connection, mode 0600; removed once read (default: the file that {FILE_VARIABLE} "
-        f"names, else the text in {TEXT_VARIABLE})",
+        help="JSON of the connection, mode 0600; removed after it was read (default: the file that "
+        f"{FILE_VARIABLE} names, else the text in {TEXT_VARIABLE})",
     )
     parser.add_argument(
-        "--watch-pid", type=int, action="append", default=[], help="end when this process is gone"
+        "--watch-pid", type=int, action="append", default=[], help="end when this process has ended"
     )
     options = parser.parse_args(arguments)
     watch(options.watch_pid, say)

@@ -133,8 +133,8 @@ def known_events(spark: SparkSession, source: FoldSource) -> tuple[CapturedEvent
     if special.recordings:
         if source.base is not None and source.base.deleted:
             raise source.refusal(
-                "its rows were recorded again, and which of them were deleted before is unknown. Make the "
-                "table again from a later base (base=)"
+                "its rows were recorded again, and rows that were deleted before cannot be found. Make "
+                "the table again from a later base (base=)"
             )
         # What is before the last reset is in the rows that follow it, or gone without an event.
         events = CapturedEvents(spark, source, recorded_rows(events).resets)
@@ -175,7 +175,7 @@ def _deleted(spark: SparkSession, source: FoldSource) -> DataFrame:
 
 _PARTLY_RECORDED = (
     "deletes a row whose values no other event has, and deletes do not record all columns. Capture all "
-    "columns for deletes, and begin from a snapshot that is taken then"
+    "columns for deletes, and begin from a snapshot that is taken after that"
 )
 
 

@@ -110,7 +110,8 @@ def _in_one_case(kinds: Mapping[str, pa.DataType], same: Sequence[Sequence[str]]
             if wider is None:
                 raise ColumnTypeError(
                     f"column {first!r} is {kinds[first]}, and {name!r} in other units is {kinds[name]}: "
-                    "these types have no common one; export the older units again, or read them one by one",
+                    "these types have no common type; export the older units again, or read the units "
+                    "one by one",
                     column=first,
                 )
             found[first] = wider
@@ -161,8 +162,8 @@ def check_times(spark: SparkSession, kinds: Mapping[str, pa.DataType]) -> None:
         return
     if not HAS_TIME_TYPE:
         raise ColumnTypeError(
-            f"columns {', '.join(map(repr, times))} hold times of day, which Spark reads from 4.1 on, and "
-            f"this is {spark.version}: read without Spark (export_dataset), or with a later version",
+            f"columns {', '.join(map(repr, times))} hold times of day, which Spark reads from 4.1 on, "
+            f"but this is {spark.version}: read without Spark (export_dataset), or with a later version",
             column=times[0],
             columns=times,
         )

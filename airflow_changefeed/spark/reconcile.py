@@ -84,9 +84,9 @@ def _kinds(table: FoldSource, lake: FoldSource) -> dict[str, pa.DataType]:
     columns = [[name for name in one.columns if name not in one.seconds] for one in (table, lake)]
     if set(columns[0]) != set(columns[1]):
         raise ReconcileError(
-            f"table {table.table!r} was read with the columns {', '.join(columns[0])}, and its export has "
-            f"{', '.join(columns[1])} then: its columns were changed meanwhile. Compare again when the "
-            "change is exported",
+            f"table {table.table!r} was read with the columns {', '.join(columns[0])}, and its export "
+            f"has {', '.join(columns[1])} then: its columns were changed meanwhile. Compare again when "
+            "the change has been exported",
             feed=table.store.feed,
             table=table.table,
         )
@@ -97,8 +97,8 @@ def _kinds(table: FoldSource, lake: FoldSource) -> dict[str, pa.DataType]:
         if kind is None:
             raise ReconcileError(
                 f"column {name!r} of table {table.table!r} was read as {both[0]}, and its export has "
-                f"{both[1]}: no type holds the values of both. Take a snapshot, and compare with that from "
-                "then on",
+                f"{both[1]}: no type holds the values of both. Take a snapshot, and compare with that "
+                "snapshot from then on",
                 feed=table.store.feed,
                 table=table.table,
                 column=name,

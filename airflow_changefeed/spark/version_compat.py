@@ -30,8 +30,8 @@ HAS_TIME_TYPE = hasattr(types, "TimeType")
 def no_data_sources() -> SparkEnvironmentError:
     """Return the error for a PySpark without data sources in Python (before 4.0)."""
     return SparkEnvironmentError(
-        f"PySpark {pyspark.__version__} has no data sources in Python, which the format changefeed needs: "
-        "use PySpark 4.0 or later, or export the feed and read the export (read_export)",
+        f"PySpark {pyspark.__version__} has no data sources in Python, which the format changefeed "
+        "needs: use PySpark 4.0 or later, or export the feed and read the export (read_export)",
         version=pyspark.__version__,
     )
 

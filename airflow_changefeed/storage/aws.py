@@ -144,7 +144,7 @@ def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
     if method not in _METHODS:
         raise unusable(
             connection,
-            f"assume_role_method {method!r} cannot be repeated on Spark's executors; known are "
+            f"assume_role_method {method!r} cannot be used on Spark's executors; known are "
             f"{', '.join(_METHODS)}",
         )
     arguments = extra.get("assume_role_kwargs", {})
@@ -159,7 +159,7 @@ def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
     if federation != "file":
         raise unusable(
             connection,
-            f"assume_role_with_web_identity_federation is {federation!r}; only 'file' can be repeated on "
+            f"assume_role_with_web_identity_federation is {federation!r}; only 'file' can be used on "
             "Spark's executors",
         )
     file = extra.get(
@@ -168,8 +168,8 @@ def _role(connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
     if not file:
         raise unusable(
             connection,
-            "it assumes a role with a web identity, and names no file of the identity: put "
-            "assume_role_with_web_identity_token_file into its extra",
+            "it assumes a role with a web identity, but does not name the file of the identity: add "
+            "assume_role_with_web_identity_token_file to its extra",
         )
     return {**found, "identity_file": file}
 
@@ -254,7 +254,8 @@ def _object_store(options: dict[str, Any]) -> dict[str, Any]:
     verify = client.pop("verify")
     if verify not in (None, True, False):
         raise TableError(
-            "deltalake takes no file of certificates (client_kwargs.verify); add them to the machine's own"
+            "deltalake does not accept a file of certificates (client_kwargs.verify); add the "
+            "certificates to the machine's own"
         )
     use_ssl = options.pop("use_ssl", True)
     anonymous = options.pop("anon", False) or config.get("signature_version") == "unsigned"

@@ -284,13 +284,13 @@ def _account(
     if name is None:
         raise unusable(
             connection,
-            "it names no storage account: put the account's URL into host, its name into account_name in the "
-            "extra, or write the path as abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER",
+            "it names no storage account: enter the account's URL as host, or its name as account_name "
+            "in the extra, or write the path as abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER",
         )
     if in_path.endswith(".core.windows.net") and in_path.split(".")[0] != name:
         raise unusable(
             connection,
-            f"it is for storage account {name!r}, and the output's path for {in_path.split('.')[0]!r}",
+            f"it is for storage account {name!r}, but the output's path is for {in_path.split('.')[0]!r}",
         )
     where = extra.get("account_host") or (place if place and not place.endswith(_PUBLIC) else None)
     return {"account_name": name, **({"account_host": where} if where else {})}
@@ -305,7 +305,7 @@ def _service_principal(connection: Connection, extra: dict[str, Any], tenant: st
     if not (connection.login and connection.password):
         raise unusable(
             connection,
-            "it names a tenant, and then needs the application's ID as login and its secret as password",
+            "it names a tenant, and therefore needs the application's ID as login and its secret as password",
         )
     principal = {"tenant_id": tenant, "client_id": connection.login, "client_secret": connection.password}
     if "client_secret_auth_config" not in extra:
@@ -319,7 +319,7 @@ def _plain_http(
 ) -> dict[str, Any]:
     """Return the options of an emulator: adlfs takes a URL without TLS only in a connection string."""
     if not key and not sas:
-        raise unusable(connection, "a host by http:// needs an account key or a SAS token")
+        raise unusable(connection, "a host with http:// needs an account key or a SAS token")
     secret = f"AccountKey={key}" if key else f"SharedAccessSignature={sas.lstrip('?')}"
     name, rest = options["account_name"], {name: options[name] for name in _ADLFS if name in options}
     text = f"DefaultEndpointsProtocol=http;AccountName={name};{secret};BlobEndpoint={url.rstrip('/')};"

@@ -122,7 +122,7 @@ def read_file(connection: Connection, name: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        what = problem.strerror if isinstance(problem, OSError) else "it is not text"
+        what = problem.strerror if isinstance(problem, OSError) else "the file is not text"
         raise unusable(
             connection, f"the file that {name} in its extra names cannot be read here: {what}"
         ) from None

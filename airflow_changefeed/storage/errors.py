@@ -83,7 +83,8 @@ def check_path(path: str) -> None:
     if _USERINFO.search(path):
         raise OutputNotWritableError(
             "the output path contains a secret (user:secret@host), which logs and plans would show; "
-            "remove user and secret, store them in an Airflow connection and pass it as path_conn_id"
+            "remove user and secret, store them in an Airflow connection, and pass the connection as "
+            "path_conn_id"
         )
 
 
@@ -191,7 +192,7 @@ def _number(value: object) -> int | None:
 def full_error(path: str, said: str) -> TransientError:
     """Return the error for an output without space."""
     return TransientError(
-        f"output path {path} has no space left: {said}; free some, or raise the quota. A retry goes on then",
+        f"output path {path} has no space left: {said}; free space or raise the quota, then retry",
         path=path,
     )
 

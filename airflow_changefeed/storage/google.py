@@ -68,7 +68,7 @@ def google_options(connection: Connection, path: str) -> dict[str, Any]:
         return {**options, "token": "anon"}
     given = [name for name in _KEYS if name in extra]
     if len(given) > 1:
-        raise unusable(connection, f"of {', '.join(given)} in its extra only one can be meant")
+        raise unusable(connection, f"of {', '.join(given)} only one may be in its extra")
     token: dict[str, Any] = {"make": "google_credentials", "scopes": _listed(extra.get("scope", _SCOPE))}
     if given:
         token |= _key(connection, given[0], extra[given[0]])
@@ -148,8 +148,8 @@ def _object_store(options: dict[str, Any]) -> dict[str, Any]:
     elif isinstance(token, Mapping) and token.get("make") == "google_credentials":
         if token.get("target_principal") or token.get("configuration"):
             raise TableError(
-                "deltalake cannot impersonate a service account of Google, nor take an external identity: "
-                "use a service account's key, or the machine's own identity"
+                "deltalake cannot impersonate a Google service account, and cannot use an external "
+                "identity: use a service account's key, or the machine's own identity"
             )
         found["google_service_account_key"] = token.get("key")
     elif isinstance(token, Mapping):

@@ -2,8 +2,8 @@
 """
 Files on a disk that this machine mounts: a folder appears, moves and vanishes by one rename.
 
-Whoever can write to an output could put a symbolic link where we list, write, rename or remove, and lead us
-elsewhere. So each call goes from the root to its file folder by folder, and follows no link on its way: a
+A user who can write to an output could put a symbolic link where we list, write, rename or remove, and lead
+us elsewhere. So each call goes from the root to its file folder by folder, and follows no link on its way: a
 check of the whole path would be over before the path is used. Only the root, and what is above it, may be a
 link.
 """
@@ -80,8 +80,8 @@ def _looking(path: str) -> contextlib.AbstractContextManager[None]:
 def _never_there(path: str) -> OutputNotWritableError:
     there = _deepest(os.path.dirname(path))
     return OutputNotWritableError(
-        f"{path} cannot be created: a folder cannot be created in {there}, or disappears. "
-        "Check the path and its mounts",
+        f"{path} cannot be created: a folder cannot be created in {there}, or disappears. Check the "
+        "path and its mounts",
         path=path,
     )
 
@@ -95,9 +95,10 @@ def _deepest(path: str) -> str:
 def link_error(path: str) -> SymbolicLinkError:
     """Return the error for a symbolic link in an output."""
     return SymbolicLinkError(
-        f"{path} is a symbolic link, and below the root of an output none is followed: whoever can write "
-        "there could lead us to other files. Remove the link. If the files are to lie elsewhere, mount that "
-        "place as the root of the output, or make it the root, which may be a link",
+        f"{path} is a symbolic link, and links below the root of an output are not followed: a user who "
+        "can write there could redirect the export to other files. Remove the link. To keep the files "
+        "elsewhere, mount that place as the root of the output, or make it the root, which may be a "
+        "link",
         path=path,
     )
 
@@ -329,7 +330,7 @@ class LocalFiles:
 
     def complete(self, path: str, receipt: Receipt, size: int) -> bool:
         """Refuse: files are renamed to their place, as :attr:`has_uploads` says."""
-        raise io.UnsupportedOperation(f"{path} is on a disk, where nothing is uploaded")
+        raise io.UnsupportedOperation(f"{path} is on a disk, which needs no uploads")
 
     def uploads(self, folder: str) -> list[OpenUpload]:
         """Return none."""

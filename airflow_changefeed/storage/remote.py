@@ -289,7 +289,7 @@ class RemoteFiles:
                 return False
         raise TransientError(
             f"the copy of {source} to {target} has {copied or 0} of {size} bytes after "
-            f"{COPY_SECONDS:.0f} seconds; the source is untouched, retry"
+            f"{COPY_SECONDS:.0f} seconds; the source is unchanged; retry"
         )
 
     def swap_in(self, source: str, target: str) -> bool | None:

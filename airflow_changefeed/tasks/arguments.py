@@ -82,7 +82,7 @@ def is_template(value: object) -> bool:
 
 
 def check_name(name: str, value: object) -> None:
-    """Refuse a missing name, and what is no text."""
+    """Refuse a missing name, and a value that is not a text."""
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InvalidArgumentError(f"{name} is missing")
     if not isinstance(value, str):
@@ -97,8 +97,9 @@ def check_program_path(program_path: object, path: object) -> None:
     place, output = _place(program_path), _place(path)
     if program_path and place != output and f"{place}/".startswith(f"{output}/"):
         raise InvalidArgumentError(
-            f"program_path {program_path!r} lies in the output {path!r}, so whoever can write to that could "
-            "run code with the job's secrets: give a place outside, or the output's path itself to accept it"
+            f"program_path {program_path!r} lies in the output {path!r}, so everybody who can write to "
+            "the output could run code with the job's secrets. Choose a place outside; or, to accept "
+            "the risk, the output's path itself"
         )
 
 
@@ -106,9 +107,10 @@ def need_program_path(program_path: object) -> None:
     """Refuse a job whose driver runs elsewhere, and has no place to fetch its program from."""
     if not program_path:
         raise InvalidArgumentError(
-            "program_path is missing: a driver on another machine fetches the job's program from there, and "
-            "whoever can write there runs code with the job's secrets. Give a place that those who write to "
-            "the output cannot write to; or, to accept that they can, the output's path"
+            "program_path is missing: a driver on another machine fetches the job's program from "
+            "there, and everybody who can write there can run code with the job's secrets. Choose a "
+            "place that writers of the output cannot write to; or, to accept the risk, the output's "
+            "path"
         )
 
 
@@ -141,7 +143,7 @@ def parse_unit(unit: object) -> timedelta | None:
 
 
 def parse_at(value: object) -> datetime | None:
-    """Read the time ``at``, None where a template says nothing; raise InvalidWindowError if it is no time."""
+    """Read the time ``at``, None if a template gives none; raise InvalidWindowError if it is not a time."""
     at: datetime | None = read_value("at", None if value in NOTHING else value, optional(parse_time))
     return at
 
@@ -152,8 +154,7 @@ def check_mode(mode: object, of_windows: Sequence[str]) -> None:
         raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     if mode == BATCH and of_windows:
         problems = [
-            f"{name} cannot be given with mode='batch', which has no window: leave it out"
-            for name in of_windows
+            f"{name} cannot be given with mode='batch', which has no window: omit it" for name in of_windows
         ]
         raise InvalidArgumentError("; ".join(problems), problems=problems)
 
@@ -170,12 +171,12 @@ def with_options(options: object, **given: object) -> object:
         known = said = dict(options)
     else:
         raise InvalidArgumentError(
-            f"{', '.join(given)}: options are known only when the task runs, so give it within them"
+            f"{', '.join(given)}: options are known only when the task runs, so set it in options"
         )
     for name, value in given.items():
         if said.get(name, value) != value:
             raise InvalidArgumentError(
-                f"{name} is {value!r}, but options say {said[name]!r}: give one of them"
+                f"{name} is {value!r}, but options has {said[name]!r}: give only one of them"
             )
     return {**known, **given}
 

@@ -59,7 +59,7 @@ def partition_window(context: Mapping[str, Any]) -> Window | None:
     if not isinstance(timetable, CronPartitionTimetable):
         raise InvalidWindowError(
             f"this run's partition begins at {format_time(date)}, but its DAG's schedule "
-            f"({type(timetable).__name__}) does not say where a partition ends; {_EXPLICIT}"
+            f"({type(timetable).__name__}) does not define where a partition ends; {_EXPLICIT}"
         )
     # Without its offset, which shifts when a partition is exported, and not what it is.
     core = CoreTimetable(timetable.expression, timezone=timetable.timezone)
@@ -68,14 +68,14 @@ def partition_window(context: Mapping[str, Any]) -> Window | None:
         start = date
         if _aligned(core, date) != date and date not in _walk(core, date):
             raise InvalidWindowError(
-                f"this run's partition begins at {format_time(date)}, which is not a partition of its DAG's "
-                f"schedule {timetable.expression!r}: trigger it with a partition key that is one, or "
-                f"{_EXPLICIT}"
+                f"this run's partition begins at {format_time(date)}, which is not a partition of its "
+                f"DAG's schedule {timetable.expression!r}: trigger the DAG with one of its partition "
+                f"keys, or {_EXPLICIT}"
             )
     elif start != date:
         log.warning(
-            "clocks change: with run_offset=%s Airflow dates this run %s, which is not the partition that it "
-            "is due for; the window that begins at %s is taken",
+            "clocks change: with run_offset=%s Airflow dates this run %s, which is not the partition "
+            "that the run is due for; the task takes the window that begins at %s",
             timetable.run_offset,
             format_time(date),
             format_time(start),
@@ -181,7 +181,7 @@ class WaitsForWindow(_Base):
 
     def execute_complete(self, context: Context, event: object = None, waits_since: str | None = None) -> Any:
         """
-        Begin anew after a deferral: whatever was checked before it may have changed.
+        Begin again after a deferral: whatever was checked before it may have changed.
 
         :param event: the trigger's; that it came says nothing about the database's clock.
         :param waits_since: when the task first began to wait, by Airflow's clock. ``dag.test`` loses it.
@@ -207,8 +207,8 @@ class WaitsForWindow(_Base):
                 if ahead > limit - waited:
                     already = f", and has waited {_text(waited)}" if waited else ""
                     raise FutureTimeError(
-                        f"{ends}; the task waits {_text(limit)} at most{already}. Clear it when the window "
-                        "has ended, or raise wait_timeout",
+                        f"{ends}; the task waits {_text(limit)} at most{already}. Clear the task when "
+                        "the window has ended, or raise wait_timeout",
                         start=window.start,
                         end=window.end,
                         now=clock,
@@ -256,8 +256,8 @@ class WaitsForWindow(_Base):
         self._pause(length.total_seconds())
         if self._is_killed:
             raise StoppedError(
-                f"task {self.task_id!r}: stopped on request while it waited for the end of window {window}; "
-                "nothing was done yet",
+                f"task {self.task_id!r}: stopped on request while it waited for the end of window "
+                f"{window}; nothing was done yet",
                 start=window.start,
                 end=window.end,
             )
@@ -345,8 +345,8 @@ def window_end(context: Mapping[str, Any], what: str) -> datetime:
     window = run_window(context, None, None)
     if window is None:
         raise InvalidWindowError(
-            f"{what} its run's window, but this run has none: give it at=, or trigger it with a logical "
-            "date, or with params window_start and window_end"
+            f"{what} its run's window, but this run has no window: give the task at=, or trigger the "
+            "DAG with a logical date, or with params window_start and window_end"
         )
     return window.end
 
@@ -389,5 +389,5 @@ def check_no_window_asked(context: Mapping[str, Any], task_id: str) -> None:
     if given:
         raise InvalidWindowError(
             f"params {' and '.join(given)} ask for a window, but task {task_id!r} exports batches "
-            "(mode='batch'): leave them empty, or export windows into an output of their own"
+            "(mode='batch'): leave them empty, or export windows into another output"
         )

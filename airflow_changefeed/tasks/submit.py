@@ -61,7 +61,7 @@ def take_own(kwargs: dict[str, Any], job_name: str, what: str) -> list[str]:
     if "name" not in (kwargs.get("default_args") or {}):
         kwargs.setdefault("name", job_name)
     given = [name for name in OWN if kwargs.pop(name, None) is not None]
-    return [f"{name} cannot be given: {what} runs a job of its own" for name in given]
+    return [f"{name} cannot be given: {what} always runs its own job" for name in given]
 
 
 class ChangefeedSparkOperator(NamesConnections, SparkSubmitOperator):

@@ -54,54 +54,55 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
     Export the events of a feed to Parquet files, in complete windows.
 
     The run's window is sealed, cut into units, read and written by one Spark job, committed unit by unit, and
-    only then the consumer's cursors move: killed and retried at any point, the result is the same. A window
-    without events is committed without Spark. The window is the task's own, else that of the run's ``params``
-    (``window_start``, ``window_end``) where the DAG has such, else its data interval, else its partition by
-    the DAG's ``CronPartitionTimetable``; a run without any is refused.
-    A window that has not ended by the database's clock is waited for.
+    only then the consumer's cursors move. A task that is killed and retried at any point gives the same
+    result. A window without events is committed without Spark. The window is the task's own; else that of the
+    run's ``params`` (``window_start``, ``window_end``), if the DAG has them; else the run's data interval;
+    else its partition by the DAG's ``CronPartitionTimetable``. A run without a window is refused. The task
+    waits for the end of the window by the database's clock.
 
     With ``mode="batch"`` a run exports everything after the consumer's cursor instead, whatever its interval.
 
     The result (XCom) is ``{"feed", "attempt", "units", "rows", "bytes", "windows", "manifests", "cursors"}``;
-    ``windows`` is empty for a batch. What was committed is reported in an event of the asset
-    ``changefeed_asset(feed, path)``, see :class:`~airflow_changefeed.export.completed.CompletedExport`.
+    ``windows`` is empty for a batch. The task reports what it has committed in an event of the asset
+    ``changefeed_asset(feed, path)``; see :class:`~airflow_changefeed.export.completed.CompletedExport`.
 
     :param feed: name of the feed, the table's. (templated)
     :param path: root of the output, a local path or an fsspec URL that worker and executors reach.
         (templated)
-    :param consumer: whose cursors move; exports that belong together share the name. (templated)
+    :param consumer: name of the consumer, whose cursors move; exports that belong together share the name.
+        (templated)
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
     :param shards: shards to export; None for all that ever had an event. (templated)
-    :param mode: ``window`` or ``batch``. Windows and batches each have an output and a consumer of their own.
+    :param mode: ``window`` or ``batch``. Windows and batches need different outputs and consumers.
     :param unit: length of an export unit, at whose multiples (counted from 1970 UTC) the window must begin
-        and end; None makes the window one unit. Leave it out for days of a time zone with summer time and for
-        weeks from Monday, which never do. All runs into one output use the same. A template gives ISO 8601
-        (``PT1H``), ``01:00:00``, or seconds. (templated)
+        and end; None makes the window one unit. Omit it for days of a time zone with summer time and for
+        weeks from Monday, which never begin there. All runs into one output use the same unit. A template
+        gives ISO 8601 (``PT1H``), ``01:00:00``, or seconds. (templated)
     :param window_start: inclusive, ISO 8601 with a zone. (templated)
     :param window_end: exclusive, likewise. (templated)
     :param wait_timeout: how long to wait for the window's end, a ``timedelta``, seconds, or ``2h``: up to a
-        minute in the task, longer deferred. A window that ends later is refused at once. 0 never defers.
+        minute in the task, and longer deferred. A window that ends later is refused at once. 0 never defers.
     :param options: how files are written: an ``ExportOptions``, or a dict of its arguments, for example
         ``{"compression": "gzip"}``. (templated)
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param local_below: rows; a plan with fewer is written by this task itself, which then needs neither Java
-        nor a Spark connection. 0 for never.
+    :param local_below: rows; this task itself writes a plan with fewer rows, and then needs neither Java nor
+        a Spark connection. 0 for never.
     :param shape: of a capture's events: ``typed``, ``envelope``, ``hasura`` or ``debezium``. Becomes one of
         ``options``. (templated)
-    :param table_format: ``parquet``; or ``delta`` or ``iceberg``: the files are also those of a table, which
-        gets the run's windows in one commit, and replaces them in one. Becomes one of ``options``.
+    :param table_format: ``parquet``; or ``delta`` or ``iceberg``: the files then belong to a table, too. The
+        run's windows enter the table, or are replaced there, in one commit. Becomes one of ``options``.
         (templated)
     :param catalog_table: name of the Iceberg table, ``namespace.table``. Becomes one of ``options``.
         (templated)
     :param catalog_conn_id: Airflow connection of the Iceberg catalog: of type ``iceberg``, or any other with
         pyiceberg's properties as its extra; None for what pyiceberg's configuration calls ``default``.
-    :param program_path: folder or fsspec URL where the driver finds the job's program in deploy mode cluster,
-        which needs one. Whoever can write there runs code with the job's secrets, so those who can write to
-        the output should not; ``path`` itself accepts that they can. (templated)
-    :param program_conn_id: Airflow connection of ``program_path``, as ``path_conn_id``, whose it is if None.
+    :param program_path: folder or fsspec URL where the driver finds the job's program; needed in deploy mode
+        cluster. Everybody who can write there can run code with the job's secrets, so writers of the output
+        should not; pass ``path`` itself to accept that they can. (templated)
+    :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :param kwargs: those of ``SparkSubmitOperator``. ``conn_id`` is the Spark connection: of type ``spark``,
-        or of type ``spark_connect``, where of these arguments only ``conf`` counts. In deploy mode cluster
+        or of type ``spark_connect``, which uses only ``conf`` of these arguments. In deploy mode cluster
         the job reads its connection from a secret of the cluster (``airflow-changefeed job-connection``).
     """
 
@@ -235,9 +236,9 @@ class ChangefeedSubmitOperator(ChangefeedSparkOperator):
     Run the job of a plan by a Spark connection, ``spark`` or ``spark_connect``; part of
     :func:`changefeed_export_group`.
 
-    :param spec_uri: what it is to do; this and the next as of an :class:`ExportJob`. (templated)
-    :param tasks: tasks of Spark; with none of them the job is skipped. (templated)
-    :param program_path: as of a ``ChangefeedToParquetOperator``, and so the next. (templated)
+    :param spec_uri: what the job exports, as in an :class:`ExportJob`. (templated)
+    :param tasks: tasks of Spark, as in an :class:`ExportJob`; with 0 the job is skipped. (templated)
+    :param program_path: as for a ``ChangefeedToParquetOperator``. (templated)
     :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
     :param changefeed_conn_id: Airflow connection of the feeds' database.
     :param path_conn_id: Airflow connection of the output.
@@ -271,7 +272,7 @@ class ChangefeedSubmitOperator(ChangefeedSparkOperator):
     def execute(self, context: Context) -> None:
         """Run the job."""
         if not self.tasks:
-            raise AirflowSkipException("nothing is to be written")
+            raise AirflowSkipException("no events are to be written")
         from airflow_changefeed.export.request import JobConnection
         from airflow_changefeed.output.layout import parse_job, parse_spec
 

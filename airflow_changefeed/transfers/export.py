@@ -223,10 +223,11 @@ class ExportOperator(WaitsForWindow, BaseOperator):
         window = run_window(context, self.window_start, self.window_end)
         if window is None:
             raise InvalidWindowError(
-                f"task {self.task_id!r} exports windows, but this run has no window: trigger it with params "
-                "window_start and window_end (window_params), or with a logical date where the schedule is "
-                "a CronDataIntervalTimetable. To export everything after the cursor, give a "
-                "ChangefeedToParquetOperator mode='batch', with a path and a consumer of its own"
+                f"task {self.task_id!r} exports windows, but this run has no window: trigger the DAG "
+                "with params window_start and window_end (window_params), or, if its schedule is a "
+                "CronDataIntervalTimetable, with a logical date. To export everything after the "
+                "cursor, use a ChangefeedToParquetOperator with mode='batch' and its own path and "
+                "consumer"
             )
         if self.feed:
             self.window_begin = window.start
@@ -237,11 +238,10 @@ class ExportOperator(WaitsForWindow, BaseOperator):
     def _log_plan(self, plan: Plan) -> None:
         done = sum(1 for planned in plan.units if planned.committed_by)
         self.log.info(
-            "Feed %s: %s in %s to export, attempt %s%s",
+            "Feed %s: %s in %s to export%s",
             visible(plan.feed),
             counted(plan.rows, "row"),
             counted(len(plan.units) - done, "unit"),
-            plan.attempt,
             f"; earlier tries have committed {counted(done, 'unit')}" if done else "",
         )
 

@@ -42,7 +42,7 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
     The result is that of a ``ChangefeedToParquetOperator``.
 
     :param plan_task_id: the task that plans.
-    :param export: with many feeds, the item of the one to finish, of the plan's result.
+    :param export: with many feeds, the item of the plan's result for the feed to finish.
     :param submits: the ids of the tasks that start the job, for messages.
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection of the output.
@@ -110,9 +110,9 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         if "error" in export:
             error = own_error(export["error"])
             raise AirflowFailException(
-                f"feed {export['feed']!r} could not be planned: {type(error).__name__}: {error}. When the "
-                f"cause is gone, clear {self.plan_task_id} and the tasks after it, which exports the window "
-                "of all feeds again"
+                f"feed {export['feed']!r} could not be planned: {type(error).__name__}: {error}. When "
+                f"the cause is gone, clear {self.plan_task_id} and the tasks after it; this exports the "
+                "window of all feeds again"
             )
         return export["spec_uri"]
 
@@ -128,7 +128,7 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         uri = ti.xcom_pull(task_ids=self.plan_task_id, key="spec_uri", map_indexes=ti.map_index)
         if found != {"success"} or not uri:
             raise AirflowFailException(
-                f"task {self.plan_task_id} has left no spec: clear it, and the tasks after it"
+                f"task {self.plan_task_id} has left no spec: clear that task, and the tasks after it"
             )
         return str(uri)
 
@@ -136,8 +136,8 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         submits = " and ".join(self.submits) or "the task that starts the job"
         if result is None:
             raise AirflowFailException(
-                f"the job has left no receipt beside {uri}: it was not started, or was killed. Clear "
-                f"{submits} and the tasks after it; the job then does what is left. Or clear "
+                f"the job has left no receipt beside {uri}: the job was not started, or was killed. "
+                f"Clear {submits} and the tasks after it; the job then does the rest. Or clear "
                 f"{self.plan_task_id}, which plans again"
             )
         try:
@@ -145,8 +145,8 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
                 result.raise_error()
         except Exception as error:
             raise AirflowFailException(
-                f"{type(error).__name__}: {error}. When the cause is gone, clear {submits} and the tasks "
-                "after it; the job then does what is left. If rows have changed since, clear "
+                f"{type(error).__name__}: {error}. When the cause is gone, clear {submits} and the "
+                "tasks after it; the job then does the rest. If rows have changed since, clear "
                 f"{self.plan_task_id}, which plans again"
             ) from None
         return result
@@ -160,6 +160,7 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
         if broken:
             submits = " and ".join(self.submits) or "the task that starts the job"
             raise AirflowFailException(
-                f"{len(broken)} of {len(units)} units are not whole any more, the first {broken[0]}: another "
-                f"start of the job has replaced them and was stopped. Clear {submits} and the tasks after it"
+                f"{len(broken)} of {len(units)} units are no longer whole, the first {broken[0]}: "
+                f"another start of the job replaced them and was stopped. Clear {submits} and the tasks "
+                "after it"
             )

@@ -48,17 +48,18 @@ KEYS = ("spec_uri", "job_uri", "archive_uri", "rows", "units", "tasks")
 @dataclass(frozen=True)
 class ExportJob:
     """
-    What ``submit`` gets: what the task that plans finds out in a run.
+    The argument of ``submit``: what the planning task finds out in a run.
 
     The URIs are templates, for templated arguments and f-strings. The sizes are ``XComArg``: as an argument
     of an operator each becomes a number.
 
-    :param spec_uri: of what the job is to do, in the output, for one feed or many: its one argument.
-    :param job_uri: of the job's Python file, in ``program_path``.
-    :param archive_uri: of the package as a Python archive (``--py-files``), in ``program_path``.
+    :param spec_uri: spec of what the job exports, in the output, for one feed or many: the job's only
+        argument.
+    :param job_uri: the job's Python file, in ``program_path``.
+    :param archive_uri: the package as a Python archive (``--py-files``), in ``program_path``.
     :param rows: events that are still to be written.
     :param units: export units that are still to be written.
-    :param tasks: tasks that Spark will run: more cores than that stay idle.
+    :param tasks: tasks that Spark will run; further cores stay idle.
     """
 
     spec_uri: str
@@ -89,13 +90,14 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
     Plan the export of a run's window, and write what its job needs into the output; part of
     :func:`changefeed_export_group`.
 
-    Units of a feed without rows are committed by itself. Where there is nothing else, what starts the job is
-    skipped; with ``feeds`` it runs, and has nothing to do. With ``feeds``, the result (XCom) is a list with
-    an item for each: ``{"feed", "spec_uri"}``, or ``{"feed", "error"}`` for one that could not be planned.
+    The task itself commits units without rows. If a feed has only such units, the tasks that start the job
+    are skipped; with ``feeds`` they run, and the job has nothing to do. With ``feeds``, the result (XCom) is
+    a list with an item for each feed: ``{"feed", "spec_uri"}``, or ``{"feed", "error"}`` for a feed that
+    could not be planned.
 
-    :param program_path: where the job's program goes; None where what starts the job needs none.
+    :param program_path: where the job's program goes; None if the tasks that start the job need no program.
     :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
-    :ivar submits: the ids of the tasks that start the job, and begin after this one.
+    :ivar submits: the ids of the tasks that start the job, after this task.
     """
 
     template_fields = (*ExportOperator.template_fields, "feeds", "exclude", "program_path")
@@ -144,7 +146,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
             planned = self._plan(context, run, self.feed)
             self._push(context, planned.spec_uri, [planned])
             if planned.plan.is_empty:
-                self.log.info("Nothing is to be written: the job is skipped")
+                self.log.info("No events are to be written: the job is skipped")
                 index = getattr(context["ti"], "map_index", -1)
                 raise DownstreamTasksSkipped(  # type: ignore[no-untyped-call] # Airflow's
                     tasks=[(task, index) if index >= 0 else task for task in self.submits]
@@ -263,47 +265,50 @@ def changefeed_export_group(
     Export the windows of a feed, or of many by one job, which any operator starts: on Kubernetes, Databricks,
     EMR, Livy, or by a shell.
 
-    Three steps: ``plan``, the tasks that ``submit`` makes, and ``finish``, which runs however they ended.
-    With ``feeds`` the last is mapped over them, so that cursor, asset event and failure are each feed's own.
-    What they say of the job decides nothing; its receipt in the output does. Each of the three may be
-    cleared, and retried; a job that is started again does what is left. Where nothing is to be written only
-    what starts the job is skipped. The group may be mapped, and backfilled. Batches need a
-    ``ChangefeedToParquetOperator``: their leases cannot span tasks.
+    Three steps: ``plan``, the tasks that ``submit`` creates, and ``finish``, which runs even if those tasks
+    failed. With ``feeds``, ``finish`` is mapped over the feeds, so that each feed has its own cursor, asset
+    event and failure. Only the job's receipt in the output decides whether the job has succeeded, not the
+    state of the tasks that start it. Each of the three may be cleared and retried; a job that is started
+    again does the rest. If no events are to be written, only the tasks that start the job are skipped. The
+    group may be mapped and backfilled. Batches need a ``ChangefeedToParquetOperator``: their leases cannot
+    span tasks.
 
     The job runs ``<job_uri> --spec <spec_uri>`` with ``<archive_uri>`` as its Python archive, on machines
     that have pyarrow, numpy, fsspec and the source's driver. It reads the connection from the environment
-    variable ``CHANGEFEED_CONNECTION``, or from the file that ``CHANGEFEED_CONNECTION_FILE`` names: what
-    ``airflow-changefeed job-connection`` prints, kept as a secret of the cluster.
+    variable ``CHANGEFEED_CONNECTION``, or from the file that ``CHANGEFEED_CONNECTION_FILE`` names: the output
+    of ``airflow-changefeed job-connection``, stored as a secret of the cluster.
 
     Other arguments are those of :class:`~airflow_changefeed.ChangefeedToParquetOperator`.
-    One that is None is taken from the DAG's ``default_args``, or is the operator's default.
+    An argument that is None is taken from the DAG's ``default_args``, or is the operator's default.
 
     :param feed: name of the feed.
-    :param feeds: instead of ``feed``: names of feeds, or patterns as ``myservice.*``. They share the path and
-        the consumer's name.
+    :param feeds: instead of ``feed``: names of feeds, or patterns such as ``myservice.*``. The feeds share
+        the path and the consumer's name.
     :param exclude: names or patterns of feeds to leave out of ``feeds``.
     :param path: root of the output.
-    :param consumer: whose cursors move.
-    :param submit: called once, inside the group, with an :class:`ExportJob`; makes one or more tasks. None
-        makes one that runs the job by a Spark connection.
+    :param consumer: name of the consumer, whose cursors move.
+    :param submit: called once, inside the group, with an :class:`ExportJob`; creates one or more tasks. None
+        creates a task that runs the job with a Spark connection.
     :param group_id: of the task group.
     :param changefeed_conn_id: Airflow connection of the feed's database, for ``plan`` and ``finish``.
     :param path_conn_id: Airflow connection of the output, for ``plan`` and ``finish``.
     :param catalog_conn_id: Airflow connection of the Iceberg catalog, for ``plan`` and ``finish``.
     :param lock_timeout: seconds to wait for another writer; None takes the connection's.
-    :param program_path: folder or fsspec URL where ``plan`` puts the job's program, and looks before each job
-        that it is unchanged. Whoever can write there runs code with the job's secrets, so those who can write
-        to the output should not; ``path`` itself accepts that they can. Needed with ``submit``, and in deploy
-        mode cluster. (templated)
+    :param program_path: folder or fsspec URL where ``plan`` puts the job's program, and checks before each
+        job that it is unchanged. Everybody who can write there can run code with the job's secrets, so
+        writers of the output should not; pass ``path`` itself to accept that they can. Needed with
+        ``submit``, and in deploy mode cluster. (templated)
     :param program_conn_id: Airflow connection of ``program_path``; None takes ``path_conn_id``.
-    :param spark: arguments of a ``SparkSubmitOperator`` for that one, as ``conn_id`` and ``conf``.
-    :param kwargs: those of a task, for ``plan``.
+    :param spark: arguments of a ``SparkSubmitOperator``, such as ``conn_id``, if ``submit`` is None.
+    :param kwargs: arguments of a task, for ``plan``.
     :return: the group.
     :raises InvalidArgumentError: an argument is wrong or missing; ``submit`` made no task; or a batch was
         asked for.
     """
     if submit is not None and spark is not None:
-        raise InvalidArgumentError("spark is for the task that is made without submit: give one of both")
+        raise InvalidArgumentError(
+            "spark configures the task that is created without submit: give spark or submit, not both"
+        )
     if "mode" in kwargs:
         raise InvalidArgumentError(
             "changefeed_export_group exports windows only: the leases of a batch cannot span tasks. Use a "
@@ -340,7 +345,9 @@ def changefeed_export_group(
         submit(ExportJob(*(_pulled(plan, key) for key in KEYS[:3]), *(output[key] for key in KEYS[3:])))
         made: list[Any] = [task for task in group if task is not plan]
         if not made:
-            raise InvalidArgumentError(f"submit of group {group_id!r} made no task; call its operator inside")
+            raise InvalidArgumentError(
+                f"submit of group {group_id!r} created no task; create an operator inside submit"
+            )
         ids = {task.task_id for task in made}
         first = [task for task in made if not ids.intersection(task.upstream_task_ids)]
         last = [task for task in made if not ids.intersection(task.downstream_task_ids)]

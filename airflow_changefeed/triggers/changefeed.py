@@ -64,9 +64,9 @@ class ChangefeedTrigger(BaseEventTrigger):
     :class:`~airflow_changefeed.sensors.changefeed.ChangefeedSensor`.
 
     Polls as the sensor does, in a thread. In a triggerer, all triggers with the same connection,
-    ``lock_timeout`` and ``poke_interval`` share their polls: one query an interval. It keeps no state that
-    matters: restarted anywhere, it finds the same. It fires one event, for :func:`read_event`: the new
-    events, or the error that made polling pointless. A transient error is ignored, up to
+    ``lock_timeout`` and ``poke_interval`` share their polls: one query an interval. A trigger keeps no state
+    that matters: restarted anywhere, it finds the same events. It fires one event, for :func:`read_event`:
+    the new events, or the error that made polling pointless. A transient error is ignored, up to
     ``most_failures`` times in a row.
 
     :param shards: shards to poll, as text; None for all.
@@ -214,7 +214,7 @@ def read_event(event: object) -> tuple[dict[str, Any], bool]:
         case {"status": "failed", "error": str(text)}:
             raise own_error(text)
     raise InvalidArgumentError(
-        f"{event!r} is not an event of ChangefeedTrigger: install the same version of airflow-changefeed on "
-        "triggerer and workers, then clear the task",
+        f"{event!r} is not an event of ChangefeedTrigger: install the same version of "
+        "airflow-changefeed on triggerer and workers, then clear the task",
         event=event,
     )

@@ -35,11 +35,27 @@ def leave_hole(source: FeedSource, feed: str, consumer: str) -> None:
     source.drain(feed)
     end = source.now().replace(minute=0, second=0, microsecond=0)
     source.seal(feed, end)
-    begin, hole, after, last = (Ulid.floor(end - timedelta(hours=ago)).previous() for ago in (60, 56, 55, 0))
+    begin, hole = (Ulid.floor(end - timedelta(hours=ago)).previous() for ago in (60, 56))
     shards = [status.shard for status in source.shards(feed)]
     source.begin_consumer(consumer, feed, dict.fromkeys(shards, begin), by="tests/run")
-    done = [UlidRange(begin, hole), UlidRange(after, last)]
+    done = [UlidRange(begin, hole)]
     advance(source, Nowhere(), consumer, feed, dict.fromkeys(shards, done), by="tests/run")
+    complete_after_hole(source, feed, consumer)
+
+
+def complete_after_hole(source: FeedSource, feed: str, consumer: str) -> None:
+    """Let an export complete all hours from an hour after its cursors until now."""
+    end = source.now().replace(minute=0, second=0, microsecond=0)
+    source.seal(feed, end)
+    done = {
+        row.shard: [
+            UlidRange(
+                Ulid.floor(row.ulid.next().time + timedelta(hours=1)).previous(), Ulid.floor(end).previous()
+            )
+        ]
+        for row in source.cursors(feed, consumer)
+    }
+    advance(source, Nowhere(), consumer, feed, done, by="tests/run")
 
 
 class Nowhere:

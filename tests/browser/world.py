@@ -268,7 +268,7 @@ class World:
         with closing(sqlite3.connect(path)) as connection:
             for number in range(MANY):
                 connection.execute(f'create table "shop.Orders{number:02}" (id integer primary key)')
-        source = SqliteFeedSource(str(path))
+        self.many = source = SqliteFeedSource(str(path))
         for number in range(MANY):
             source.set_up_feed(f"shop.Orders{number:02}")
         with closing(sqlite3.connect(path)) as connection:

@@ -350,7 +350,10 @@ HINTS: dict[str, tuple[str, ...]] = {
     "feed/outbox/inspect_outbox.procedure": (f"select outbox {_COMMITTED}",) * 2,
     "feed/poll_feed.procedure": (_CONSUMERS, f"select state {_COMMITTED}", f"select feed {_COMMITTED}"),
     "feed/overview.procedure": (
-        *(f"select {table} {_COMMITTED}" for table in ("state", "feed", "state", "feed", "state", "state")),
+        *(
+            f"select {table} {_COMMITTED}"
+            for table in ("state", "feed", "state", "feed", "feed", "state", "state")
+        ),
         *(f"select feed {_COMMITTED}",) * 4,
     ),
     "feed/capture/capture_unordered.procedure": (

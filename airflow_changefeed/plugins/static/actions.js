@@ -14,7 +14,7 @@ export function resolveDialog(view, key) {
   actionDialog(`Resolve the gaps of ${view.feed}`, "Resolve the gaps", [
     facts([["Open gaps", number(gaps.count)], ["Version", number(capture.resource_version)]]),
     h("p", {}, "The feed can be sealed again. Changes that were missed stay missing: to record all rows again, use the command with --resync instead."),
-    field("What was done about them", note, "Kept with the gaps."),
+    field("What was done about the gaps", note, "Stored with the gaps."),
   ], () => post("resolve_gaps", view.names(), { note: note.value, resource_version: capture.resource_version }), {
     seen: things(gaps.count, "open gap"), reload: () => view.reload(key) });
 }
@@ -24,7 +24,7 @@ export function refreshDialog(view, capture, key) {
   actionDialog(`Refresh capture ${view.feed}`, "Refresh the capture", [
     facts([["Version", number(capture.resource_version)]]),
     h("ul", { class: "drift" }, capture.drift.map((one) => h("li", {}, one))),
-    h("p", {}, "From now on the present columns are recorded. Events that are there keep theirs; an event of type ddl says what changed."),
+    h("p", {}, "From now on the present columns are recorded. Existing events keep their columns. An event of type ddl records the change."),
   ], () => post("refresh_capture", view.names(), { resource_version: capture.resource_version }), {
     seen: things(capture.drift.length, "difference"), reload: () => view.reload(key) });
 }
@@ -34,8 +34,8 @@ export function acceptDialog(view, consumer, key) {
   const note = textInput({ required: true });
   actionDialog(`Accept the beginning of ${consumer.consumer}`, "Accept the beginning", [
     h("p", {}, `${consumer.before.what}.`),
-    h("p", {}, "Nobody is warned of them any more, and purges no longer keep them for this export. They can still be exported by a backfill."),
-    field("Why they are not needed", note, "Kept in the history of the cursors."),
+    h("p", {}, "Nobody is warned of these events any more, and purges no longer keep them for this export. A backfill can still export them."),
+    field("Why the events are not needed", note, "Stored in the history of the cursors."),
   ], () => post("accept_beginning", view.names({ consumer: consumer.consumer }), {
     note: note.value, resource_version: consumer.resource_version }), {
     seen: "a beginning that was not accepted", reload: () => view.reload(key) });
@@ -49,7 +49,7 @@ export function deadLetterDialog(view, consumer, letter, to, key) {
     facts([["Event", position(letter.event)], ["Attempts", number(letter.attempts)], ["Parked", when(letter.parked_at)],
       ["Version", number(letter.resource_version)]]),
     h("p", {}, isDrop ? `${consumer} will never handle this event.` : `The next run of ${consumer} handles this event again.`),
-    isDrop ? field("Why it is not needed", note, "Kept with the dead letter.") : null,
+    isDrop ? field("Why the event is not needed", note, "Stored with the dead letter.") : null,
   ], () => post("resolve_dead_letter", view.names({ consumer, number: letter.number }), {
     to, resource_version: letter.resource_version, ...(isDrop ? { note: note.value } : {}) }), {
     careful: isDrop, seen: `${letter.state}, attempts: ${letter.attempts}`, reload: () => view.reload(key) });
@@ -75,7 +75,7 @@ export function dropConsumerDialog(view, consumer) {
   const letters = view.troubles.dead_letters?.[consumer.consumer]?.count;
   actionDialog(`Drop ${consumer.consumer}`, "Drop the consumer", [
     facts([["Behind", number(consumer.behind)], ["Dead letters", letters ? number(letters) : null], ["Version", number(consumer.resource_version)]]),
-    h("p", {}, "Its cursors, its history, its dead letters and its log are deleted. Purges no longer keep events for it."),
+    h("p", {}, "Its cursors, its history, its dead letters and its log are deleted. Purges no longer keep events for this consumer."),
   ], () => post("drop_consumer", view.names({ consumer: consumer.consumer }), { resource_version: consumer.resource_version }), {
     careful: true, seen: "its settings", reload: () => view.reload("create consumer") });
 }
@@ -85,12 +85,12 @@ export function pauseDialog(view, uses, key) {
   const [{ dag_id, is_paused }] = uses;
   const path = `dags/${encodeURIComponent(dag_id)}`;
   actionDialog(`${is_paused ? "Resume" : "Pause"} ${dag_id}`, is_paused ? "Resume the DAG" : "Pause the DAG", [
-    h("p", {}, is_paused ? "Airflow schedules its runs again." : "Airflow starts no more runs of it. Those that are running go on."),
+    h("p", {}, is_paused ? "Airflow schedules runs of this DAG again." : "Airflow starts no more runs of this DAG. Running runs continue."),
   ], async () => {
     const present = await airflow(path);
     for (const use of uses) use.is_paused = present.is_paused;
     if (present.is_paused !== is_paused) {
-      throw new Error(`Nothing was changed. Somebody else has ${present.is_paused ? "paused" : "resumed"} ${dag_id} after this page was loaded.`);
+      throw new Error(`Nothing was changed. Somebody else ${present.is_paused ? "paused" : "resumed"} ${dag_id} after this page was loaded.`);
     }
     await airflow(path, { is_paused: !is_paused }, "PATCH");
     for (const use of uses) use.is_paused = !is_paused;

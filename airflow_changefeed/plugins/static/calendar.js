@@ -45,8 +45,8 @@ export async function calendarView(connections, { conn_id, dag_id, task_id, at, 
 function withoutWindows(known, { conn_id, dag_id, task_id }) {
   const all = h("p", {}, link("All feeds", {}));
   if (task_id !== undefined && conn_id !== undefined) {
-    return [all, problem(`The link names task ${task_id} of DAG ${dag_id} with connection ${conn_id}. The page has no windows of it: `
-      + "it does not exist, you may not see it, or its feed, consumer or path is known only in runs.")];
+    return [all, problem(`The link names task ${task_id} of DAG ${dag_id} with connection ${conn_id}. The page has no windows of that task: `
+      + "the task does not exist, you may not see it, or its feed, consumer or path is known only in runs.")];
   }
   const uses = known.filter((one) => one.dag_id === dag_id && (task_id ?? one.task_id) === one.task_id && one.feed);
   return [all, h("p", {}, `${task_id === undefined ? "" : `Task ${task_id} of `}DAG ${dag_id} exports no windows that are known before it runs.`),
@@ -149,7 +149,7 @@ function missing(uses, found, done) {
     const isPart = found.shards_shown < found.shards_total;
     const where = isPart ? ` in the first ${number(found.shards_shown)} of ${number(found.shards_total)} shards` : "";
     return h("div", {}, h("p", { class: others || isPart ? null : "as-complete" },
-      `No windows are missing in these days${where}${others ? ", but others are." : "."}`), jumps);
+      `No windows are missing in these days${where}${others ? ", but other windows are." : "."}`), jumps);
   }
   const able = uses.filter((one) => one.may_backfill);
   return h("div", {},

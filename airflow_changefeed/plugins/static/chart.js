@@ -75,7 +75,7 @@ function figure(title, points, valueOf, words, shape, ticksOf, target) {
   // Seven days, or eight weeks.
   const marked = points.map((point, index) => [point, index]).filter(([point, index]) => (points.length > 60 ? point.start.includes("T00:00:00") : index % 7 === 0));
   const times = marked.map(([point, index]) => text(mark(point.start).split(",")[0], { x: LEFT + index * step, y: TOP + HEIGHT + 16 }));
-  return h("figure", {}, h("figcaption", {}, title, target === undefined || target === null ? null : `; dashed: the most that max age allows, ${span(target)}`),
+  return h("figure", {}, h("figcaption", {}, title, target === undefined || target === null ? null : `; dashed: the longest lag that max age allows, ${span(target)}`),
     s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 20}`, role: "img", "aria-label": label },
       ...scale.map(([value]) => line(value, "grid")), ...scale.map(([value, content]) => text(content, { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" })),
       ...marks, Number.isFinite(target) ? line(target, "target") : null, ...times));

@@ -97,7 +97,7 @@ export function moveDialog(view, cursor, consumer, key) {
   facts([["Position", position(cursor.cursor)], ["Version", number(cursor.resource_version)]]),
   field("Move to", to, "earliest, latest, a time such as 2026-03-01T00:00:00Z, or a ULID"),
   h("datalist", { id: "destinations" }, ["earliest", "latest"].map((value) => h("option", { value }))),
-  field("Why", why, "Kept in the cursor's history."),
+  field("Why", why, "Stored in the cursor's history."),
   answer,
   h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Preview")));
   // The preview is only valid for its destination.
@@ -113,7 +113,7 @@ function meaning(found, verb, move) {
   return h("div", { class: found.is_back ? "meaning" : "meaning careful" },
     facts([["From", position(found.from)], ["To", position(found.to)]]),
     h("p", {}, words),
-    found.skips_purged ? h("p", {}, "Events that were purged are skipped, too; they cannot be counted.") : null,
+    found.skips_purged ? h("p", {}, "Purged events are skipped, too; they cannot be counted.") : null,
     found.forgotten ? h("p", {}, `${things(found.forgotten, "complete range")} after a gap will count as missing until exported again.`) : null,
     button("Move the cursor", move, { class: "main" }));
 }
@@ -160,7 +160,7 @@ export async function historyDialog(view, consumer) {
     redraw(body, changes.length
       ? table("Newest first", ["When", "Shard", "From", "To", "By", "Why"], changes.map((one) => [
         when(one.at), one.shard, position(one.before), position(one.after), one.by, one.why ?? ""]))
-      : h("p", {}, "There are no recorded changes of its cursors."));
+      : h("p", {}, "No changes of this consumer's cursors are recorded."));
   } catch (error) { redraw(body, problem(error.message)); }
 }
 
@@ -182,7 +182,7 @@ export async function backfillDialog(use, range, unit, done) {
 const missing = (range) => h("p", { class: "note" }, `Missing: ${clock(range.start)} to ${clock(range.end)} UTC`);
 
 const paused = (use, dates) => (dates.is_paused
-  ? h("p", { class: "as-missing" }, `${use.dag_id} is paused: the runs will wait until it is resumed.`) : null);
+  ? h("p", { class: "as-missing" }, `${use.dag_id} is paused: the runs will wait until the DAG is resumed.`) : null);
 
 /** Trigger runs of a DAG without intervals, each for a window that its params name. */
 function triggerDialog(use, range, { triggers, ...dates }, done) {

@@ -86,9 +86,9 @@ class FeedView {
 
   /** The troubles of a consumer, or of the feed itself, that have no place of their own. */
   list(troubles, of = "") {
-    // Lost shards have one, too, but only those of this page of shards: they may be all that the feed counts.
-    const lost = this.first ? 0 : cursorsOf(this.found, of).filter((cursor) => cursor.is_lost).length;
-    const isPlaced = ({ code, count }) => PLACED.includes(code) || (code === "consumer-lost" && count <= lost);
+    // Lost shards have one, too, if one of them is on this page of shards.
+    const isLost = cursorsOf(this.found, of).some((cursor) => cursor.is_lost);
+    const isPlaced = ({ code }) => PLACED.includes(code) || (code === "consumer-lost" && isLost);
     const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !isPlaced(one)));
     element.dataset.of = of;
     return element;
@@ -109,7 +109,7 @@ class FeedView {
     if (key) focusKey(this.element, key);
   }
 
-  /** What only some people want to see; it stays open when the page is drawn anew. */
+  /** What only some people want to see; it stays open when the page is drawn again. */
   details(of, ...content) {
     const element = h("details", { open: this.opened.has(of) }, h("summary", { "data-key": `details ${of}` }, `Details of ${of}`), ...content);
     element.addEventListener("toggle", () => this.opened[element.open ? "add" : "delete"](of));
@@ -141,7 +141,7 @@ class FeedView {
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
       this.list(found.troubles, consumer.consumer),
-      lostProblem(cursors),
+      lostProblem(cursors, lostElsewhere(found, consumer.consumer)),
       beginningProblem(this, consumer, exports),
       deadLettersProblem(consumer, this),
       this.details(consumer.consumer, h("p", { class: "note" }, `Resource version ${number(consumer.resource_version)}`),
@@ -175,6 +175,13 @@ class FeedView {
 
 /** The cursors of a consumer in the shards that are shown. */
 const cursorsOf = (found, consumer) => found.shards.flatMap((shard) => shard.cursors).filter((one) => one.consumer === consumer);
+
+/** How many shards, of those that the feed counts and that are not on this page, a consumer is lost in. */
+function lostElsewhere(found, consumer) {
+  const counted = found.troubles.find((one) => one.code === "consumer-lost" && one.consumer === consumer)?.count ?? 0;
+  const here = { ...found, shards: found.shards.slice(0, Math.max(found.shards_counted - found.first, 0)) };
+  return Math.max(counted - cursorsOf(here, consumer).filter((cursor) => cursor.is_lost).length, 0);
+}
 
 /** For each DAG that runs a consumer: its state, its windows, and what can be done with it. */
 function dagGroups(view, uses) {

@@ -16,8 +16,10 @@ export function overview(connection) {
   const body = h("div", { class: "feeds", "aria-busy": "true" }, h("p", {}, "Loading"));
   const found = h("p", { class: "note" });
   const headline = h("p", { class: "headline" });
+  const unknown = h("div", {}); // why reasons are not known
   const show = async () => {
     body.setAttribute("aria-busy", "true");
+    redraw(unknown);
     try {
       const { at, feeds } = await get("feeds", { conn_id: connection.conn_id });
       found.textContent = `${things(feeds.filter(isThere).length, "feed")}, as of ${clock(at)} UTC`;
@@ -28,7 +30,7 @@ export function overview(connection) {
       redraw(body, first.map(([, element]) => element),
         folded(connection, urgent.slice(FIRST), say, "more", (count) => `${things(count, "more feed")} with troubles or late`),
         folded(connection, feeds.filter((feed) => feed.group === "rest"), say, "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
-      explain(connection, first, say);
+      explain(connection, first, say, unknown);
     } catch (error) {
       found.textContent = "";
       redraw(body, problem(error.message, button("Reload", show, { "data-key": `reload ${connection.conn_id}` })));
@@ -37,7 +39,7 @@ export function overview(connection) {
   };
   show();
   return h("section", { "aria-label": `Connection ${connection.conn_id}` },
-    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, body);
+    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, unknown, body);
 }
 
 /** Whether the database has it: others are only named by tasks. */
@@ -55,21 +57,27 @@ function words(feeds) {
       + (running ? `, ${number(running)} running` : "");
   }
   const toCome = feeds.flatMap((feed) => feed.to_come).length;
-  return [first, toCome ? `${things(toCome, "export has", "exports have")} not run yet` : null, counts(feeds)].filter(Boolean).join("; ");
+  const unknown = consumers.filter((one) => one.strip === null).length;
+  return [first, unknown ? `the windows of ${things(unknown, "consumer")} are unknown` : null, toCome ? `${things(toCome, "export has", "exports have")} not run yet` : null, counts(feeds)].filter(Boolean).join("; ");
 }
 
 // What only a search of the database finds is asked for afterwards.
-function explain(connection, articles, say) {
+function explain(connection, articles, say, unknown) {
   const late = articles.filter(([feed]) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
   for (const [feed, element] of late) {
     const list = element.querySelector(".troubles");
     ask(list, "reasons", { conn_id: connection.conn_id, feed: feed.feed }).then(({ troubles }) => {
-      // It may have been drawn anew meanwhile.
+      // It may have been drawn again meanwhile.
       if (!list.isConnected) return;
       feed.troubles = troubles;
       redraw(list, [...troubleList(troubles).childNodes]);
       say();
-    }).catch((error) => list.after(unsearched(error)));
+    }).catch((error) => {
+      if (!list.isConnected) return;
+      // What did not answer in time answers no other feed either: said once.
+      if (unknown && (error.status ?? 503) === 503) redraw(unknown, unsearched(error));
+      else list.after(unsearched(error));
+    });
   }
 }
 

@@ -51,7 +51,7 @@ function nothing() {
     + "connection to the option page_connections in section [changefeed] of Airflow's configuration.");
 }
 
-// Links within the page go on without loading it anew; Back and Forward do the same.
+// Links within the page work without reloading it; Back and Forward do the same.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='?'], a[href='./']");
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;

@@ -47,7 +47,7 @@ export const troubleList = (troubles) => h("ul", { class: "troubles" }, troubles
     h("p", {}, one.remedy)))));
 
 /** That only a part of the troubles may be known. */
-export const unsearched = (error) => h("p", { class: "note" }, `The reasons could not be searched for: ${error.message}`);
+export const unsearched = (error) => h("p", { class: "note unsearched" }, `Could not find out why consumers are late: ${error.message}`);
 
 /** What a capture records, and how its tables differ from that; null for a feed without a capture. */
 export function captureFacts(view) {
@@ -56,9 +56,9 @@ export function captureFacts(view) {
   const key = "refresh capture";
   return [
     h("p", { class: "note" }, `Capture of ${capture.tables.join(", ")}, ${capture.is_enabled ? "enabled" : "disabled"}. `
-      + `When columns change: ${capture.on_ddl}.${capture.drift.length ? "" : " It records the tables as they are."}`),
+      + `When columns change: ${capture.on_ddl}.${capture.drift.length ? "" : " The captured columns match the tables."}`),
     capture.drift.length ? h("div", { class: "meaning careful" },
-      h("p", {}, "The tables differ from what is captured of them:"),
+      h("p", {}, "The tables differ from the captured columns:"),
       h("ul", { class: "drift" }, capture.drift.map((one) => h("li", {}, one))),
       command(capture),
       capture.may_change ? button("Refresh the capture", () => refreshDialog(view, capture, key), { "data-key": key }) : null) : null,
@@ -73,7 +73,7 @@ export function gapsProblem(view) {
   if (!found.count) return null;
   const key = "resolve gaps";
   return problem(
-    `${things(found.count, "open gap")}: the capture has missed changes, or may have. The feed cannot be sealed until somebody resolves this:`,
+    `${things(found.count, "open gap")}: the capture has missed changes, or may have. The feed cannot be sealed until somebody resolves the gaps:`,
     command(found),
     table("Open gaps", ["Gap", "Found", "Table", "Reason"], found.first.map((gap) => [
       number(gap.number), when(gap.found_at), gap.table, gap.reason])),
@@ -82,12 +82,12 @@ export function gapsProblem(view) {
       "aria-label": `Resolve the gaps of ${view.feed}`, "data-key": key }) : null);
 }
 
-/** Cursors after which events were purged before the consumer read them; null if there are none. */
-export function lostProblem(cursors) {
+/** Cursors after which events were purged before the consumer read them; null if there are none. `others` are on other pages of shards. */
+export function lostProblem(cursors, others) {
   const lost = cursors.filter((cursor) => cursor.is_lost);
   if (!lost.length) return null;
   return problem(
-    `The consumer is lost in ${things(lost.length, "shard")}: events that it has not read were purged.`,
+    `The consumer is lost in ${things(lost.length, "shard")}${others ? ` of this page and ${number(others)} of others` : ""}: events were purged before the consumer read them.`,
     lost.slice(0, SHOWN).map((cursor) => h("p", {}, `Shard ${cursor.shard}: ${cursor.remedy}`)),
     more({ count: lost.length, first: lost.slice(0, SHOWN) }));
 }
@@ -109,7 +109,7 @@ export function deadLettersProblem(consumer, view) {
   const found = view.troubles.dead_letters?.[consumer.consumer];
   if (!found) return null;
   return problem(
-    `${things(found.count, "dead letter")}: events that the consumer parked. Its windows with them count as incomplete until each is retried or dropped:`,
+    `${things(found.count, "dead letter")}: events that the consumer parked. Windows with such events count as incomplete until each event is retried or dropped:`,
     command(found),
     table("Open dead letters", ["Number", "Shard", "Event", "Attempts", "Parked", "Reason"].concat(consumer.may_change ? ["Change"] : []),
       found.first.map((one) => [

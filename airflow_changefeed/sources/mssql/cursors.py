@@ -85,7 +85,7 @@ class MssqlCursors(MssqlCalls):
         by_shard = {move.shard: move for move in moves}
         if len(by_shard) < len(moves):
             raise InvalidArgumentError(
-                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one"
+                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one move for each shard"
             )
         with (
             self._telling_row(consumer, feed),

@@ -56,8 +56,8 @@ def check_not_newer(present: str | None, database: MssqlDatabase) -> None:
         is_newer = Version(present) > Version(__version__)
     except InvalidVersion:
         raise UnsupportedVersionError(
-            f"{where} has version {present!r}, which cannot be compared with this package's {__version__}; "
-            "check what is installed there, then use force",
+            f"{where} has version {present!r}, which cannot be compared with this package's "
+            f"{__version__}; check what is installed there, then use force",
             **facts,
         ) from None
     if is_newer:
@@ -101,9 +101,9 @@ def run_batches(session: Session, database: MssqlDatabase, sequence_cache: int |
 def _may_not(database: MssqlDatabase) -> PermissionDeniedError:
     schema = database.schema
     return PermissionDeniedError(
-        f"this login may not install changefeed in schema {schema!r} of {database.server}: it needs CONTROL "
-        "on the database, which members of db_owner have. Use such a login, or ask a DBA to run the script "
-        f"that this prints: {shell('sql', '--schema', schema)}",
+        f"this login may not install changefeed in schema {schema!r} of {database.server}: it needs "
+        "CONTROL on the database, which members of db_owner have. Use such a login, or ask a DBA to "
+        f"run the script that this command prints: {shell('sql', '--schema', schema)}",
         schema=schema,
     )
 

@@ -226,8 +226,8 @@ class MssqlConsumerSession:
             if not isinstance(named, SourceUnavailableError):
                 raise
             raise SourceUnavailableError(
-                f"{self._who}: the connection was lost during the commit, so its outcome is unknown; read "
-                "the cursor: it moved if and only if the work was committed",
+                f"{self._who}: the connection was lost during the commit, so the outcome is unknown. "
+                "Read the cursor: it moved if and only if the work was committed",
                 **self._facts,
                 is_unknown=True,
             ) from error
@@ -236,10 +236,10 @@ class MssqlConsumerSession:
 
     def _ended(self) -> WorkTransactionError:
         return WorkTransactionError(
-            f"{self._who}: the work committed or rolled back, left a nested transaction open, closed the "
-            "connection, or swallowed an error that ended its transaction; everything that it did not "
-            "commit itself was rolled back. Leave begin, commit and rollback to the consumer (savepoints "
-            "are allowed), and let errors propagate",
+            f"{self._who}: the work committed or rolled back, left a nested transaction open, closed "
+            "the connection, or suppressed an error that ended its transaction. Everything that the "
+            "work did not commit itself was rolled back. Leave begin, commit and rollback to the "
+            "consumer (savepoints are allowed), and let errors propagate",
             **self._facts,
         )
 
@@ -257,7 +257,8 @@ class MssqlConsumerSession:
             return error
         if _BUSY in str(error):
             return ConsumerUseError(
-                f"{self._who}: nothing was consumed: the work left unread rows in a cursor; close the cursor",
+                f"{self._who}: nothing was consumed: the work left unread rows in a cursor; close that "
+                "database cursor",
                 **self._facts,
             )
         named = name_error(error, **self._facts)

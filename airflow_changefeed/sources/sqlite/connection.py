@@ -219,7 +219,7 @@ def _missing_table(text: str) -> FeedSetupError | None:
     if missing is None:
         return None
     return FeedSetupError(
-        f"table {missing[1]!r} is missing: it was dropped or renamed. Restore it from a backup; what else is "
-        f"missing: {shell('doctor')}",
+        f"table {missing[1]!r} is missing: it was dropped or renamed. Restore it from a backup. To see "
+        f"what else is missing: {shell('doctor')}",
         table=missing[1],
     )

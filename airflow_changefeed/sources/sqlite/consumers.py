@@ -116,7 +116,8 @@ def _same(info: ConsumerInfo, spec: ConsumerSpec) -> ConsumerInfo:
     if info.spec != spec:
         raise ConsumerSetupError(
             f"consumer {spec.consumer!r} of feed {spec.feed!r} already exists with other settings: "
-            f"{info.spec.to_json()}, not {spec.to_json()}. Drop it first, or choose another name",
+            f"{info.spec.to_json()}, not {spec.to_json()}. Drop the consumer first, or choose another "
+            "name",
             consumer=spec.consumer,
             feed=spec.feed,
             present=info.spec,

@@ -288,7 +288,7 @@ class SqliteCursors:
     ) -> list[CursorRow]:
         if len({move.shard for move in moves}) < len(moves):
             raise InvalidArgumentError(
-                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one"
+                f"consumer {consumer!r}, feed {feed!r}: two moves for one shard; pass one move for each shard"
             )
         with self.database.connect() as connection, self.database.write(connection):
             tables = load_feed(connection, feed)

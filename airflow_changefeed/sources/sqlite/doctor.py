@@ -36,7 +36,7 @@ class SqliteInspect:
             facts = {"SQLite": sqlite3.sqlite_version, "journal mode": str(mode)}
             if _FEEDS not in found:
                 remedy = "Check the path of the connection, or create a feed (set_up_feed)"
-                none = Fault(FaultKind.NOT_INSTALLED, self.database.path, "it has no feeds", remedy)
+                none = Fault(FaultKind.NOT_INSTALLED, self.database.path, "the file has no feeds", remedy)
                 return Examination.of([*faults, none], facts)
             with closing(sqlite3.connect(":memory:")) as model:
                 # What this version makes once in a file.
@@ -53,7 +53,7 @@ class SqliteInspect:
             yield Fault(
                 FaultKind.NOT_WAL,
                 path,
-                f"its journal mode is {mode}, in which readers and writers block each other",
+                f"the journal mode is {mode}, in which readers and writers block each other",
                 "Set up a feed again, or run: pragma journal_mode = wal",
             )
         try:
@@ -64,8 +64,8 @@ class SqliteInspect:
                 FaultKind.OPEN_TRANSACTION,
                 path,
                 f"another writer was busy for all of the lock timeout ({problem.facts['lock_timeout']:g} s)",
-                "Find the process that left its transaction open, and end it; all other writers, drains "
-                "and seals wait for it",
+                "Find the process that left its transaction open, and end that process. All other "
+                "writers, drains and seals wait for it",
             )
         except ConnectionNotUsableError as problem:
             yield Fault(
@@ -139,10 +139,10 @@ def _differences(found: dict[str, str], expected: dict[str, str], place: str) ->
             yield Fault(
                 FaultKind.FEED_VERSION_DIFFERS if ":" in name else FaultKind.VERSION_DIFFERS,
                 f"{kind} {name}",
-                "it was created by another version of this package, or for another primary key of the "
-                "event table",
-                "If the event table's key was changed, restore it. Otherwise use the version that "
-                "created it, or drop the feed and set it up again, which discards its order",
+                "the object was created by another version of this package, or for another primary key "
+                "of the event table",
+                "If the event table's key was changed, restore the key. Otherwise use the version that "
+                "created the object, or drop the feed and set it up again, which discards its order",
             )
 
 

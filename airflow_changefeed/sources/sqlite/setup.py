@@ -203,8 +203,8 @@ def _check_same(found: list[FeedTables], kind: FeedKind, shard_key_type: str | N
         wanted = shard_key_type or info.shard_key_type
         if (info.kind, info.shard_key_type) != (kind, wanted):
             raise FeedSetupError(
-                f"feed {info.name!r} already exists, as {info.kind.value} with {info.shard_key_type} shards; "
-                f"to make it {kind.value} with {wanted} shards, drop it first",
+                f"feed {info.name!r} already exists, as {info.kind.value} with {info.shard_key_type} "
+                f"shards; to make it {kind.value} with {wanted} shards, drop the feed first",
                 feed=info.name,
             )
 
@@ -221,7 +221,7 @@ def _check_table(connection: sqlite3.Connection, table: str, kind: FeedKind) -> 
     keys = list(key_columns(columns))
     problems = []
     if not keys:
-        problems.append("it has no primary key to identify its events; add one")
+        problems.append("it has no primary key to identify its events; add a primary key")
     if len(columns) > _MAX_COLUMNS:
         problems.append(f"it has {len(columns)} columns; a feed supports at most {_MAX_COLUMNS}")
     if kind is FeedKind.OUTBOX:
@@ -255,9 +255,9 @@ def _check_keys(tables: FeedTables) -> None:
     now = [column.name for column in tables.info.key_columns]
     if before != now:
         raise FeedSetupError(
-            f"feed {tables.info.name!r} was created for the primary key ({', '.join(before)}), and its "
-            f"table's is now ({', '.join(now)}); drop the feed first, which discards its order, or restore "
-            "the table's key",
+            f"feed {tables.info.name!r} was created for the primary key ({', '.join(before)}), but its "
+            f"table's key is now ({', '.join(now)}); drop the feed first, which discards its order, or "
+            "restore the table's key",
             feed=tables.info.name,
         )
 

@@ -140,7 +140,8 @@ class SqliteIdentity:
 def _identity(connection: sqlite3.Connection) -> DatabaseIdentity:
     if not is_installed(connection):
         raise FeedNotFoundError(
-            "no feed was ever set up in this database, so it has no identity; create a feed with set_up_feed",
+            "this database has no identity, because no feed was ever set up here; create a feed with "
+            "set_up_feed",
             known=[],
         )
     ((identity,),) = connection.execute('select id from "changefeed.database"').fetchall()

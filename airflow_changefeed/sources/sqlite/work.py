@@ -269,9 +269,10 @@ class SqliteConsumerSession:
 
     def _ended(self) -> WorkTransactionError:
         return WorkTransactionError(
-            f"consumer {self._consumer!r} of feed {self._feed!r}: the work committed, rolled back or began a "
-            "transaction, closed the connection, or swallowed an error that ended its transaction. Nothing "
-            "was consumed. Leave begin, commit and rollback to the consumer (savepoints are allowed)",
+            f"consumer {self._consumer!r} of feed {self._feed!r}: the work committed, rolled back or "
+            "began a transaction, closed the connection, or suppressed an error that ended its "
+            "transaction. Nothing was consumed. Leave begin, commit and rollback to the consumer "
+            "(savepoints are allowed)",
             consumer=self._consumer,
             feed=self._feed,
         )

@@ -83,8 +83,9 @@ def read_pieces(
         if rows != piece.rows:
             raise IncompleteReadError(
                 f"feed {options.feed!r}, shard {shard_text(piece.shard)}: ({piece.range.after}, "
-                f"{piece.range.upto}] had {counted(piece.rows, 'event')} when it was planned, {rows} when it "
-                "was read: history was inserted or rows were deleted meanwhile; read again",
+                f"{piece.range.upto}] had {counted(piece.rows, 'event')} when it was planned, {rows} "
+                "when it was read: history was inserted or rows were deleted meanwhile; read the range "
+                "again",
                 feed=options.feed,
                 shard=piece.shard,
             )
@@ -159,7 +160,7 @@ def check_columns(wanted: StructType, columns: StructType, feed: str) -> None:
     if wrong:
         raise ColumnTypeError(
             f"feed {feed!r} does not have the columns of the frame: {'; '.join(wrong)}. If the table "
-            "was changed, load() again; if you gave the schema, leave it out, or name columns as they are",
+            "was changed, load() again; if you gave the schema, omit it, or use the table's column names",
             feed=feed,
             columns=wrong,
         )

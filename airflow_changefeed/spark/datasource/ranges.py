@@ -131,10 +131,10 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool = False) -> Rea
     connection, problems = _connection(given)
     feed = given.get("feed", "").strip()
     if not feed:
-        problems.append("feed is missing: give the name of the table whose feed is read")
+        problems.append("feed is missing: give the name of the table whose feed to read")
     for time, ulid, does in (("start", "after", "begins"), ("end", "upto", "ends")):
         if time in given and ulid in given:
-            problems.append(f"{time} and {ulid} both say where the range {does}: give one of them")
+            problems.append(f"{time} and {ulid} both say where the range {does}: give only one of them")
     read, wrong = read_each(
         {name: given[option] for option, name in _FIELDS.items() if option in given}, _READ, _NAMES
     )
@@ -182,7 +182,7 @@ def _connection(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     if kind not in CONNECTIONS:
         known = ", ".join(CONNECTIONS)
         missing = f"type is missing: give one of {known}"
-        wrong = f"type {kind!r} holds no feeds: use one of {known}" if kind else missing
+        wrong = f"type {kind!r} cannot hold feeds: use one of {known}" if kind else missing
         return {}, [wrong, *_wrong_names(given, None)]
     names, read_connection = CONNECTIONS[kind]
     fields: dict[str, Any] = {name: given[name] for name in names if name in given}
@@ -190,7 +190,7 @@ def _connection(given: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
         fields["path"] = fields["path"].strip()
     fields["driver_options"] = {name: fields[name] for name in mssql.DRIVER_OPTIONS if name in fields}
     described, missing, problems = read_connection(fields)
-    lacks = [f"{name} is missing: give it, type {kind} needs it" for name in missing]
+    lacks = [f"{name} is missing: type {kind} needs it" for name in missing]
     return {"type": kind, **described}, [*_wrong_names(given, kind), *lacks, *problems]
 
 
@@ -285,7 +285,7 @@ def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None
         # The time of the seal is read from a shard, and a feed has no shard before its first event.
         if options.upto is None or options.seal:
             return
-        state = "has no events yet, so it is not known until when it is sealed"
+        state = "has no events yet, so the time of its seal is unknown"
     elif sealed == Ulid.MIN:
         state = "was never sealed"
     elif max(options.after, options.upto or Ulid.MIN) > sealed:
@@ -295,9 +295,9 @@ def _check_sealed(statuses: Sequence[ShardStatus], options: ReadOptions) -> None
     begin = "its beginning" if options.after == Ulid.MIN else _place(options.after)
     end = "its end" if options.upto is None else _place(options.upto)
     raise NotSealedError(
-        f"feed {options.feed!r} {state}: the range from {begin} to {end} may still get events. Read what is "
-        "sealed, seal more (an export does, or the option seal=true), or read what is there (unsealed=read). "
-        "A stream needs the option startingPosition",
+        f"feed {options.feed!r} {state}: the range from {begin} to {end} may still get events. Read "
+        "only the sealed part; or seal up to the end (an export does, or the option seal=true); or "
+        "read the present events (unsealed=read). A stream needs the option startingPosition",
         feed=options.feed,
         sealed_until=None if sealed is None or sealed == Ulid.MIN else sealed.next().time,
     )

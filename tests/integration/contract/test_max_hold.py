@@ -216,7 +216,7 @@ def test_a_lost_consumer_that_reads_is_told_what_to_do(bench: Bench) -> None:
     command = f"airflow-changefeed cursor set {SLOW} --feed {bench.feed} --shard 0 --to earliest"
     with Consumer(source, SLOW, bench.feed) as consumer, pytest.raises(PurgedError) as caught:
         consumer.get()
-    assert "it is lost: events after the start of the feed were purged" in caught.value.message
+    assert "the consumer is lost: events after the start of the feed were purged" in caught.value.message
     assert command in caught.value.message
     assert caught.value.facts["consumer"] == SLOW
     (fault,) = [one for one in examine(source).faults if one.kind is FaultKind.CONSUMER_LOST]
@@ -246,7 +246,7 @@ def test_a_consumer_is_told_though_no_event_is_left(bench: Bench, has_row: bool)
     assert fault.place == f"feed {bench.feed}, shard 0, consumer {SLOW}"
     (fresh,) = check_freshness(source, None, lambda *_: None, DAY * 365, feed=bench.feed).consumers
     assert not fresh.is_fresh
-    with Consumer(source, SLOW, bench.feed) as consumer, pytest.raises(PurgedError, match="it is lost"):
+    with Consumer(source, SLOW, bench.feed) as consumer, pytest.raises(PurgedError, match="is lost"):
         consumer.poll(5)
 
 
@@ -263,7 +263,7 @@ def test_a_consumer_that_runs_is_told_within_a_minute(bench: Bench, monkeypatch:
         bench.seal()
         _hold(bench, MILLISECOND)
         source.purge(bench.feed, source.now())
-        with pytest.raises(PurgedError, match="it is lost"):
+        with pytest.raises(PurgedError, match="is lost"):
             consumer.poll(30)
 
 
@@ -287,7 +287,7 @@ def test_what_was_read_while_a_purge_went_by_is_not_handed_out(
     monkeypatch.setattr(intake, "_LOOK_SECONDS", 0.1)
     with Consumer(source, SLOW, bench.feed) as consumer:
         for _ in range(2):
-            with pytest.raises(PurgedError, match="it is lost"):
+            with pytest.raises(PurgedError, match="is lost"):
                 consumer.get()
 
 
@@ -299,7 +299,7 @@ def test_a_batch_whose_events_were_purged_fails_though_none_is_left(bench: Bench
     bench.source.purge(bench.feed, PAST + HOUR * 4)
     store = ExportStore(str(tmp_path / "out"), bench.feed)
     request = ExportRequest(bench.feed, store.path, "export", "tests/run", None)
-    with pytest.raises(PurgedError, match="it is lost: events after its cursor"):
+    with pytest.raises(PurgedError, match="the consumer is lost: events after its cursor"):
         make_plan(bench.source, store, request)
 
 

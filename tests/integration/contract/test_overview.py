@@ -71,9 +71,9 @@ def test_it_counts_what_waits_and_how_far_each_consumer_is_behind(bench: Bench) 
     assert (first.shard, first.waiting, first.status.has_outbox) == (0, 3, True)
     assert first.waiting_since == begun + timedelta(seconds=2)
     assert second.waiting_since is not None
-    assert first.status.head == events[-1].ulid
+    assert (first.first_event, first.status.head) == (events[0].ulid, events[-1].ulid)
     assert _behind(first) == {"early": 5, "late": 1, "at its head": 0}
-    assert (second.shard, second.waiting, second.status.head) == (1, 2, None)
+    assert (second.shard, second.waiting, second.status.head, second.first_event) == (1, 2, None, None)
     assert _behind(second) == {"late": 0}
 
 

@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
             f"user_name() from [changefeed].[feeds] where name = N'{FEED}'"
         ),
         _sql("delete from [changefeed].[consumers] where consumer = N'lake'"),
-        "it has not moved since 2024-05-06T00:00:00Z and holds back purges: shard 0",
+        "the consumer has not moved since 2024-05-06T00:00:00Z and holds back purges: shard 0",
     ),
     "lease of the dead": (
         FaultKind.LEASE_EXPIRED,
@@ -147,7 +147,7 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         lambda patient: patient.client.results(
             "create sequence [changefeed].[fencing_token] as bigint start with 1000000 increment by 1 cache 1"
         ),
-        "sequence changefeed.fencing_token: it is missing",
+        "sequence changefeed.fencing_token: the object is missing",
     ),
     "outbox that nobody drains": (
         FaultKind.OUTBOX_NOT_DRAINED,
@@ -165,19 +165,19 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
         FaultKind.OBJECT_MISSING,
         _sql("drop procedure [changefeed].[check_table]"),
         lambda patient: run_batch(patient.client, patient.database, "check_table"),
-        "procedure changefeed.check_table: it is missing. Run the install script",
+        "procedure changefeed.check_table: the object is missing. Run the install script",
     ),
     "procedure of a feed": (
         FaultKind.OBJECT_MISSING,
         _sql(f"drop procedure [changefeed].[insert_history:{FEED}]"),
         None,
-        f"procedure changefeed.insert_history:{FEED}: it is missing",
+        f"procedure changefeed.insert_history:{FEED}: the object is missing",
     ),
     "procedure of serialized writers": (
         FaultKind.OBJECT_MISSING,
         _sql(f"drop procedure [changefeed].[lock_feed:{SERIALIZED}]"),
         None,
-        f"procedure changefeed.lock_feed:{SERIALIZED}: it is missing",
+        f"procedure changefeed.lock_feed:{SERIALIZED}: the object is missing",
     ),
     "role of a feed": (
         FaultKind.OBJECT_MISSING,
@@ -187,13 +187,13 @@ FAULTS: dict[str, tuple[FaultKind, Callable[[Patient], None], Undo, str]] = {
             f"drop role [changefeed.writers:{FEED}]"
         ),
         None,
-        f"role changefeed.writers:{FEED}: it does not exist",
+        f"role changefeed.writers:{FEED}: the role does not exist",
     ),
     "another version of a feed": (
         FaultKind.FEED_VERSION_DIFFERS,
         _sql(f"update [changefeed].[feeds] set version = '0.0.1' where name = N'{FEED}'"),
         _sql("update [changefeed].[feeds] set version = [changefeed].[version]()"),
-        f"feed {FEED}: it has version 0.0.1, but version",
+        f"feed {FEED}: the feed has version 0.0.1, but version",
     ),
     "second index on an outbox": (
         FaultKind.OUTBOX_INDEX,

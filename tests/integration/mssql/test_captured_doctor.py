@@ -94,8 +94,8 @@ def test_a_capture_is_listed_as_it_was_enabled(before: Seen) -> None:
     ("kind", "text"),
     [
         (FaultKind.CAPTURE_GAP, "somebody said so (gap 1, found at 2026-11-21T00:00:00Z)"),
-        (FaultKind.CAPTURE_TRIGGER, f"capture_update.0:{NAME} on {TABLE}: it is missing"),
-        (FaultKind.CAPTURE_TRIGGER, f"capture_insert.0:{NAME} on {TABLE}: it is disabled"),
+        (FaultKind.CAPTURE_TRIGGER, f"capture_update.0:{NAME} on {TABLE}: the trigger is missing"),
+        (FaultKind.CAPTURE_TRIGGER, f"capture_insert.0:{NAME} on {TABLE}: the trigger is disabled"),
         (FaultKind.CAPTURE_GUARD, f"guard.0:{NAME}, or its foreign key, is missing"),
         (FaultKind.CAPTURE_DRIFT, f"capture {NAME}, table {TABLE}: column more is not recorded"),
     ],

@@ -245,6 +245,6 @@ def test_feeds_that_a_login_may_not_read_are_one_note(patient: Patient) -> None:
     assert [(fault.kind, fault.place) for fault in lacks] == [(FaultKind.PERMISSION_MISSING, f"table {FEED}")]
     (note,) = (fault for fault in found.faults if SERIALIZED in fault.place)
     assert f"feed {SERIALIZED}" in note.place.split("; ")
-    assert note.remedy.startswith("Name the feeds that it reads with --feed")
+    assert note.remedy.startswith("Name the feeds that this login reads with --feed")
     assert SERIALIZED in found.closed_feeds
     assert FEED not in found.closed_feeds

@@ -149,7 +149,7 @@ def test_a_snapshot_that_was_given_up_gets_no_mark(source: MssqlFeedSource) -> N
         _begin(source, "t2")
 
     with (
-        pytest.raises(SnapshotError, match="or another one has begun"),
+        pytest.raises(SnapshotError, match="or another snapshot has begun"),
         source.marking(FEED, TABLE, token="t1", mark="a", seconds=60),
     ):
         replace()

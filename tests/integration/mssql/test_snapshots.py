@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[Lab, str], None], str]] 
         _alter("create clustered index c on myservice.refused_clustered (c)"),
         "column c decides where a row is stored",
     ),
-    "variant": ("k sql_variant primary key", {}, _alter(), "whose values cannot bound a range"),
+    "variant": ("k sql_variant primary key", {}, _alter(), "whose values cannot delimit a range"),
 }
 
 
@@ -235,7 +235,9 @@ def test_what_is_not_captured_is_named(lab: Lab) -> None:
         lab.source.cut_table(capture, "myservice.known", 0)
     with pytest.raises(InvalidArgumentError, match="batch_rows must be 1 to"):
         lab.read(capture, "known", batch_rows=0)
-    with pytest.raises(InvalidArgumentError, match="is not a key of it, which has 1 column; cut the table"):
+    with pytest.raises(
+        InvalidArgumentError, match="is not a key of the table, which has 1 column; cut the table"
+    ):
         lab.read(capture, "known", KeyRange("[1, 2]"))
 
 

@@ -127,7 +127,7 @@ def test_history_sees_what_comes_while_it_waits_for_its_shard(
         time.sleep(1)
         assert not waiting.done()
         client.results(MEANWHILE[case].format(FEED, key))
-    assert ("1 of the keys are in the feed already" in waiting.result()) == (case != "nothing")
+    assert ("1 of the keys are already in the feed" in waiting.result()) == (case != "nothing")
     in_feed = f"select count(*) from [changefeed].[feed:{FEED}] where id = {key}"
     assert client.value(in_feed) == 1
 

@@ -79,7 +79,7 @@ class Shop:
 
     def reconciled(self, **more: Any) -> Reconciliation:
         """Compare, and export meanwhile until the time at which the table was read."""
-        with pytest.raises(NotExportedError, match=r"a retry within a day compares what was read"):
+        with pytest.raises(NotExportedError, match=r"a retry within a day compares the rows that were read"):
             self.reconcile(**more)
         self.export()
         return self.reconcile(**more)
@@ -102,4 +102,4 @@ class Shop:
 
     def look(self, output: CurrentOutput) -> CurrentVersion:
         """Look at the current table, which this shop has not."""
-        raise AssertionError(f"{output.table} has no current table")
+        raise AssertionError(f"{output.table} is not a current table")

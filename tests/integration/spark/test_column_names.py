@@ -151,7 +151,7 @@ def test_a_current_table_is_made_again_after_a_rename_in_letter_case(
     shop.stock.source.refresh_capture(CAPTURE)
     shop.names = ("Name_Of",)
     shop.change()
-    with pytest.raises(ColumnTypeError, match=r"does not have column 'name_of' .* make it again"):
+    with pytest.raises(ColumnTypeError, match=r"does not have column 'name_of' .* make the table again"):
         shop.merge("delta")
     assert shop.merge("delta", base=folded) == shop.own(shop.stock.rows())
 
@@ -168,7 +168,7 @@ def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
     )
     if written:
         shop.stock.change("update stock set price = 'new' where id = 7")
-    with pytest.raises(FeedSetupError, match=r"column 'price' of 'shop\.stock' is not the recorded one"):
+    with pytest.raises(FeedSetupError, match=r"column 'price' of 'shop\.stock' is not the recorded column"):
         shop.export()
     shop.stock.source.refresh_capture(CAPTURE)
     shop.names = ("price", "price_old")
@@ -188,11 +188,11 @@ def test_a_new_column_with_the_name_of_another_is_folded_or_refused(
     [
         (
             ["_tmp_metadata_row_index"],
-            "'_tmp_metadata_row_index' has a name that Spark's reader of Parquet uses",
+            "'_tmp_metadata_row_index' has a name that Spark's Parquet reader uses itself; rename",
         ),
-        (["ä", "Ä"], "columns 'Ä', 'ä' differ in letter case only"),
-        (["i", "\u0131"], "columns 'i', '\u0131' differ in letter case only"),
-        (["s", "\u017f"], "columns 's', '\u017f' differ in letter case only"),
+        (["ä", "Ä"], "columns 'Ä', 'ä' differ only in letter case"),
+        (["i", "\u0131"], "columns 'i', '\u0131' differ only in letter case"),
+        (["s", "\u017f"], "columns 's', '\u017f' differ only in letter case"),
     ],
 )
 def test_names_that_spark_cannot_read_are_refused(

@@ -336,7 +336,7 @@ def test_a_server_that_is_older_than_its_client_is_refused(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("connection", "message"),
     [
-        ({"conn_type": "spark_connect"}, "has no host: put the server's into the field host"),
+        ({"conn_type": "spark_connect"}, "has no host: enter the server's host in the field host"),
         ({"conn_type": "http", "host": "spark"}, "has type 'http'; expected spark or spark_connect"),
     ],
 )

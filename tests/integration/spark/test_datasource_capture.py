@@ -97,6 +97,6 @@ def test_a_plain_feed_has_no_other_shape(session: SparkSession, tmp_path: Path) 
         connection.execute(f"create table {CAPTURE} (id integer primary key)")
     with closing(SqliteFeedSource(path)) as source:
         source.set_up_feed(CAPTURE)
-    with pytest.raises(Exception, match="leave out shape='hasura'") as caught:
+    with pytest.raises(Exception, match="omit shape='hasura'") as caught:
         load(session, path, shape="hasura")
     assert isinstance(changefeed_error(caught.value), InvalidArgumentError)

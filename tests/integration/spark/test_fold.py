@@ -141,7 +141,7 @@ def test_rows_that_are_being_recorded_are_no_state_yet(spark: SparkSession, expo
     )
     assert state(spark, export, at=minute(10)) == [shoe(0)]
     for within in (11, 15, 20):
-        with pytest.raises(FoldError, match=r"are being recorded since .*10:00.* fold a later time, or take"):
+        with pytest.raises(FoldError, match=r"have been recorded since .*10:00.* fold a later time, or take"):
             fold(spark, export.store.path, CAPTURE, at=minute(within))
     assert state(spark, export, at=minute(21)) == [shoe(0, "clog"), shoe(1, "clog"), shoe(4)]
     assert state(spark, export) == [shoe(0, "clog"), shoe(1, "clog"), shoe(4), shoe(9)]

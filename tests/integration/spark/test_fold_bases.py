@@ -261,7 +261,7 @@ def test_a_key_of_columns_that_came_later_needs_all_events(folded: Folded) -> No
     folded.export.write([Event(minute(70), "add", None, {**row, "size": 3})], hours(1, 2)[0])
     with pytest.raises(FoldError, match=r"the table's key has changed since"):
         folded.rows(at + HOUR, at)
-    with pytest.raises(FoldError, match="were recorded with another key than its current one"):
+    with pytest.raises(FoldError, match="were recorded with another key than its current key"):
         folded.rows(at + HOUR, "newest")
 
 

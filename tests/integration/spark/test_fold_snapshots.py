@@ -205,7 +205,7 @@ def test_a_part_is_a_base_only_if_it_is_named(lake: Lake) -> None:
     assert [row["id"] for row in lake.rows(at)] == [1, 2]
     assert [row["id"] for row in lake.rows(at, minute(10))] == [2]
     with pytest.raises(
-        FoldError, match=r"Choose another one \(\S+:01:00Z, \S+:10:00Z of the rows where id > 1\)"
+        FoldError, match=r"Choose another base \(\S+:01:00Z, \S+:10:00Z of the rows where id > 1\)"
     ):
         lake.rows(at, minute(5))
 
@@ -217,7 +217,7 @@ def test_no_state_of_a_part_is_kept(lake: Lake, spark: SparkSession) -> None:
     more = {"table": TABLE, "attempt": new_attempt(), "run": "tests/run", "base": format_time(minute(10))}
     task = FoldTask(CAPTURE, lake.export.store.path, lake.path, START + HOUR, **more)
     with pytest.raises(
-        FoldError, match="where id > 1 has only a part of the table, and states are of the whole"
+        FoldError, match="where id > 1 has only a part of the table, and a state needs the whole"
     ):
         run_fold(lambda: spark, task, JobConnection({}, None), lambda line: None)
     assert StateStore(lake.path, CAPTURE, TABLE).times() == []
@@ -265,7 +265,7 @@ def test_the_latest_base_that_is_exact_by_then_counts(lake: Lake) -> None:
         lake.rows(minute(19))
     with pytest.raises(FoldError, match="did not record the rows that existed"):
         lake.rows(minute(50), BEGINNING)
-    named = f"from a base of {format_time(minute(30))}: .* has no state at that time, nor a snapshot"
+    named = f"from a base of {format_time(minute(30))}: .* has no state of that time, and no snapshot"
     with pytest.raises(FoldError, match=named):
         lake.rows(minute(35), minute(30))
 

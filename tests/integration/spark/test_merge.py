@@ -293,7 +293,7 @@ def test_rows_that_were_recorded_again_replace_those_of_their_shard(delta: Mergi
     delta.merge(end)
     assert delta.rows() == [shoe(2, "clog")]
     delta.merge(START + HOUR, base="beginning", deleted="keep")
-    with pytest.raises(FoldError, match=r"which of them were deleted before is unknown.*base="):
+    with pytest.raises(FoldError, match=r"rows that were deleted before cannot be found.*base="):
         delta.merge(end, deleted="keep")
     delta.merge(end, base="beginning", deleted="keep")
     assert delta.rows() == [{**shoe(2, "clog"), "_deleted_at": None}]
@@ -355,7 +355,7 @@ def test_a_column_with_the_name_of_ours_is_refused(delta: Merging) -> None:
     same = {name: name for name in delta.export.image.names}
     delta.export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, same))
     end = delta.window(0, Event(minute(1), "add", None, {**shoe(1), "_Deleted_At": 1}))
-    with pytest.raises(ColumnTypeError, match=r"has a column '_deleted_at'.*rename it"):
+    with pytest.raises(ColumnTypeError, match=r"has a column '_deleted_at'.*rename the table's column"):
         delta.merge(end, deleted="keep")
     assert delta.merge(end).changed
 
@@ -366,5 +366,5 @@ def test_the_output_may_have_the_snapshots_of_the_table(delta: Merging) -> None:
     end = delta.window(0, Event(minute(1), "add", None, shoe(1)))
     task = FoldTask(CAPTURE, delta.export.store.path, delta.lake, end, TABLE, new_attempt(), "tests/run")
     run_fold(lambda: delta.spark, task, JobConnection({}), delta.said.append)
-    with pytest.raises(OutputError, match=r"as parquet, and it was asked for as delta.*another path"):
+    with pytest.raises(OutputError, match=r"as parquet, but the task writes delta.*another path"):
         delta.merge(end)

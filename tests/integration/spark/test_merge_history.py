@@ -360,7 +360,7 @@ def test_new_columns_and_names_of_ours(delta: Versioned) -> None:
     same = {name: name for name in delta.export.image.names}
     delta.export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, same))
     end = delta.window(2, Event(minute(121), "add", None, {**shoe(3), "_Valid_From": 1}))
-    with pytest.raises(ColumnTypeError, match=r"has a column '_valid_from'.*rename it"):
+    with pytest.raises(ColumnTypeError, match=r"has a column '_valid_from'.*rename the table's column"):
         delta.merge(end)
 
 

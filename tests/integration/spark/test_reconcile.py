@@ -233,7 +233,7 @@ def test_what_cannot_be_compared_is_refused(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="holds no export of feed"):
         _reconcile(shop, CAPTURE, str(tmp_path / "nowhere"))
     ExportStore(str(tmp_path / "empty"), CAPTURE).claim("")
-    with pytest.raises(NotExportedError, match="has no complete units yet; export it first"):
+    with pytest.raises(NotExportedError, match="has no complete units yet; export the feed first"):
         _reconcile(shop, CAPTURE, str(tmp_path / "empty"))
     ExportStore(str(tmp_path / "other"), CAPTURE).claim("01ARZ3NDEKTSV4RRFFQ69G5FAV")
     with pytest.raises(ForeignOutputError):

@@ -96,7 +96,7 @@ def test_a_current_table_is_compared_as_it_is(shop: CurrentShop, kept: dict[str,
         ("different", "20", ("name",))
     ]
     assert found.base.startswith("the table at ")
-    assert f"make a current table again with base={format_time(found.begin)}" in found.text
+    assert f"Make a current table again with base={format_time(found.begin)}" in found.text
     shop.export()
     shop.merge(base=found.begin, **kept)
     assert shop.reconciled(base="current").equal
@@ -126,19 +126,25 @@ def test_a_current_table_whose_files_were_removed_meanwhile_is_read_again(shop: 
     shop.merge()
     for folder in before:
         output.files.remove(f"{output.layout.data}/{folder}") if folder != "_delta_log" else None
-    with pytest.raises(TransientError, match=r"as it was at .* is gone: .* Give merges a longer keep_for"):
+    with pytest.raises(
+        TransientError, match=r"as it was at .* is gone: .* Give merges a keep_for that is longer"
+    ):
         shop.reconcile(base="current")
     assert shop.reconciled(base="current").equal
 
 
 def test_a_current_table_that_is_not_there_is_named(shop: CurrentShop) -> None:
     """Before the table is read; and one that others have changed."""
-    with pytest.raises(TableError, match=r"is no current table of Delta Lake or Iceberg: let Change"):
+    with pytest.raises(
+        TableError, match=r"is not a current table of Delta Lake or Iceberg: make one with Change"
+    ):
         shop.reconcile(base="current")
     assert ReadingFiles(shop.stock.lake, CAPTURE, TABLE).all() == []
     shop.merge()
     DeltaTable(CurrentOutput(shop.stock.lake, CAPTURE, TABLE).layout.data).delete("id = 20")
-    written = r"something else than a merge has written to .*\. Restore the version .* or make it again"
+    written = (
+        r"something other than a merge has written to .*\. Restore the version .* or make the table again"
+    )
     with pytest.raises(TableError, match=written):
         shop.reconcile(base="current")
     shop.stock.change("update stock set amount = 9.5 where id = 51")

@@ -100,7 +100,7 @@ def test_a_task_waits_for_the_export_and_compares(shop: Shop, monkeypatch: pytes
 
 def test_a_task_that_has_waited_long_enough_is_retried(shop: Shop) -> None:
     """It is not deferred for ever, or at all."""
-    with pytest.raises(NotExportedError, match="a retry within a day compares what was read"):
+    with pytest.raises(NotExportedError, match="a retry within a day compares the rows that were read"):
         operator(shop, wait_timeout=0).execute(context())
 
 

@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 def test_times_of_the_day_are_refused_where_spark_would_not_read_them(spark: SparkSession) -> None:
     """With the columns, and the setting or the version; not with Spark's own error for the whole file."""
     kinds = {"At": pa.timestamp("us"), "Opens": pa.time64("us")}
-    remedy = TIMES if HAS_TIME_TYPE else f"from 4.1 on, and this is {spark.version}"
+    remedy = TIMES if HAS_TIME_TYPE else f"from 4.1 on, but this is {spark.version}"
     with pytest.raises(ColumnTypeError, match=f"'Opens'.*{remedy}"):
         check_times(spark, kinds)
     check_times(spark, {"At": pa.timestamp("us"), "n": pa.int32()})

@@ -357,9 +357,9 @@ def test_a_shape_may_be_given_to_all_mapped_tasks() -> None:
     ("options", "shape", "words"),
     [
         (None, "avro", "shape must be one of typed, envelope, hasura, debezium, not 'avro'"),
-        ({"shape": "typed"}, "hasura", "shape is 'hasura', but options say 'typed'"),
-        (ExportOptions(shape="envelope"), "hasura", "options say 'envelope'"),
-        ("{{ params.options }}", "hasura", "give it within them"),
+        ({"shape": "typed"}, "hasura", "shape is 'hasura', but options has 'typed'"),
+        (ExportOptions(shape="envelope"), "hasura", "options has 'envelope'"),
+        ("{{ params.options }}", "hasura", "set it in options"),
     ],
 )
 def test_a_wrong_shape_is_named(options: Any, shape: str, words: str) -> None:

@@ -51,6 +51,6 @@ def test_a_batch_into_an_output_of_windows_is_refused(database: str, path: str) 
     operator(path, local_below=1000).execute(context(START, START + HOUR))
     assert ExportStore(path, FEED).claimed().unit == HOUR
     before = (exported(path), places(database))
-    with pytest.raises(AirflowFailException, match="by windows, and batches were asked for"):
+    with pytest.raises(AirflowFailException, match="by windows, and batches were requested"):
         operator(path, unit=None, mode="batch", local_below=1000).execute(context())
     assert (exported(path), places(database)) == before

@@ -204,7 +204,7 @@ def test_programs_get_all_of_a_finding(
         "severity": "error",
         "code": "file-missing",
         "place": f"{path} of {ExportUnit.of_window(1, hours(1, 2)[0])}",
-        "what": "it is missing",
+        "what": "the file is missing",
         "remedy": fault["remedy"],
         "shard": "1",
         "unit": hours(1, 2)[0].name,
@@ -243,7 +243,7 @@ def test_connections_give_storage_options_and_staleness(
     assert verify(store, "--path-conn-id", "nowhere") == 2
     assert "no connection 'nowhere'" in capsys.readouterr().err
     assert verify(store, "--path-conn-id", "changefeed_default") == 2
-    assert "is a feeds' database: give it as --conn-id" in capsys.readouterr().err
+    assert "is the connection of a feeds' database: pass it as --conn-id" in capsys.readouterr().err
 
 
 def test_what_cannot_be_verified_ends_with_status_2(

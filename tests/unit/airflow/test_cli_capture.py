@@ -172,7 +172,7 @@ def test_keys_that_are_left_out_cannot_be_folded(commands: Commands) -> None:
         ("shop.order", "did you mean 'shop.Order' or 'shop.OrderLine'"),
         ("Order", "did you mean 'shop.Order'"),
         ("dbo.OrderLines", "did you mean 'shop.OrderLine'"),
-        ("zzz", "table 'zzz' not found; create it first"),
+        ("zzz", "table 'zzz' not found; create the table first"),
     ],
 )
 def test_a_table_that_is_not_there_is_said_with_those_that_are_near(

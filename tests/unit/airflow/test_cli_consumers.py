@@ -76,7 +76,7 @@ def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: Sq
     """Again with the same settings is harmless, with others refused; dropped, it is gone."""
     (row,) = commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "3", "--on-poison", "park")
     assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
-    assert "Purges keep the events that it has not acknowledged" in commands.err
+    assert "Purges keep the events that this consumer has not acknowledged" in commands.err
     assert commands.rows(*CREATE, "--max-attempts", "3", "--on-poison", "park") == [row]
     assert commands.run(*CREATE) == 2
     assert "ConsumerSetupError: consumer 'billing'" in commands.err
@@ -105,7 +105,7 @@ def test_a_wait_for_another_process_is_said(commands: Commands, source: SqliteFe
     assert commands.run(*CREATE, "--start", "earliest") == 0
     source.acquire_leases(NAME, FEED, [0], holder="a laptop", seconds=0.5)
     assert commands.run("consume", NAME, "--at-head", "--max-events", "1") == 0
-    assert "Waiting for what other processes hold: shard 0 by a laptop until 20" in commands.err
+    assert "Waiting for shards that other processes hold: shard 0 by a laptop until 20" in commands.err
     listed = f"airflow-changefeed leases --consumer {NAME} --feed {FEED} --conn-id changefeed_default"
     assert listed in commands.err
     assert "Consumed 1 event of" in commands.err
@@ -261,7 +261,7 @@ def test_the_command_that_a_stopped_consumer_prints_sets_one_event_aside(
     commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "1")
     handler = f"{__name__}:refuse_all"
     assert commands.run("consume", NAME, "--handler", handler, "--at-head") == 2
-    printed = commands.err.partition("set this one event aside: airflow-changefeed consume ")[2]
+    printed = commands.err.partition("only this event aside: airflow-changefeed consume ")[2]
     words = printed.partition("; parked events")[0].replace(" ... ", f" {handler} ").split()
     assert commands.run("consume", *words[: words.index("--conn-id")]) == 0
     assert len(source.dead_letters()) == 1

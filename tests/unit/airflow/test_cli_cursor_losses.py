@@ -163,7 +163,7 @@ def test_a_restored_database_is_explained(
     exported.close()
     shutil.copy(f"{database}.backup", database)
     assert {row["variable"] for row in commands.rows("cursor show", *OF)} == {"edited"}
-    assert "it was edited, or the database was restored to an earlier state" in commands.err
+    assert "the Variable was edited, or the database was restored to an earlier state" in commands.err
     assert "CursorEditedError: " in commands.fails("cursor set", *OF, "--to", "latest", "--yes")
     message = commands.fails("cursor adopt", *OF)
     assert message.startswith("CursorBeyondFeedError: ")
@@ -221,7 +221,7 @@ def test_an_export_is_dropped_as_the_faults_advise(
     assert_published(exported)
     rows = commands.rows("consumer drop", *OF, "--resource-version", "4")
     assert [(row["shard"], row["cursor"]) for row in rows] == [("0", end_of(2)), ("1", end_of(2))]
-    assert f"and Variable {KEY}. Its output stays" in commands.err
+    assert f"and Variable {KEY}. The output stays" in commands.err
     assert exported.cursors(FEED) == []
     assert Variable.get(KEY, default_var=None) is None
     assert len(store.list()) == 2

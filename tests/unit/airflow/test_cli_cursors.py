@@ -215,7 +215,7 @@ def test_versions_are_named_for_each_cursor(commands: Commands, exported: Sqlite
     """One alone needs no shard; nothing is asked then."""
     to = ("--to", end_of(0))
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "2")
-    assert "2 cursors change; give the version of each with its shard: --resource-version 0=..." in message
+    assert "2 cursors change; give each version with its shard: --resource-version 0=..." in message
     message = commands.fails("cursor set", *OF, *to, "--resource-version", "0=2")
     assert "shard 1: the version is missing" in message
     twice = ("--resource-version", "0=2", "--resource-version", "0=3")
@@ -309,7 +309,7 @@ def test_the_output_that_is_named_says_where_windows_begin(
     commands.rows("cursor publish", *OF)
     commands.rows("cursor set", *OF, "--to", end_of(0), *named)
     assert at(exported) == [str(window(0).range.after)] * 2
-    assert "exports windows, so the cursor goes where one begins" in commands.err
+    assert "exports windows, so the cursor goes to the start of a window" in commands.err
 
 
 def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFeedSource) -> None:
@@ -423,7 +423,7 @@ def test_an_accepted_beginning_is_that_which_was_seen(
     seen = ("--resource-version", "0=1", "--resource-version", "1=1")
     assert len(commands.rows(*command, *seen)) == 2
     message = commands.fails(*command, "--yes")
-    assert "has no beginning that is not chosen or accepted: shard 0 accepted, shard 1 accepted" in message
+    assert "has no implied beginning to accept: shard 0 accepted, shard 1 accepted" in message
     with pytest.raises(SystemExit):
         commands.run("cursor accept-beginning", *OF, "--note", "...", "--yes")
     assert "says nothing" in commands.err

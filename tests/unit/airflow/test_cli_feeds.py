@@ -35,7 +35,7 @@ def test_read_changes_nothing(commands: Commands, database: str, source: SqliteF
     """It shows what is ordered only, and says what waits."""
     before = changes(database)
     assert commands.rows("read", "--feed", FEED, "--shard", "0") == []
-    assert "events wait in the outbox; --drain orders them" in commands.err
+    assert "events wait in the outbox; to order them, pass --drain" in commands.err
     assert changes(database) == before
     source.drain(FEED)
     insert(database, range(36, 40), START)
@@ -187,7 +187,7 @@ def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSo
     ]
     assert second["held_back_by"] == [
         "the feed is only sealed until 2013-01-01T01:00:00Z",
-        f"consumer {CONSUMER} has not begun in this shard and needs all of it",
+        f"consumer {CONSUMER} has not begun in this shard and needs all of its events",
     ]
     assert (first["rows"], second["rows"]) == (0, 0)
 
@@ -204,7 +204,7 @@ def test_purge_names_the_exports_that_it_keeps_their_past_for(
     assert (first["rows"], first["upto"]) == (0, None)
     reason = first["held_back_by"][-1]
     assert reason.startswith(
-        f"events from {format_time(START)} on are kept: they lie before the beginning of "
+        f"events from {format_time(START)} on are kept: they are before the beginning of "
     )
     assert "exports 'lake', 'our copy'" in reason
     for name in ("lake", "'our copy'"):
@@ -257,7 +257,7 @@ def test_a_lost_consumer_that_holds_back_is_named_as_lost(
     first, _ = commands.rows("purge", *purge_arguments(NOON), "--yes")
     assert (first["rows"], first["lost"]) == (0, [CONSUMER])
     (reason,) = first["held_back_by"]
-    assert reason.startswith(f"consumer {CONSUMER} is lost, and newer events are kept for it until they are")
+    assert reason.startswith(f"consumer {CONSUMER} is lost. Newer events are kept for it until they")
     source.drop_consumer(CONSUMER, FEED)
     first, _ = commands.rows("purge", *purge_arguments(NOON), "--yes")
     assert first["rows"] > 0
@@ -293,7 +293,7 @@ def test_consumers_of_events_that_hold_back_are_named() -> None:
     assert held_back(Purged(0, 0, Ulid.floor(START)), wanted, state, [row], begins, [dead_letter]) == [
         "consumer from has only acknowledged up to 2013-01-01T01:00:00Z",
         "consumer mailer has only acknowledged up to 2013-01-01T00:59:59.999Z, because dead letter 7 is open",
-        "consumer new has not begun in this shard and needs all of it",
+        "consumer new has not begun in this shard and needs all of its events",
     ]
 
 
@@ -303,7 +303,7 @@ def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Command
         connection.execute('create table "nyc.Reading" (ulid blob, id integer primary key)')
     assert commands.run("setup-feed", "nyc.Reading", "--kind", FeedKind.SERIALIZED.value) == 0
     assert commands.run("purge", "--feed", "nyc.Reading", "--before", format_time(NOON), "--yes") == 0
-    assert "delete those that you no longer need there" in commands.err
+    assert "delete there what you no longer need" in commands.err
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_connection_that_holds_no_feeds_is_named(
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "sqlite", "host": str(place)}))
     for conn_id, words in {
         "nowhere": "Airflow has no connection 'nowhere'",
-        "lake": "'lake' is of type 'aws', which holds no feeds",
+        "lake": "'lake' is of type 'aws', which cannot hold feeds",
         "gone": str(missing),
         "wrong": str(wrong),
     }.items():
@@ -168,7 +168,7 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
         (("shop.Order", "--kind", "serialized"), "need a blob column"),
         (("shop.Order", "--time-tolerance", "36501d"), "time_tolerance must be 0 to 36500 days"),
         (("shop.Order", "--compression", "page"), "SQLite keeps all tables in one file; omit them"),
-        (("shop.Order", "--filegroup", ""), "filegroup is empty; name one, or omit it"),
+        (("shop.Order", "--filegroup", ""), "filegroup is empty; name a filegroup, or omit it"),
     ],
     ids=["missing", "keyless", "kind", "tolerance", "compression", "filegroup"],
 )

@@ -49,7 +49,7 @@ def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
     assert (row["feed"], row["table"], row["rows"]) == (CAPTURE, TABLE, 100)
     assert f"{TABLE} of feed {CAPTURE} since {row['begin']}: 3 of 3 ranges to read" in commands.err
     assert "Range 2: 20 rows" in commands.err
-    assert f"at every time from {row['exact_from']} on" in commands.err
+    assert f"at any time from {row['exact_from']} on" in commands.err
 
 
 def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
@@ -67,7 +67,7 @@ def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
 def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> None:
     """With who began them, and when they expire."""
     assert commands.run("snapshot list") == 0
-    assert "begun: 0" in commands.err
+    assert "in progress: 0" in commands.err
     begun(stock)
     assert commands.run("snapshot list", "--feed", CAPTURE, "--output", "json") == 0
     (row,) = json.loads(commands.out)
@@ -118,4 +118,4 @@ def test_doctor_names_a_snapshot_that_purges_have_passed(stock: Stock) -> None:
     ((_, fault),) = begun_snapshots(stock.source, None)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-lost", "warning")
     assert "events since its begin were purged" in fault.what
-    assert fault.remedy.startswith("Give it up: airflow-changefeed snapshot give-up")
+    assert fault.remedy.startswith("Give up the snapshot: airflow-changefeed snapshot give-up")

@@ -84,9 +84,9 @@ def test_status_names_a_lost_consumer_with_the_remedy(commands: Commands, source
     source.set_up_feed(FEED, max_hold=HOUR)
     source.purge(FEED, START + 2 * HOUR)
     assert [row["is_lost"] for row in commands.rows("status")] == [True, None]
-    assert f"Consumer {CONSUMER} of feed {FEED}, shard 0: it is lost: events after its cursor {cursor}" in (
-        commands.err
-    )
+    assert (
+        f"Consumer {CONSUMER} of feed {FEED}, shard 0: the consumer is lost: events after its cursor {cursor}"
+    ) in (commands.err)
     assert (
         f"airflow-changefeed cursor set {CONSUMER} --feed {FEED} --shard 0 --to earliest "
         "--conn-id changefeed_default"

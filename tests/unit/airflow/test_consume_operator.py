@@ -216,7 +216,7 @@ def test_chosen_shards_are_all_that_count(source: SqliteFeedSource) -> None:
 
 def test_a_run_without_a_window_is_refused(source: SqliteFeedSource) -> None:
     """With what to do instead."""
-    with pytest.raises(AirflowFailException, match="use until='head', or trigger it"):
+    with pytest.raises(AirflowFailException, match="use until='head', or trigger the DAG"):
         consume(until="window_end").execute(context())
 
 

@@ -109,7 +109,7 @@ def test_a_data_file_that_is_gone_or_cut_is_an_error(
     assert (gone["severity"], gone["code"]) == ("error", "file-missing")
     assert (cut["severity"], cut["code"]) == ("error", "file-truncated")
     assert gone["place"] == f"{files[0].path} of {files[0].manifest.unit}"
-    assert gone["what"] == "it is missing"
+    assert gone["what"] == "the file is missing"
     assert "has 20 bytes, but its manifest says" in cut["what"]
     assert gone["remedy"].startswith("Restore it, or export the unit again")
     assert "errors: 2" in err

@@ -154,7 +154,7 @@ def test_the_base_is_handed_to_the_job(export: CapturedExport, base: Any, wanted
     task = operator(export, base=base)
     task.render_template_fields({"params": {"base": "2013-01-01T00:00:00Z"}})
     refused = pytest.raises(
-        AirflowFailException, match=r"has no state at that time, .* Choose another one \(none\)"
+        AirflowFailException, match=r"has no state of that time, .* Choose another base \(none\)"
     )
     killed = pytest.raises(AirflowException, match="Error code is: 137")
     with refused if wanted == START else killed:

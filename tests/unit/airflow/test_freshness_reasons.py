@@ -38,10 +38,10 @@ from tests.unit.export.ailments import ListedVariables
         (
             DagState("hourly", is_there=False),
             "no-run",
-            "no DAG hourly any more. If this is another",
+            "no longer has DAG hourly. If the DAG runs in another",
         ),
-        (DagState("hourly", last_run="r7", last_state="running"), "no-run", "its last one, is running"),
-        (None, "no-run", f"nothing has moved its cursor since .*, by {RUN}"),
+        (DagState("hourly", last_run="r7", last_state="running"), "no-run", "its last run, is running"),
+        (None, "no-run", f"its cursor has not moved since .*, by {RUN}"),
     ],
 )
 def test_what_airflow_knows_of_the_dag_is_a_reason(
@@ -63,7 +63,7 @@ def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> N
     unknown, reason = shop.only().reasons
     assert (unknown.kind.code, reason.kind.code) == ("not-checked", "no-run")
     assert str(unknown) == (
-        f"note not-checked: feed {FEED}, consumer {EXPORT}: what became of its DAG: could not read the "
+        f"note not-checked: feed {FEED}, consumer {EXPORT}: the state of its DAG: could not read the "
         "state of the DAG: no such table. Migrate it"
     )
 
@@ -73,7 +73,7 @@ class Encrypted(ListedVariables):
 
     def get(self, key: str) -> str | None:
         raise AirflowUnavailableError.of(
-            f"Airflow has Variable {key!r} but did not give its value", "Migrate it"
+            f"Airflow has Variable {key!r} but did not return its value", "Migrate it"
         )
 
 
@@ -96,8 +96,8 @@ def test_a_consumer_at_work_that_is_behind_says_when_it_moved(shop: Shop) -> Non
     shop.consumer("billing")
     (reason,) = shop.only().reasons
     assert reason.kind.code == "catching-up"
-    assert "nothing was found that stops it; its cursor moved last at " in reason.what
-    assert "who holds it: airflow-changefeed leases --feed shop.Order --conn-id ..." in reason.remedy
+    assert "no cause was found; its cursor last moved at " in reason.what
+    assert "the holders: airflow-changefeed leases --feed shop.Order --conn-id ..." in reason.remedy
     assert "catching-up" in str(shop.only())
     shop.age_cursors(3 * HOUR)
     assert shop.codes() == ["no-run"]
@@ -125,7 +125,8 @@ def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -
     unpause = "airflow dags unpause hourly"
     backfill = f"airflow backfill create --dag-id hourly --from-date {until} --to-date ..."
     assert reason.remedy == (
-        f"Unpause it: {unpause}. If its schedule does not catch up, backfill what it left out: {backfill}"
+        f"Unpause it: {unpause}. If its schedule does not catch up, backfill the runs that it left out: "
+        f"{backfill}"
     )
     for command in (unpause, backfill.replace("...", until)):
         assert get_parser().parse_args(shlex.split(command)[1:]).func

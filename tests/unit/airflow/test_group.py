@@ -227,7 +227,7 @@ def test_an_idle_window_skips_the_job_only(database: str, path: str) -> None:
 
 def test_a_failed_plan_is_told(path: str, database: str) -> None:
     """Finish runs, and has nothing to read."""
-    with pytest.raises(AirflowFailException, match=r"task export\.plan has left no spec: clear it"):
+    with pytest.raises(AirflowFailException, match=r"task export\.plan has left no spec: clear that task"):
         Group(path).finish()
 
 
@@ -237,7 +237,9 @@ def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
     group.plan()
     store, plan = read_spec(group.pushed["spec_uri"])
     spec_module.remove_spec(store, plan.attempt)
-    with pytest.raises(AirflowFailException, match=r"SpecNotFoundError.*Run the task again"):
+    with pytest.raises(
+        AirflowFailException, match=r"SpecNotFoundError.*Run the task that makes the plan again"
+    ):
         group.finish()
 
 
@@ -245,11 +247,11 @@ def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
     ("more", "message"),
     [
         ({"mode": "batch"}, "the leases of a batch cannot span tasks"),
-        ({"submit": lambda job: None}, "submit of group 'export' made no task"),
+        ({"submit": lambda job: None}, "submit of group 'export' created no task"),
         ({"unit": timedelta(0)}, "unit must be"),
         (
             {"program_path": None},
-            "program_path is missing: .* or, to accept that they can, the output's path",
+            "program_path is missing: .* or, to accept the risk, the output's path",
         ),
         (
             {"program_path": "lake/x/y", "path": "lake/x"},
@@ -270,7 +272,7 @@ def test_the_connection_comes_from_the_clusters_secret(
 ) -> None:
     """A file that stays, or a text; without any of them the job says what to do."""
     connection = JobConnection({"type": "sqlite", "path": "/feeds.db"})
-    with pytest.raises(Exception, match=r"no connection: .* what the command job-connection prints"):
+    with pytest.raises(Exception, match=r"no connection: .* the output of the command job-connection"):
         read_connection(None)
     monkeypatch.setenv(TEXT_VARIABLE, connection.to_json())
     assert read_connection(None) == connection
@@ -333,7 +335,7 @@ def test_units_that_a_later_start_left_half_replaced_are_not_told_as_whole(datab
     store = ExportStore(path, FEED)
     name = next(iter(store.files.sizes(store.layout.data)))
     store.files.remove_file(f"{store.layout.data}/{name}")
-    with pytest.raises(AirflowFailException, match=r"1 of 4 units are not whole any more"):
+    with pytest.raises(AirflowFailException, match=r"1 of 4 units are no longer whole"):
         group.finish()
 
 

@@ -96,7 +96,7 @@ def test_an_empty_connection_is_none_and_that_is_said(monkeypatch: pytest.Monkey
         lambda: spark_connection("blank"),
     ):
         with pytest.raises(
-            TerminalError, match=r"'blank'.*an empty text in a secrets backend counts as none"
+            TerminalError, match=r"'blank'.*an empty text in a secrets backend counts as no connection"
         ):
             find()
 
@@ -209,7 +209,7 @@ def test_a_value_that_comes_late_is_not_absence(
     """What Airflow did not give at first, and has, is no reason to begin anew."""
     supervisor.values[KEY] = "one"
     monkeypatch.setattr("airflow.sdk.Variable.get", lambda key, default: default)
-    with pytest.raises(SourceUnavailableError, match=r"did not give its value.*fernet_key"):
+    with pytest.raises(SourceUnavailableError, match=r"did not return its value.*fernet_key"):
         AirflowVariables().get(KEY)
 
 

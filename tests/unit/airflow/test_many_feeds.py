@@ -230,7 +230,7 @@ def test_a_list_of_specs_that_is_gone_or_damaged_is_named(shop: str, path: str) 
     with pytest.raises(TerminalError, match="digest"):
         group.submit()
     file.unlink()
-    with pytest.raises(SpecNotFoundError, match="run the task again"):
+    with pytest.raises(SpecNotFoundError, match="run the task that makes the plan again"):
         group.submit()
 
 
@@ -241,7 +241,7 @@ def test_a_list_of_specs_that_is_gone_or_damaged_is_named(shop: str, path: str) 
         ({"feeds": 7}, "feeds must be names or patterns of feeds, not 7"),
         ({"feeds": [""]}, r"feeds must be names or patterns of feeds, not \[''\]"),
         ({"exclude": 7}, "exclude must be names"),
-        ({"submit": print, "spark": {}}, "spark is for the task that is made without submit"),
+        ({"submit": print, "spark": {}}, "spark configures the task that is created without submit"),
         ({"spark": {"application": "mine.py"}}, "application cannot be given"),
     ],
 )

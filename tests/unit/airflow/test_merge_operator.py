@@ -215,7 +215,7 @@ def test_a_run_without_a_window_needs_a_time(export: CapturedExport) -> None:
         ({"output_path": " "}, "output_path is missing"),
         ({"table": ""}, "table is missing"),
         ({"states_path": ""}, "states_path is missing"),
-        ({"table_format": "parquet"}, "plain Parquet is written by ChangefeedFoldOperator"),
+        ({"table_format": "parquet"}, "for plain Parquet use ChangefeedFoldOperator"),
         ({"table_format": "iceberg"}, "catalog_table must name the table of iceberg"),
         ({"table_format": "iceberg", "catalog_table": "shop..shoe"}, "must name the table of iceberg"),
         ({"catalog_table": "a.b"}, "catalog_table is for table_format='iceberg'"),

@@ -182,7 +182,7 @@ def test_a_group_that_finds_a_newer_attempt_in_its_table_is_counted(tmp_path: Pa
     shutil.rmtree(output)
     backup.rename(output)
     group.pushed = first
-    with pytest.raises(SupersededError, match="or they were restored"):
+    with pytest.raises(SupersededError, match="or the manifests were restored"):
         group.finish()
     assert lost(stats) == LOST
 

@@ -157,7 +157,7 @@ def test_a_window_that_is_gone_is_missing_in_all_faces(
     assert place.consumer["files"] is None
     for name, say in faces(place, capsys).items():
         assert name == "page" or "by its cursor" in say() or "complete by the cursor" in say(), name
-    assert "the files of its output were not checked yet" in command(capsys, "status", "--feed", FEED)
+    assert "the files of its output have not been checked yet" in command(capsys, "status", "--feed", FEED)
 
     found = command(capsys, "doctor", "--feed", FEED, "--path", place.path, "-o", "plain")
     assert "window-missing" in found
@@ -243,16 +243,16 @@ def test_an_output_that_was_moved_away_is_named(
     elsewhere = str(tmp_path / "mistyped")
     place.export(6, 8, path=elsewhere)
     begun = f"The export of feed {FEED} in {elsewhere} begins with this run"
-    for words in (begun, "Move its files back", f"airflow backfill create --dag-id {DAG_ID}"):
+    for words in (begun, "Move the files back", f"airflow backfill create --dag-id {DAG_ID}"):
         assert words in caplog.text
     found = command(capsys, "doctor", "--feed", FEED, "--path", elsewhere, "-o", "plain")
-    for words in ("output-begins-later", format_time(START + 6 * HOUR), "Move its files back", "backfill"):
+    for words in ("output-begins-later", format_time(START + 6 * HOUR), "Move the files back", "backfill"):
         assert words in found
     assert "window-missing" not in found
     assert place.calendar()["begins_later"] is None
     shutil.move(place.path, tmp_path / "elsewhere")
     shutil.move(elsewhere, place.path)
-    for words in (format_time(START + 6 * HOUR), "Move its files back", "backfill"):
+    for words in (format_time(START + 6 * HOUR), "Move the files back", "backfill"):
         assert words in place.calendar()["begins_later"]
 
 

@@ -43,7 +43,7 @@ def test_a_shape_of_a_plain_feed_fails_for_good(database: str, tmp_path: Path) -
     export = InProcessOperator(
         task_id="export", feed=FEED, path=str(path), consumer=CONSUMER, unit=HOUR, shape="hasura"
     )
-    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*leave out shape='hasura'"):
+    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*omit shape='hasura'"):
         export.execute(context(START, START + HOUR))
     assert not path.exists()
     assert SqliteFeedSource(database).feed(FEED).sealed_until is None

@@ -134,7 +134,7 @@ def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
                 triggered_by=DagRunTriggeredByType.TIMETABLE,
             )
         )
-    assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last one, failed"
+    assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last run, failed"
 
 
 def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:

@@ -147,7 +147,7 @@ def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> No
     assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
     # Before the first event there is nothing to export.
     empty, all_windows = (START - EPOCH) // days, (source.now() - EPOCH) // days
-    assert strip["states"] == ["complete"] * empty + ["missing"] * (all_windows - empty) + ["open"]
+    assert strip["states"] == ["before"] * empty + ["missing"] * (all_windows - empty) + ["open"]
 
 
 def test_windows_begin_where_those_of_the_export_do(
@@ -343,3 +343,81 @@ def test_a_dead_letter_holds_the_frontier_of_its_consumer(source: SqliteFeedSour
     assert abs(parked - letter.ulid.time) < timedelta(seconds=1)
     assert found["strip"]["states"][-4:-1] == ["missing"] * 3
     assert parked.tzinfo == timezone.utc
+
+
+@pytest.fixture
+def young(source: SqliteFeedSource, database: str, now: datetime) -> SqliteFeedSource:
+    """Give a feed whose first event is six hours old at most; the second came later, in another shard."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table parcels (id integer primary key)")
+        connection.commit()
+        source.set_up_feed("parcels")
+        for number, hours in ((1, 5.5), (2, 4.5)):
+            hint = int((now - hours * HOUR).timestamp() * 1000)
+            connection.execute("insert into parcels values (?)", (number,))
+            connection.execute(
+                'insert into "changefeed.outbox:parcels" (shard_id, time_hint, id) values (?, ?, ?)',
+                (number % 2, hint, number),
+            )
+        connection.commit()
+    return source
+
+
+def states_of(consumer: str) -> list[str]:
+    """Return the last windows of a consumer of parcels, until the present hour."""
+    feeds = Visitor("OP").ask("feeds", conn_id=CONN_ID)["feeds"]
+    (found,) = (
+        one
+        for feed in feeds
+        if feed["feed"] == "parcels"
+        for one in feed["consumers"]
+        if one["consumer"] == consumer
+    )
+    states: list[str] = found["strip"]["states"]
+    assert len(states) == 48
+    return states
+
+
+def test_a_consumer_of_all_events_has_nothing_before_the_first_of_them(young: SqliteFeedSource) -> None:
+    """Hours before the first event look as those before an export begins do; later hours are complete."""
+    create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
+    assert states_of("mailer")[:41] == ["before"] * 41
+    young.drain("parcels")
+    assert states_of("mailer")[:41] == ["before"] * 41
+    assert states_of("mailer")[41:43] == ["missing"] * 2
+    run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
+    assert states_of("mailer")[:47] == ["before"] * 41 + ["complete"] * 6
+
+
+def test_a_batch_has_nothing_before_the_first_event(young: SqliteFeedSource) -> None:
+    """It has read all events, and in the hours before them there was nothing to read."""
+    young.drain("parcels")
+    young.begin_consumer("lake", "parcels", dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    heads = {one.shard: one.head for one in young.shards("parcels")}
+    done = {shard: [UlidRange(Ulid.MIN, head)] for shard, head in heads.items() if head is not None}
+    advance(young, Published(), "lake", "parcels", done, by="test")
+    assert states_of("lake")[:47] == ["before"] * 41 + ["complete"] * 6
+
+
+def test_a_consumer_of_a_feed_that_never_had_an_event_has_nothing_before_it_was_created(
+    source: SqliteFeedSource, database: str
+) -> None:
+    """Of the time before nobody knows anything; since then it is complete."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("create table parcels (id integer primary key)")
+    source.set_up_feed("parcels")
+    create_consumer(source, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
+    states = states_of("mailer")
+    assert states[:46] == ["before"] * 46
+    assert "missing" not in states
+
+
+def test_where_events_were_purged_a_consumer_of_all_events_had_begun_before(
+    young: SqliteFeedSource, now: datetime
+) -> None:
+    """Nobody knows when the first of them came."""
+    create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
+    run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
+    young.seal("parcels", now)
+    young.purge("parcels", now - 5 * HOUR)
+    assert set(states_of("mailer")[:47]) == {"complete"}

@@ -646,7 +646,7 @@ def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatc
     told = Visitor("OP").ask("windows", 502, **values)["detail"]
     assert ("Permission denied" in told, output in told) == (True, True)
     told = Visitor("VIEWER").ask("windows", 502, **values)["detail"]
-    assert ("currently not available" in told, output in told) == (True, False)
+    assert ("not available now" in told, output in told) == (True, False)
 
 
 def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,9 +248,9 @@ def test_a_run_without_a_partition_date_has_no_window() -> None:
         (
             PartitionedAssetTimetable(assets=Asset("a")),
             START,
-            "PartitionedAssetTimetable.*does not say where",
+            "PartitionedAssetTimetable.*does not define where",
         ),
-        (None, START, "NullTimetable.*does not say where a partition ends.*window_start=.*window_end="),
+        (None, START, "NullTimetable.*does not define where a partition ends.*window_start=.*window_end="),
         (cron("0 * * * *"), START + HOUR / 2, r"not a partition of its DAG's schedule '0 \* \* \* \*'"),
         (
             cron("0 2 * * *", "Europe/Berlin"),
@@ -305,6 +305,6 @@ def test_sensor_and_operator_agree(database: str, path: str) -> None:
     unknown = partition(pendulum.datetime(2013, 1, 1), PartitionedAssetTimetable(assets=Asset("a")))
     for run in (sensor.poke, export.execute):
         with pytest.raises(
-            AirflowFailException, match=r"InvalidWindowError.*does not say where a partition ends"
+            AirflowFailException, match=r"InvalidWindowError.*does not define where a partition ends"
         ):
             run(unknown)

@@ -68,7 +68,7 @@ def test_what_is_not_ours_is_replaced_and_said(
     with caplog.at_level(logging.WARNING):
         assert store_program(store) == tuple(places.values())
     assert target.read_bytes() == ours
-    assert f"{target} was not what this version of the package has put there" in caplog.text
+    assert f"{target} differed from the file of this version of the package" in caplog.text
     assert "planted" not in run(*places.values())
     caplog.clear()
     store_program(store)
@@ -253,4 +253,4 @@ def test_a_group_compares_each_time_it_plans(path: str, caplog: pytest.LogCaptur
     job.write_bytes(b"#" * job.stat().st_size)
     group.plan()
     assert b"The one file that ``spark-submit`` runs" in job.read_bytes()
-    assert "was not what this version of the package has put there" in caplog.text
+    assert "differed from the file of this version of the package" in caplog.text

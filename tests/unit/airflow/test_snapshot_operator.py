@@ -130,7 +130,7 @@ def test_another_output_is_refused(stock: Stock) -> None:
     with pytest.raises(AirflowException):
         operator(stock).execute(context())
     with pytest.raises(
-        AirflowFailException, match=r"that dag/run/export/1 began .* has not ended. Take it again"
+        AirflowFailException, match=r"that dag/run/export/1 began .* has not ended. Take the snapshot again"
     ):
         operator(stock, output_path=f"{stock.lake}-2", local_below=1000).execute(context())
 

@@ -125,6 +125,26 @@ def test_spark_submit_beside_this_python_is_found_for_every_master(
     assert not any("PATH" in argument or "PYSPARK" in argument for argument in said[3:])
 
 
+def test_the_start_of_spark_is_not_in_the_log_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the job says, and what else Spark warns of, stays."""
+    monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    hook = ChangefeedSparkSubmitHook(conn_id="far")
+    kept = [
+        "26/11/28 08:52:43 WARN TaskSetManager: Lost task 0.0",
+        "changefeed job: feed shop.Order, attempt 2",
+    ]
+    lines = [
+        "WARNING: Using incubator modules: jdk.incubator.vector\n",
+        "Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n",
+        "26/11/28 08:52:42 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1\n",
+        "26/11/28 08:52:42 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform\n",
+        "26/11/28 08:52:49 INFO SparkContext: Running Spark version 4.2.0\n",
+        *kept,
+    ]
+    hook._process_spark_submit_log(iter(lines))
+    assert list(hook._last_submit_log_lines) == kept
+
+
 def test_a_python_that_was_chosen_for_spark_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors and driver must be of one version: who names a Python for Spark gets it for both."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")

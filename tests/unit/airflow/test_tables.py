@@ -162,9 +162,7 @@ def test_a_refused_format_has_changed_nothing(
     monkeypatch.setitem(__import__("sys").modules, "pyiceberg", None)
     with pytest.raises(AirflowFailException, match=r"airflow-changefeed\[iceberg\]"):
         operator(path, local_below=1000, **iceberg).execute(context(START, START + HOUR))
-    with pytest.raises(
-        AirflowFailException, match=r"no connection 'elsewhere' .*: create it with what opens"
-    ):
+    with pytest.raises(AirflowFailException, match=r"no connection 'elsewhere' .*: create one that opens"):
         operator(path, local_below=1000, **iceberg | {"catalog_conn_id": "elsewhere"}).execute(
             context(START, START + HOUR)
         )
@@ -259,7 +257,7 @@ def test_verifying_compares_the_table(
     there = ("--path", other, "--feed", FEED)
     assert commands.run_bare("verify", *there) == 0
     assert commands.run_bare("verify", *there, "--catalog-conn-id", "lake", "-o", "json") == 1
-    assert "it lacks 3 rows of shard 0" in commands.out
+    assert "the table lacks 3 rows of shard 0" in commands.out
 
 
 def test_a_table_is_made_of_an_export_that_is_there(commands: Commands, path: str) -> None:
@@ -269,10 +267,10 @@ def test_a_table_is_made_of_an_export_that_is_there(commands: Commands, path: st
     assert commands.run_bare("output publish", *arguments) == 2
     assert "airflow-changefeed output publish --feed " in commands.err
     assert commands.run_bare("output publish", *arguments, "--table-format", "delta") == 0
-    assert f"Delta table {path}/{FEED} now holds all that is committed" in commands.err
+    assert f"Delta table {path}/{FEED} now holds all committed units" in commands.err
     assert commands.run_bare("output publish", *arguments) == 0
     assert "already held" in commands.err
-    with pytest.raises(AirflowFailException, match="as delta, and it was asked for as parquet"):
+    with pytest.raises(AirflowFailException, match="as delta, but the task writes parquet"):
         operator(path, local_below=1000).execute(context(START + HOUR, START + 2 * HOUR))
     operator(path, local_below=1000, **DELTA).execute(context(START + HOUR, START + 2 * HOUR))
     assert delta_ids(path) == list(range(12))
@@ -295,7 +293,8 @@ def test_a_task_cleans_up_as_the_command_does(database: str, path: str) -> None:
     given: dict[str, Any] = {"task_id": "clean", "feed": FEED, "path": path}
     operator(path, local_below=1000).execute(context(START, START + HOUR))
     with pytest.raises(
-        AirflowFailException, match=r"has no table, it was exported as Parquet: make one: airflow-changefeed"
+        AirflowFailException,
+        match=r"has no table, because the feed was exported as Parquet. Make a table: airflow-changefeed",
     ):
         ChangefeedCleanOperator(**given).execute(context())
     given["path"] = table = f"{path}-table"

@@ -303,7 +303,7 @@ def test_a_feed_that_is_no_capture_has_no_other_shape() -> None:
     """The error names the feed and the remedy, for the schema and for batches."""
     plain = pa.schema([("changefeed_ulid", pa.string()), ("n", pa.int64())])
     for shaped, one in ((shaped_schema, plain), (shaped_batch, pa.RecordBatch.from_pylist([], plain))):
-        with pytest.raises(InvalidArgumentError, match=r"feed 'my.Feed' is not a capture.*leave out"):
+        with pytest.raises(InvalidArgumentError, match=r"feed 'my.Feed' is not a capture.*omit"):
             shaped(one, "hasura", feed="my.Feed")
 
 

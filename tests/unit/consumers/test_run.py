@@ -122,7 +122,7 @@ def test_a_letter_whose_event_was_purged_can_only_be_dropped(shop: Shop) -> None
     shop.source.seal(CAPTURE, after_now(shop.source))
     shop.source.purge(CAPTURE, shop.source.now())
     (fault,) = [one for one in examine(shop.source).faults if one.kind is FaultKind.DEAD_LETTER]
-    assert "The events of 1 of them were purged, so those can only be dropped" in fault.what
+    assert "The events of 1 of them were purged, so these dead letters can only be dropped" in fault.what
     shop.source.resolve_dead_letter(dead_letter.number, DeadLetterState.RETRY, by="test")
     with pytest.raises(PurgedError, match=rf"dead-letters drop {dead_letter.number} --note"):
         run(shop, Sayer())

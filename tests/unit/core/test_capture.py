@@ -105,7 +105,7 @@ def test_a_capture_of_one_table_needs_no_name() -> None:
         ({"tables": (TableCapture("t"), TableCapture("t")), "name": "n"}, ["'t' is given twice"]),
         (
             {"tables": (TableCapture("t", None, None, None),)},
-            ["give at least one of insert, update and delete"],
+            ["record at least one of insert, update and delete"],
         ),
         ({"tables": (TableCapture("t"), TableCapture("u"))}, ["several tables needs a name"]),
         ({"shard_key_type": "text"}, ["shard_key_type must be one of", "'text'"]),

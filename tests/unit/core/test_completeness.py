@@ -17,6 +17,7 @@ from airflow_changefeed.core.completeness import (
     WindowState,
     judge,
     of_overview,
+    since_first_event,
 )
 from airflow_changefeed.core.consumer import (
     ConsumerInfo,
@@ -173,6 +174,25 @@ def test_in_a_shard_without_its_cursor_a_consumer_has_nothing_unless_there_was_n
     assert until() == at(3)
     assert until(head=before(2)) is None
     assert until(purged_upto=before(2)) is None
+
+
+@given(
+    until=st.integers(1, HOURS),
+    first=st.integers(0, HOURS - 1),
+    gap=st.none() | st.integers(1, HOURS),
+)
+def test_hours_before_the_first_event_are_before_the_beginning_and_nothing_else_changes(
+    until: int, first: int, gap: int | None
+) -> None:
+    """Of a consumer of all events; what it lacks, and until when it is complete, stays the same."""
+    shard = ShardProgress(7, Ulid.MIN, (UlidRange(Ulid.MIN, before(until)),))
+    evidence = Evidence((shard,), gap=None if gap is None else at(gap))
+    wanted = UlidRange(before(0), before(HOURS))
+    was = judge(evidence, wanted)
+    now = judge(since_first_event(evidence, Ulid.floor(at(first))), wanted)
+    assert (now.missing, now.complete_until) == (was.missing, was.complete_until)
+    done = min(until, HOURS if gap is None else gap)
+    assert states(now) == "b" * min(first, done) + "c" * (done - min(first, done)) + "m" * (HOURS - done)
 
 
 @given(

@@ -283,7 +283,7 @@ def _purge_hole(patient: Patient) -> None:
 Break = Callable[[Patient], None]
 #: Of each fault how it is made, what else is asked for, and what its text has.
 FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
-    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "it has no feeds"),
+    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "the file has no feeds"),
     FaultKind.OBJECT_MISSING: (
         lambda patient: patient.sql(f'drop index "changefeed.outbox_shard:{FEED}"'),
         {},
@@ -297,17 +297,17 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VERSION_DIFFERS: (
         lambda patient: patient.sql('alter table "changefeed.consumer" add column note text'),
         {},
-        "table changefeed.consumer: it was created by another version",
+        "table changefeed.consumer: the object was created by another version",
     ),
     FaultKind.FEED_VERSION_DIFFERS: (
         _other_outbox,
         {},
-        f"table changefeed.outbox:{FEED}: it was created by another version",
+        f"table changefeed.outbox:{FEED}: the object was created by another version",
     ),
     FaultKind.NOT_WAL: (
         lambda patient: patient.sql("pragma journal_mode = delete"),
         {},
-        "its journal mode is delete",
+        "the journal mode is delete",
     ),
     FaultKind.HIGH_WATER_AHEAD: (
         _hint_ahead,
@@ -322,7 +322,7 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.CONSUMER_UNKNOWN: (
         lambda patient: None,
         {"consumer": "warhouse"},
-        f"consumer warhouse: it has no cursors in the database, which has {CONSUMER}",
+        f"consumer warhouse: the database has no cursors of this consumer; it has {CONSUMER}",
     ),
     FaultKind.CONSUMER_IDLE: (
         leave_idle,
@@ -349,34 +349,38 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.CONSUMER_FAILING: (
         fail,
         {},
-        "the consumer stops there (max_attempts, on_poison=stop). Read why: airflow-changefeed consumer log "
-        f"mailer --feed {FEED} --failed --conn-id ...; then mend the handler or the data and run the consumer"
-        " again. To set this one event aside: airflow-changefeed consume mailer "
-        f"--feed {FEED} --handler ... --on-poison park --max-events 1 --at-head --conn-id ...",
+        "the consumer stops there (max_attempts, on_poison=stop). Read the reason: airflow-changefeed "
+        f"consumer log mailer --feed {FEED} --failed --conn-id ...; then fix the handler or the data, "
+        "and run the consumer again. To set only this event aside: airflow-changefeed consume "
+        f"mailer --feed {FEED} --handler ... --on-poison park --max-events 1 --at-head --conn-id ...",
     ),
     FaultKind.WINDOW_LOST: (
         _purge_hole,
         {},
-        "nothing is complete in shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z), and events were purged "
-        "up to 2013-01-01T01:59:59.999Z, so that no run can export all of it any more",
+        "nothing is complete in shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z), and events were "
+        "purged up to 2013-01-01T01:59:59.999Z, so no run can export all of it any more",
     ),
     FaultKind.CURSOR_IN_WINDOW: (
         stop_inside,
         {},
-        f"feed {FEED}, shard 1, consumer {CONSUMER}: it exports windows, but its cursor",
+        f"feed {FEED}, shard 1, consumer {CONSUMER}: the consumer exports windows, but its cursor",
     ),
-    FaultKind.CONSUMER_LOST: (_purged, {}, f"feed {FEED}, shard 1, consumer lake: it is lost: events"),
+    FaultKind.CONSUMER_LOST: (
+        _purged,
+        {},
+        f"feed {FEED}, shard 1, consumer lake: the consumer is lost: events",
+    ),
     FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),
     FaultKind.LEASE_STUCK: (_sleeps, {}, "notebook holds the lease until"),
     FaultKind.VARIABLE_EDITED: (
         edit_by_hand,
         {},
-        f"Variable {KEY}: its digest does not match, so it was edited",
+        f"Variable {KEY}: its digest does not match, so somebody edited the Variable",
     ),
     FaultKind.VARIABLE_UNREADABLE: (
         lambda patient: patient.variables.set(KEY, "42"),
         {},
-        "its JSON is something else. Overwrite it",
+        "the JSON has another structure. Overwrite it",
     ),
     FaultKind.VARIABLE_ORPHANED: (
         _orphan,
@@ -386,14 +390,14 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     FaultKind.VARIABLE_OF_NO_FEED: (
         _of_no_feed,
         {},
-        "it belongs to consumer 'lake' of feed 'nyc.Gone', which is not in this database",
+        "the Variable belongs to consumer 'lake' of feed 'nyc.Gone', which this database does not have",
     ),
     FaultKind.VARIABLE_MISSING: (
         lambda patient: patient.variables.values.clear(),
         {},
-        f"Variable {KEY}: it does not exist, but the database has cursors of this consumer",
+        f"Variable {KEY}: the Variable does not exist, but the database has cursors of this consumer",
     ),
-    FaultKind.VARIABLE_BEHIND: (_behind, {}, f"Variable {KEY}: it is older than the cursors"),
+    FaultKind.VARIABLE_BEHIND: (_behind, {}, f"Variable {KEY}: the Variable is older than the cursors"),
     FaultKind.WINDOW_MISSING: (
         leave_hole,
         {"open_store": None},

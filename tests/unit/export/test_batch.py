@@ -47,7 +47,7 @@ def test_a_second_batch_is_refused_while_the_first_runs(
     with (
         batch_leases(source, request_, store),
         pytest.raises(
-            LeaseHeldError, match=r"held by 'first#.* until .*Wait until then, or stop it"
+            LeaseHeldError, match=r"held by 'first#.* until .*Wait until then, or stop the holder"
         ) as caught,
         batch_leases(source, request_, store),
     ):

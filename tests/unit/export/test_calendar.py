@@ -154,7 +154,7 @@ def test_an_output_says_how_long_its_windows_are(flights: Flights, tmp_path: Pat
 
 def test_centuries_by_hours_are_refused(store: ExportStore) -> None:
     """With the way out."""
-    with pytest.raises(InvalidArgumentError, match="choose less time"):
+    with pytest.raises(InvalidArgumentError, match="choose a shorter time"):
         states(store, last=24 * 365 * 100)
 
 

@@ -164,5 +164,5 @@ def test_an_event_needs_all_its_facts() -> None:
 )
 def test_the_event_of_somebody_else_is_refused(extra: object) -> None:
     """A person may make an event by hand; whoever reads it is told so."""
-    with pytest.raises(InvalidArgumentError, match="another task or a person made the event"):
+    with pytest.raises(InvalidArgumentError, match="another task or a person created the event"):
         CompletedExport.from_extra(extra)

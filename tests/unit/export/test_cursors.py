@@ -122,7 +122,7 @@ def test_any_other_difference_stops_everything(
     edit(variables, change, redigest=redigest)
     text, rows = variables.values[KEY], places(source.cursors(FEED, CONSUMER))
     # What is of a later state of the database is not to be adopted.
-    remedy = r"do not adopt.*publish" if name == "version ahead of the row" else r"publish.*cursor adopt"
+    remedy = r"Do not adopt.*publish" if name == "version ahead of the row" else r"publish.*cursor adopt"
     with pytest.raises(CursorEditedError, match=remedy):
         cursors.resolve(source, variables, CONSUMER, FEED)
     with pytest.raises(CursorEditedError):

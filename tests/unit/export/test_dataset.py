@@ -431,7 +431,7 @@ def test_a_dataset_that_is_held_while_a_unit_is_exported_again_says_so(
         held = read(store, *interval, incomplete="read")
         replaced = f"({file_of(store, 1, 1)}|{file_of(store, 2, 1)})"
         flights.export(store, hours(1, 2))
-        said = f"a file is gone .* unit was exported again.*open the export again.*{replaced}"
+        said = f"a file is gone .* unit was exported again.*open and read the export again.*{replaced}"
         for act in (
             held.to_table,
             held.count_rows,
@@ -460,7 +460,7 @@ def test_a_dataset_of_a_store_that_is_held_says_so_too(flights: Flights, tmp_pat
     held = export_dataset(root, FEED)
     (file,) = unit_files(ExportStore(root, FEED))
     memory.rm(file.path)
-    with pytest.raises(ManifestError, match=f"open the export again.*{file.path}"):
+    with pytest.raises(ManifestError, match=f"open and read the export again.*{file.path}"):
         held.to_table()
     memory.rm(root, recursive=True)
 
@@ -476,7 +476,7 @@ def test_batches_of_a_completed_export_that_is_replaced_meanwhile_say_so(
     batches = completed.batches()
     assert next(batches).num_rows == 10
     flights.export(store, hours(1, 2))
-    with pytest.raises(ManifestError, match=r"unit was exported again.*open the export again"):
+    with pytest.raises(ManifestError, match=r"unit was exported again.*open and read the export again"):
         list(batches)
 
 

@@ -227,7 +227,7 @@ def test_a_manifest_that_the_consumer_had_and_is_gone_is_found(patient: Patient,
     (fault,) = patient.examine(consumer=CONSUMER).faults
     assert fault.kind is FaultKind.WINDOW_MISSING
     assert f"nothing is complete in shard 1 {window}, although " in fault.what
-    assert "the cursor of its consumer has passed it: its manifest is gone, or " in fault.what
+    assert "the consumer's cursor has passed it: its manifest is gone, or " in fault.what
     assert patient.examine().faults == (fault,)
 
 
@@ -274,7 +274,7 @@ def test_a_lost_window_that_holds_the_cursor_can_be_passed(patient: Patient) -> 
     patient.source.purge(FEED, START + timedelta(hours=LAST + 2))
     lost, window = patient.examine(open_store=None).faults
     assert (lost.kind, window.kind) == (FaultKind.CONSUMER_LOST, FaultKind.WINDOW_LOST)
-    command = window.remedy.partition("let the cursor pass it: ")[2]
+    command = window.remedy.partition("move the cursor past it: ")[2]
     given = parser().parse_args(shlex.split(command)[1:])
     (move,) = plan_moves(patient.source, given.name, given.feed, given.to, given.shard)
     assert (move.skipped, move.skips_purged) == (0, True)
@@ -300,7 +300,9 @@ def test_a_database_that_was_restored_is_sealed_before_its_cursors_are_published
         recovery.adopt(patient.source, patient.variables, CONSUMER, FEED, by="me")
     patient.source.seal(FEED, START + timedelta(hours=LAST + 1))
     (fault,) = patient.examine(open_store=None).faults
-    assert "so do not adopt it: events written since the restore would be skipped" in fault.remedy
+    assert (
+        "state. Do not adopt the Variable: events written since the restore would be skipped" in fault.remedy
+    )
     assert "run the windows since the restored state again" in fault.remedy
     assert "cursor adopt" not in fault.remedy
 
@@ -319,8 +321,8 @@ def test_a_restored_database_that_kept_the_events_is_sealed_first_as_well(patien
         patient.complete(LAST)
     (fault,) = patient.examine(open_store=None).faults
     assert (
-        "so do not adopt it: events written since the restore would be skipped. First seal the feed: "
-        in fault.remedy
+        "state. Do not adopt the Variable: events written since the restore would be skipped. First "
+        "seal the feed: " in fault.remedy
     )
     assert f"--until 2013-01-01T0{LAST + 1}:00:00Z --conn-id .... Then overwrite it with" in fault.remedy
     patient.source.seal(FEED, START + timedelta(hours=LAST + 1))

@@ -145,7 +145,9 @@ def test_a_full_disk_is_transient(
     where, act = NEEDS_SPACE[call]
     with monkeypatch.context() as patched:
         patched.setattr(os, where, _full(number))
-        with pytest.raises(TransientError, match=rf"has no space left: .*{os.strerror(number)}.*; free some"):
+        with pytest.raises(
+            TransientError, match=rf"has no space left: .*{os.strerror(number)}.*; free space"
+        ):
             act(files)
     act(files)
 

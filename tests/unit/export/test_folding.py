@@ -163,7 +163,7 @@ def test_a_capture_that_leaves_replication_out_is_refused(export: CapturedExport
     """Its events are not all changes of the table, whatever it held when the capture began."""
     export.shape = replace(shape(), not_for_replication=True)
     fill(export)
-    with pytest.raises(FoldError, match=r"does not capture what replication changes \(not_for_replication\)"):
+    with pytest.raises(FoldError, match=r"does not capture changes by replication \(not_for_replication\)"):
         find_fold(export.store)
 
 
@@ -257,7 +257,7 @@ def test_events_of_another_key_are_refused_until_a_reset(export: CapturedExport)
     fill(export, 5, 9)
     source = find_fold(export.store)
     assert source.unknown.startswith(
-        "events until 2013-01-01T04:30:00Z were recorded with another key than its current one (name)"
+        "events until 2013-01-01T04:30:00Z were recorded with another key than its current key (name)"
     )
     assert source.known_from == START + 4.5 * HOUR
     assert find_fold(export.store, START + 5 * HOUR).unknown == ""
@@ -272,7 +272,7 @@ def test_events_without_the_present_key_need_a_reset(export: CapturedExport) -> 
     fill(export, 2, 3)
     found = find_fold(export.store)
     assert (
-        "events until 2013-01-01T01:30:00Z were recorded with another key than its current one (number)"
+        "events until 2013-01-01T01:30:00Z were recorded with another key than its current key (number)"
         in found.unknown
     )
     assert found.known_from == START + 1.5 * HOUR

@@ -166,7 +166,7 @@ def test_two_databases_cannot_write_into_one_output(
     _, store = exported
     us = other_flights(tmp_path)
     with pytest.raises(
-        ForeignOutputError, match=f"database {DATABASE}, and this is .* {OTHER}.*another path"
+        ForeignOutputError, match=f"database {DATABASE}, but the connection leads to .* {OTHER}.*another path"
     ):
         us.plan(store, hours(0, 3))
     assert us.source.feed(FEED).sealed_until is None
@@ -191,7 +191,7 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
                 late.files.write(path, dump(claims.Claim.KIND, 1, claim).encode())
 
     store = ExportStore(late.path, FEED, files=Overtaken(late.path))
-    with pytest.raises(ForeignOutputError, match=f"{OTHER}, and this is .* {DATABASE}"):
+    with pytest.raises(ForeignOutputError, match=f"{OTHER}, but the connection leads to .* {DATABASE}"):
         eu.plan(store, hours(0, 3))
     assert eu.source.cursors(FEED) == []
     assert late.list() == []
@@ -202,10 +202,10 @@ def test_of_two_databases_that_begin_an_output_at_once_one_gets_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
-        ({"database": OTHER}, f"{OTHER}, and this is .* {DATABASE}"),
-        ({"mode": "batch"}, "by batches, and windows were asked for"),
-        ({"unit": timedelta(hours=2)}, "in windows of 2:00:00, and window .* was asked for"),
-        ({"table_format": "delta"}, "as delta, and it was asked for as parquet"),
+        ({"database": OTHER}, f"{OTHER}, but the connection leads to .* {DATABASE}"),
+        ({"mode": "batch"}, "by batches, and windows were requested"),
+        ({"unit": timedelta(hours=2)}, "in windows of 2:00:00, but window .* was requested"),
+        ({"table_format": "delta"}, "as delta, but the task writes parquet"),
     ],
     ids=["database", "mode", "unit", "format"],
 )
@@ -248,12 +248,14 @@ def test_a_claim_that_is_lost_is_written_again_by_the_next_export(
         claim.write_bytes(damage)
     (fault,) = verify(store, source=flights.source)
     assert fault.kind is (FaultKind.CLAIM_MISSING if damage is None else FaultKind.CLAIM_DAMAGED)
-    assert "next export writes it again, by what the manifests say" in fault.remedy
+    assert "again, from the manifests" in fault.remedy
     if damage is not None:
-        with pytest.raises(ManifestError, match="Restore it, or remove it; the next export writes it again"):
+        with pytest.raises(
+            ManifestError, match="Restore or remove the document; the next export writes it again"
+        ):
             flights.plan(store, hours(3, 4))
     claim.unlink(missing_ok=True)
-    with pytest.raises(ManifestError, match="run an export, which writes it again"):
+    with pytest.raises(ManifestError, match="run an export, which writes the document again"):
         store.claimed()
     assert store.database() == DATABASE
     flights.export(store, hours(3, 4))
@@ -283,7 +285,7 @@ def test_a_claim_that_is_lost_of_batches_lets_no_windows_in(flights: Flights, tm
     store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, None)
     Path(store.layout.claim).unlink()
-    with pytest.raises(OutputError, match="by batches, and windows were asked for"):
+    with pytest.raises(OutputError, match="by batches, and windows were requested"):
         flights.plan(store, hours(30, 31))
     flights.plan(store, None)
     assert store.claimed().mode == "batch"
@@ -296,7 +298,9 @@ def test_a_lost_claim_makes_an_output_nobody_elses(
     flights, store = exported
     us = other_flights(tmp_path)
     Path(store.layout.claim).unlink()
-    with pytest.raises(ForeignOutputError, match=f"of database {DATABASE}, and this is .* {OTHER}"):
+    with pytest.raises(
+        ForeignOutputError, match=f"of database {DATABASE}, but the connection leads to .* {OTHER}"
+    ):
         us.plan(store, hours(0, 3))
     assert not Path(store.layout.claim).exists()
     (first, *rest) = store.list()
@@ -311,7 +315,7 @@ def test_a_lost_claim_makes_an_output_nobody_elses(
             mine.plan(store, hours(0, 3))
     store.remove_manifest(later.unit, later.attempt)
     store.remove_manifest(first.unit, first.attempt)
-    with pytest.raises(ForeignOutputError, match=r"neither .* nor another document says whose"):
+    with pytest.raises(ForeignOutputError, match=r"is missing, and no other document names"):
         flights.plan(store, hours(0, 3))
 
 

@@ -390,9 +390,7 @@ def test_what_cannot_be_accepted_is_refused(
     assert {row.began for row in source.cursors(FEED, CONSUMER)} == {Began.IMPLIED}
     variables.values[KEY] = text
     _accept(source, variables)
-    with pytest.raises(
-        InvalidArgumentError, match="no beginning that is not chosen or accepted: shard 0 acc"
-    ):
+    with pytest.raises(InvalidArgumentError, match="no implied beginning to accept: shard 0 acc"):
         _accept(source, variables)
 
 

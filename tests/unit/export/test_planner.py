@@ -112,8 +112,8 @@ def test_units_cut_in_another_way_are_refused(flights: Flights, store: ExportSto
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (hours(0, 3), None, r"by windows, and batches were asked for.*another path.*mode='window'"),
-        (None, hours(30, 31), r"by batches, and windows were asked for.*another path.*mode='batch'"),
+        (hours(0, 3), None, r"by windows, and batches were requested.*another path.*mode='window'"),
+        (None, hours(30, 31), r"by batches, and windows were requested.*another path.*mode='batch'"),
     ],
     ids=["a batch after windows", "windows after a batch"],
 )
@@ -144,7 +144,7 @@ def test_an_output_keeps_the_unit_of_its_first_export(flights: Flights, store: E
     assert store.claimed().unit == hour
     seen = flights.source.shards(FEED)
     for windows, unit in ((three, 3 * hour), (three, None)):
-        with pytest.raises(OutputError, match=r"windows of 1:00:00, and .* keeps the unit .* another path"):
+        with pytest.raises(OutputError, match=r"windows of 1:00:00, but .* keeps the unit .* another path"):
             flights.plan(store, windows, unit=unit)
     assert flights.source.shards(FEED) == seen
     flights.plan(store, hours(3, 5))
@@ -264,7 +264,7 @@ def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStor
     assert tree(store.files) == taken
     strange = ExportStore(str(tmp_path / "strange"), FEED)
     strange.files.write(f"{strange.layout.data}/part.parquet", b"")
-    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+    with pytest.raises(ForeignOutputError, match="and no other document names their owner"):
         flights.plan(strange, hours(0, 1))
 
 
@@ -386,7 +386,7 @@ def test_a_batch_behind_what_was_purged_is_refused(flights: Flights, store: Expo
     flights.plan(store, None)
     flights.source.set_up_feed(FEED, max_hold=timedelta(hours=1))
     flights.source.purge(FEED, hours(0, 1)[0].end)
-    with pytest.raises(PurgedError, match=r"it is lost: .*--shard 1 --to earliest"):
+    with pytest.raises(PurgedError, match=r"the consumer is lost: .*--shard 1 --to earliest"):
         flights.plan(store, None)
 
 
@@ -449,5 +449,5 @@ def test_a_batch_that_an_earlier_try_has_committed_is_not_lost(flights: Flights,
     flights.source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
     flights.source.seal(FEED, flights.source.now())
     flights.source.purge(FEED, flights.source.now())
-    with pytest.raises(PurgedError, match="it is lost"):
+    with pytest.raises(PurgedError, match="the consumer is lost"):
         flights.plan(store, None, run="batch/3")

@@ -125,7 +125,7 @@ def test_unified_columns_are_as_wide_as_the_widest() -> None:
 def test_types_without_a_common_one_are_refused_though_unified() -> None:
     """Only those columns are named, and the option is not offered again."""
     units = [manifest(1, a=pa.int64(), b=pa.string()), manifest(2, a=pa.string())]
-    with pytest.raises(ColumnTypeError, match="no common one") as caught:
+    with pytest.raises(ColumnTypeError, match="no common type") as caught:
         common_schema(units, unify=True)
     assert caught.value.facts["columns"] == ["a"]
     assert "unify_schemas" not in str(caught.value)

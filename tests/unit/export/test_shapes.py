@@ -164,7 +164,7 @@ def test_a_shape_of_a_plain_feed_is_refused_when_planned(
     """Before the feed is sealed and the path is claimed; the error names feed, shape and remedy."""
     flights.add(3, 0)
     store = store_in(tmp_path)
-    with pytest.raises(InvalidArgumentError, match=rf"{FEED}.*leave out shape='{shape}'.*enable_capture"):
+    with pytest.raises(InvalidArgumentError, match=rf"{FEED}.*omit shape='{shape}'.*enable_capture"):
         plan(flights.source, store, 0, 1, shape=shape)
     assert not (tmp_path / "out").exists()
     assert flights.source.feed(FEED).sealed_until is None

@@ -157,13 +157,13 @@ def test_a_claim_that_is_lost_is_written_again_by_the_next_fold(states: StateSto
     states.files.remove_file(states.layout.claim)
     with pytest.raises(ForeignOutputError, match=f"folded from feed '{CAPTURE}'"):
         StateStore("unused", "other", TABLE, files=states.files).claim()
-    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+    with pytest.raises(ForeignOutputError, match="and no other document names their owner"):
         ExportStore(states.files.root, TABLE, files=states.files).claim("")
     states.claim()
     assert states.files.read(states.layout.claim) == before
     states.files.remove_file(states.layout.claim)
     states.files.write(f"{states.folder(START)}/_state.{FIRST}.json", b"damaged")
-    with pytest.raises(ForeignOutputError, match="nor another document says whose they are"):
+    with pytest.raises(ForeignOutputError, match="and no other document names their owner"):
         states.claim()
 
 

@@ -286,15 +286,17 @@ def test_bad_specs_and_receipts_are_named(flights: Flights, store: ExportStore) 
     assert read_spec(uri)[1] == made
     with pytest.raises(InvalidArgumentError, match=r"is not the URI of a spec; expected <path>/_changefeed"):
         read_spec("/tmp/plan.json")
-    with pytest.raises(SpecNotFoundError, match="Run the task again that makes the plan"):
+    with pytest.raises(SpecNotFoundError, match="Run the task that makes the plan again"):
         read_spec(uri.replace(store.layout.spec(made.attempt), store.layout.spec(77)))
     store.files.write(store.layout.spec(78), made.to_json().encode())
-    with pytest.raises(TerminalError, match=f"holds plan {made.attempt} .* moved here from elsewhere"):
+    with pytest.raises(TerminalError, match=f"holds plan {made.attempt} .* moved here from another place"):
         read_spec(store.files.url(store.layout.spec(78)))
     with pytest.raises(ConnectionNotUsableError, match=f"planned for database {OTHER}"):
         start_plan(flights.source, store, replace(made, database=OTHER))
     stranger = ExportResult("done", attempt=3, spec=made.attempt)
     store.files.write(store.layout.receipt(made.attempt, 5), stranger.to_json().encode())
-    with pytest.raises(TerminalError, match=f"receipt of attempt 3 at plan {made.attempt}: it was moved"):
+    with pytest.raises(
+        TerminalError, match=f"receipt of attempt 3 at plan {made.attempt}: the document was moved"
+    ):
         read_receipt(store, made.attempt)
     assert store.list() == []

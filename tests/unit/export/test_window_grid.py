@@ -180,7 +180,7 @@ def test_a_begin_that_nobody_knows_is_asked_for(source: SqliteFeedSource, variab
     advance(source, variables, 0, 1, 2)
     source.purge(FEED, INSIDE)
     for to in (Beginning.EARLIEST, Ulid.floor(INSIDE + MINUTES)):
-        with pytest.raises(InvalidArgumentError, match="give the begin of a window as a time"):
+        with pytest.raises(InvalidArgumentError, match="Give the start of a window as a time"):
             plan(source, to)
     assert {one.target for one in plan(source, START + timedelta(hours=4))} == {end_of(3)}
 

@@ -364,7 +364,7 @@ def test_a_version_is_kept_since_it_was_replaced(export: Export) -> None:
 def test_a_table_of_somebody_else_is_refused(export: Export) -> None:
     """One that has no partitions of ours, or lies elsewhere."""
     export.library.make_foreign()
-    with pytest.raises(TableError, match=r"not made by an export.* another |give it another table"):
+    with pytest.raises(TableError, match=r"not created by an export.* another |choose another table"):
         export.table().look()
 
 

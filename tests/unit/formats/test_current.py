@@ -57,13 +57,13 @@ def test_a_second_run_of_a_window_changes_nothing(current: Current) -> None:
     first = current.merge(ends[0], is_window=True)
     again = current.merge(ends[0], is_window=True)
     assert again == replace(first, written=0, added=0, removed=0, changed=False, written_bytes=0)
-    assert current.said[-1].endswith(f"has the events until {format_time(ends[0])} already")
+    assert current.said[-1].endswith(f"already has the events until {format_time(ends[0])}")
     current.merge(ends[2], is_window=True)
     assert ids(current.rows()) == [0, 1, 2]
     older = current.merge(ends[1], is_window=True)
     assert (older.changed, older.at) == (False, ends[2])
     assert current.versions() == 2
-    with pytest.raises(TableError, match=r"asked for at 2013-01-01T02:00:00.* a merge only goes forward"):
+    with pytest.raises(TableError, match=r"the merge is for 2013-01-01T02:00:00.* a merge only goes forward"):
         current.merge(ends[1])
     with pytest.raises(NotExportedError) as missing:
         current.merge(ends[3] + HOUR)
@@ -129,7 +129,7 @@ def test_of_two_at_once_one_commits(current: Current) -> None:
 
     found = current.merge(end, lambda output: Between(current.open(output), before=other))
     assert not found.changed
-    assert current.said[-1].startswith("changefeed merge: somebody else has brought")
+    assert current.said[-1].startswith("changefeed merge: somebody else has merged")
     assert (current.rows(), current.versions()) == ([shoe(1), shoe(2)], 2)
     folders = [name for name in current.output.files.names(current.output.layout.data) if name[0] != "_"]
     assert len(folders) == 2
@@ -197,7 +197,7 @@ def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(current:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"table_format": "parquet"}, r"not 'parquet'; plain Parquet is written by ChangefeedFoldOperator"),
+        ({"table_format": "parquet"}, r"not 'parquet'; for plain Parquet use ChangefeedFoldOperator"),
         ({"table_format": "iceberg", "catalog_table": "shoe"}, "catalog_table must name"),
         ({"table_format": "delta", "catalog_table": "shop.shoe"}, "catalog_table is for"),
         ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),

@@ -199,7 +199,7 @@ def test_keys_of_the_machine_are_found_as_s3fs_finds_them(
     [
         ("s3://lake", {"allow_unsafe_rename": "true"}, "allow_unsafe_rename lets a commit"),
         ("s3://lake", {"conditional_put": "disabled"}, "conditional_put lets a commit"),
-        ("s3://lake", {"client_kwargs": {"verify": "/ca.pem"}}, "no file of certificates"),
+        ("s3://lake", {"client_kwargs": {"verify": "/ca.pem"}}, "not accept a file of certificates"),
         ("s3://lake", {"unknown": 1}, r"'unknown' have no counterpart"),
         ("gs://lake", {"token": {"make": "google_credentials", "target_principal": "a"}}, "impersonate"),
         ("memory://lake", {}, "no access to memory://"),
@@ -255,13 +255,13 @@ FULL = [
 
 @pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
 def test_a_full_disk_is_transient(error: Exception) -> None:
-    """A commit may have been made all the same: its checkpoint comes after it."""
+    """A commit may have succeeded all the same: its checkpoint comes after it."""
     kinds: dict[str, Any] = {"conflicts": (CommitFailedError,), "terminal": (DeltaError,)}
     with pytest.raises(TransientError, match="did not answer") as caught, asking("table t", (), **kinds):
         raise error
     assert type(caught.value) is TransientError
     with (
-        pytest.raises(TableConflictError, match="may have been made"),
+        pytest.raises(TableConflictError, match="may have succeeded"),
         asking("table t", (), is_commit=True, **kinds),
     ):
         raise error

@@ -15,21 +15,21 @@ from tests.unit.export.captures import HOUR, Event, minute, shoe
 from tests.unit.formats.current import Current
 from tests.unit.formats.libraries import LIBRARIES
 
-_WRITTEN = r"something else than a merge has written to .* Restore the version .*base="
+_WRITTEN = r"something other than a merge has written to .* Restore the version .*base="
 
 
 def test_what_others_have_done_to_the_table_is_noticed(current: Current) -> None:
     """A lost document, and a snapshot of somebody else; a table of another maker, and another format."""
     end = current.window(0, Event(minute(1), "add", None, shoe(1)))
     current.merge(end)
-    with pytest.raises(OutputError, match=r"holds table 'shop.Shoe' as .*, and it was asked for as"):
+    with pytest.raises(OutputError, match=r"holds table 'shop.Shoe' as .*, but the task writes"):
         _of_another_format(current).merge(end)
     current.output.files.remove(f"{current.output.layout.control}/merges")
     with pytest.raises(TableError, match=r"has lost the document of its newest commit .*base="):
         current.merge(end)
     current.merge(end, base="beginning")
     current.library.delete("id = 1")
-    with pytest.raises(TableError, match=r"something else than a merge has written to .*base="):
+    with pytest.raises(TableError, match=r"something other than a merge has written to .*base="):
         current.merge(end + HOUR)
     current.merge(end, base="beginning")
     assert current.rows() == [shoe(1)]

@@ -54,7 +54,7 @@ def test_a_claim_that_is_lost_is_written_again_in_the_format_of_the_table(
     before = lake.store.claimed()
     lake.files.remove_file(lake.store.layout.claim)
     assert lake.store_of(lake.files).is_table
-    with pytest.raises(OutputError, match=f"as {lake.kind}.* asked for as parquet"):
+    with pytest.raises(OutputError, match=f"as {lake.kind}.* the task writes parquet"):
         flights.plan(lake.store, hours(0, 3))
     lake.attempt(hours(3, 4)).run()
     assert lake.store.claimed() == before
@@ -116,8 +116,8 @@ def test_rows_that_somebody_deleted_are_noticed_and_come_back(
     assert len(lake.rows()) == ROWS + 2
     found = differences(lake.store, lake.table())
     assert len(found) == 2
-    assert re.match(r"it lacks [57] rows of shard", found[0])
-    assert found[1].endswith("which is of no committed unit")
+    assert re.match(r"the table lacks [57] rows of shard", found[0])
+    assert found[1].endswith("which belongs to no committed unit")
     assert publish(lake.store, lake.table(), None, "tests")
     check_whole(lake, ROWS + 3)
 
@@ -144,8 +144,10 @@ def test_rows_that_are_gone_from_our_own_files_are_named(
     attempt = lake.attempt(hours(0, 1))
     attempt.run()
     table = _Forgetful(lake.table())
-    assert [each.partition(" of ")[0] for each in differences(lake.store, table)] == ["it has other rows"] * 2
-    with pytest.raises(TableError, match=r"somebody deleted some\. Export the unit again"):
+    assert [each.partition(" of ")[0] for each in differences(lake.store, table)] == [
+        "the table has other rows"
+    ] * 2
+    with pytest.raises(TableError, match=r"somebody deleted rows\. Export the unit again"):
         attempt.publish(table)
 
 
@@ -200,11 +202,11 @@ def test_an_output_keeps_its_format(lakes: Callable[[Flights], Lake], flights: F
     """Both ways; until somebody publishes what is there as a table."""
     lake = lakes(flights)
     lake.attempt(hours(0, 1)).run()
-    with pytest.raises(OutputError, match=f"as {lake.kind}.* asked for as parquet: an output keeps"):
+    with pytest.raises(OutputError, match=f"as {lake.kind}.* the task writes parquet: an output keeps"):
         flights.plan(lake.store, hours(1, 2))
     plain = lakes(flights)
     flights.export(plain.store, hours(0, 1))
-    with pytest.raises(OutputError, match=f"as parquet, and it was asked for as {lake.kind}"):
+    with pytest.raises(OutputError, match=f"as parquet, but the task writes {lake.kind}"):
         plain.attempt(hours(1, 2))
     plain.store.become_table(OPTIONS[plain.kind])
     assert publish(plain.store, plain.table(), None, "tests")

@@ -85,7 +85,7 @@ def test_a_manifest_cannot_name_a_file_outside_its_unit(store: ExportStore, name
     manifest = store.list(1)[0]
     path = Path(store.layout.manifest(manifest.unit, manifest.attempt))
     forge(path, Manifest, lambda content: content["files"][0].update(name=name))
-    with pytest.raises(ManifestError, match=r"files\[0\]: .* is not the name of a file"):
+    with pytest.raises(ManifestError, match=r"files\[0\]: .* is not a file name"):
         export_dataset(store.path, FEED)
     with pytest.raises(InvalidArgumentError):
         FileFacts(name, 1, 1, manifest.files[0].first, manifest.files[0].last, 0)
@@ -130,7 +130,7 @@ def test_a_folder_with_digits_that_are_no_number_is_passed_over(store: ExportSto
 def test_an_attempt_that_no_database_gave_is_named(store: ExportStore) -> None:
     """The next attempt could not be numbered, as it would have had more than 64 bits."""
     (Path(store.layout.attempts) / str((1 << 63) - 1)).mkdir(parents=True)
-    with pytest.raises(ManifestError, match="which no database has given: remove it"):
+    with pytest.raises(ManifestError, match="which no database has issued: remove that file or folder"):
         store.highest_attempt([])
     (Path(store.layout.attempts) / str((1 << 63) - 1)).rmdir()
     (Path(store.layout.attempts) / ("9" * 100)).mkdir()
@@ -234,7 +234,7 @@ def test_half_a_character_in_a_variable_does_not_stop_doctor() -> None:
 )
 def test_a_range_of_no_key_is_refused(text: str) -> None:
     """Documents of snapshots have ranges, and a query was made of them."""
-    with pytest.raises(InvalidArgumentError, match="is not the text of a key"):
+    with pytest.raises(InvalidArgumentError, match="is not a key"):
         KeyRange(None, text)
     assert KeyRange(key_text([1, "a", b"\0"])).upto is None
 
@@ -272,5 +272,5 @@ def test_a_task_cannot_have_a_file_moved_into_the_output(store: ExportStore, pat
 def test_a_task_cannot_speak_for_units_of_others(store: ExportStore) -> None:
     """Its files were added to them, or were a KeyError."""
     told = [{"schema": ""}, encode(StagedFile(7, "writing/0-1/part.parquet", store.list(1)[0].files[0]))]
-    with pytest.raises(IncompleteReadError, match="units that are not its own"):
+    with pytest.raises(IncompleteReadError, match="another task's units"):
         gather(told, [])

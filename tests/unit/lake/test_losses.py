@@ -215,7 +215,7 @@ def test_one_of_another_database_is_not_usable(stock: Stock) -> None:
     """A copy of the database has other events since: it is told to use another path, not that all is well."""
     first = take(stock)
     stock.source.renew_identity()
-    with pytest.raises(ForeignOutputError, match="their events must not be mixed"):
+    with pytest.raises(ForeignOutputError, match="Their events must not be mixed"):
         take(stock, only_if_missing=True)
     assert snapshots(stock).all() == [first]
 
@@ -248,7 +248,7 @@ def test_one_that_another_run_discarded_is_taken_again(stock: Stock) -> None:
             stock.source.end_snapshot(CAPTURE, TABLE, token=claim.token)
             snapshots(stock).discard(claim.token)
 
-    with pytest.raises(TransientError, match="A retry takes a new one"):
+    with pytest.raises(TransientError, match="A retry takes a new snapshot"):
         take(stock, discard)
     assert take(stock).rows == 100
 
@@ -294,7 +294,10 @@ def test_a_disk_that_fills_stops_it_and_leaves_the_last_base(
 def test_a_path_that_workers_do_not_share_is_named(stock: Stock) -> None:
     """Their ranges are read, and lie elsewhere."""
     request = SnapshotRequest(CAPTURE, None, stock.lake, "tests/run", range_rows=30)
-    with pytest.raises(TransientError, match=r"4 ranges .* are not in .*: the path must be the same folder"):
+    with pytest.raises(
+        TransientError,
+        match=r"4 ranges .* are not in .*: this task and Spark's workers must see the same folder",
+    ):
         take_snapshot(stock.source, request, None, lambda files, wanted: None, lambda line: None)
 
 

@@ -135,7 +135,7 @@ def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
     base = lake.base()
     assert base is not None
     assert base.begin == own
-    with pytest.raises(FoldError, match="has no state at that time, nor a snapshot that began then"):
+    with pytest.raises(FoldError, match="has no state of that time, and no snapshot that began then"):
         lake.base(named=taken.begin)
 
 

@@ -171,7 +171,8 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "no trigger": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(OTHERS),
-        f"trigger capture_insert.0:{NAME} on myservice.MyTable: it is missing: each insert goes unrecorded",
+        f"trigger capture_insert.0:{NAME} on myservice.MyTable: the trigger is missing: inserts are not "
+        "recorded",
     ),
     "disabled trigger": (
         FaultKind.CAPTURE_TRIGGER,
@@ -181,19 +182,19 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "altered trigger": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(altered="2026-11-21 10:00:00")),
-        "it was altered, or disabled for a while, at 2026-11-21 10:00:00 (server time)",
+        "the trigger was altered, or disabled for a while, at 2026-11-21 10:00:00 (server time)",
     ),
     "settings of a trigger": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(uses_quoted_identifier=0, uses_ansi_nulls=0)),
-        "it was created with quoted_identifier and ansi_nulls off",
+        "the trigger was created with quoted_identifier and ansi_nulls off",
     ),
     "another trigger may fire before": (
         FaultKind.CAPTURE_TRIGGER,
         lambda: triggers(trigger(is_first=0), OTHERS),
-        "audit_inserts may fire before it: their changes would be recorded before the change that fired "
-        f"them. exec sp_settriggerorder @triggername = N'[myservice].[capture_insert.0:{NAME}]', @order = "
-        "'First', @stmttype = 'INSERT'",
+        "audit_inserts may fire before it. Their changes would then be recorded before the change that "
+        f"fired them. exec sp_settriggerorder @triggername = N'[myservice].[capture_insert.0:{NAME}]', "
+        "@order = 'First', @stmttype = 'INSERT'",
     ),
     "another trigger fires first": (
         FaultKind.CAPTURE_TRIGGER,

@@ -130,14 +130,14 @@ STORED = [_present("k"), _present("v_1")]
             [_present("k", key=1), _present("w", column_id=place("v")), _present("v", column_id=9)],
             [
                 "column v is now named w",
-                "column v is not the recorded one, but is recorded in its place",
+                "column v is not the recorded column, but is recorded in its place",
                 "column v is not recorded",
             ],
         ),
         (
             [_present("k", key=1), _present("v", column_id=9)],
             [
-                "column v is not the recorded one, but is recorded in its place",
+                "column v is not the recorded column, but is recorded in its place",
                 "column v is not recorded",
             ],
         ),
@@ -145,9 +145,9 @@ STORED = [_present("k"), _present("v_1")]
             [_present("v", key=1, column_id=place("k")), _present("k", column_id=place("v"))],
             [
                 "column k is now named v",
-                "column k is not the recorded one, but is recorded in its place",
+                "column k is not the recorded column, but is recorded in its place",
                 "column v is now named k",
-                "column v is not the recorded one, but is recorded in its place",
+                "column v is not the recorded column, but is recorded in its place",
             ],
         ),
     ],
@@ -233,7 +233,7 @@ def test_rows_that_were_counted_are_compared_with_what_was_recorded() -> None:
     (gap,) = found(2)
     assert gap.kind is FaultKind.CAPTURE_GAP
     assert "table s.T" in gap.place
-    assert "it has 2 rows, but 3 according to the recorded changes" in str(gap)
+    assert "the table has 2 rows, but 3 according to the recorded changes" in str(gap)
     (busy,) = found(None)
     assert busy.kind is FaultKind.NOT_CHECKED
     assert "number of rows" in str(busy)

@@ -210,7 +210,7 @@ def test_an_older_installation_says_how_to_upgrade_it() -> None:
 
     session: Any = Old()
     with pytest.raises(
-        FeedSetupError, match="older version of changefeed; upgrade it: airflow-changefeed install"
+        FeedSetupError, match=r"older version of changefeed\. Upgrade it: airflow-changefeed install"
     ):
         load_feeds(session, "changefeed")
     session.text = "Divide by zero error encountered."

@@ -98,12 +98,12 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "quoted_identifier": (
         FaultKind.MODULE_SETTINGS,
         lambda: modules(module(uses_quoted_identifier=0)),
-        f"changefeed.shards:{FEED}: it was created with quoted_identifier off",
+        f"changefeed.shards:{FEED}: the object was created with quoted_identifier off",
     ),
     "both settings": (
         FaultKind.MODULE_SETTINGS,
         lambda: modules(module(uses_quoted_identifier=0, uses_ansi_nulls=0)),
-        "it was created with quoted_identifier and ansi_nulls off",
+        "the object was created with quoted_identifier and ansi_nulls off",
     ),
     "page locks": (
         FaultKind.PAGE_LOCKS,
@@ -138,35 +138,35 @@ BROKEN: dict[str, tuple[FaultKind, Make, str]] = {
     "sequence without cache": (
         FaultKind.SEQUENCE_NOT_CACHED,
         lambda: sequences(sequence(is_cached=0)),
-        "sequence changefeed.sequence: it is not cached, so each number is written to disk",
+        "sequence changefeed.sequence: the sequence is not cached, so each number is written to disk",
     ),
     "allowed durability": (
         FaultKind.DELAYED_DURABILITY,
         lambda: list(told.durability_faults("shop", 1)),
-        "database shop: it allows delayed durability",
+        "database shop: the database allows delayed durability",
     ),
     "forced durability": (
         FaultKind.DELAYED_DURABILITY,
         lambda: list(told.durability_faults("shop", 2)),
-        "database shop: it forces delayed durability",
+        "database shop: the database forces delayed durability",
     ),
     "owner of the schema": (
         FaultKind.SCHEMA_OWNER,
         lambda: told.owner_faults("changefeed", "anna"),
-        "alter authorization on schema::[changefeed] to dbo; then the install script again",
+        "alter authorization on schema::[changefeed] to dbo; then run the install script again",
     ),
     "open transaction": (
         FaultKind.OPEN_TRANSACTION,
         lambda: told.open_transaction_faults([session()]),
-        "session 57: it has written, and has been open for 2 hours (login shoe_service, host app1, program "
-        "ShoeService)",
+        "session 57: the transaction has written, and has been open for 2 hours (login shoe_service, "
+        "host app1, program ShoeService)",
     ),
     "transaction without a session": (
         FaultKind.OPEN_TRANSACTION,
         lambda: told.open_transaction_faults(
             [session(session_id=None, login_name=None, host_name=None, program_name=None)]
         ),
-        "a transaction: it has written",
+        "a transaction: the transaction has written",
     ),
     "deleted rows": (
         FaultKind.OUTBOX_KEEPS_DELETED,
@@ -225,7 +225,7 @@ def test_a_feed_that_could_not_be_upgraded_is_told_with_the_reason() -> None:
     for version in (__version__[:20], "0.0.1"):
         (fault,) = told.version_faults(__version__[:20], {FEED: version}, reasons)
         assert fault.kind is FaultKind.FEED_VERSION_DIFFERS
-        assert "refused until upgraded: changefeed 77119" in fault.what
+        assert "refused until it is upgraded: changefeed 77119" in fault.what
         assert "Fix that" in fault.remedy
     assert told.version_faults(__version__[:20], {FEED: __version__[:20]}) == []
 

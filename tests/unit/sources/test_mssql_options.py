@@ -129,7 +129,7 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
             "authentication and trusted_connection",
         ),
         ({"server_certificate": "/x.pem"}, {"encrypt": "yes"}, "only with encrypt: strict"),
-        ({}, {"encrypt": "strict", "trust_server_certificate": True}, "leave out trust_server_certificate"),
+        ({}, {"encrypt": "strict", "trust_server_certificate": True}, "omit trust_server_certificate"),
     ],
 )
 def test_what_contradicts_itself_is_refused(

@@ -265,10 +265,10 @@ WRONG: dict[str, tuple[TableFacts, str]] = {
         "column v is masked for this login",
     ),
     "computed": (_facts(changing=["v"]), "column v is computed and not deterministic"),
-    "no key": (_facts(indexes=[]), "it has no primary key, by which it is read in ranges"),
+    "no key": (_facts(indexes=[]), "it has no primary key, which a read in ranges needs"),
     "key without a form": (
         _facts(indexes=[_indexed("k", "sql_variant")]),
-        "column k of its primary key has type int, whose values cannot bound a range",
+        "column k of its primary key has type int, whose values cannot delimit a range",
     ),
     "clustered index": (
         _facts(indexes=[_indexed("k"), _indexed("c", is_primary_key=0)]),

@@ -31,11 +31,11 @@ UNSEEN: dict[str, tuple[tuple[str, ...], str]] = {
     "dropped trigger": ((f"drop trigger {TRIGGER}",), f"its trigger {TRIGGER} was dropped"),
     "altered trigger": (ALTERED, f"its trigger {TRIGGER} was altered"),
     "copied table": (COPIED, "was dropped, perhaps with the table"),
-    "renamed table": (("alter table flight rename to flown",), "it was renamed to 'flown'"),
-    "dropped table": (("drop table flight",), "it was dropped or renamed"),
+    "renamed table": (("alter table flight rename to flown",), "the table was renamed to 'flown'"),
+    "dropped table": (("drop table flight",), "the table was dropped or renamed"),
     "hidden delete": (
         ("insert or replace into flight values (1, 'again')",),
-        "it has 2 rows, but 3 according to the recorded changes",
+        "the table has 2 rows, but 3 according to the recorded changes",
     ),
 }
 BACK: dict[str, tuple[str, ...]] = {

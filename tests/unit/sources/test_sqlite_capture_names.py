@@ -56,7 +56,7 @@ def _ddl(file: CaptureFile) -> tuple[list[str], list[str], list[str]]:
 def test_a_new_column_with_the_name_of_a_recorded_one_stops_the_seals(file: CaptureFile) -> None:
     """Drift and doctor say that its changes are not recorded; readers have the recorded one's new name."""
     file.sql(*RENAMED, "update item set price = 9", "update item set price_old = 11")
-    source, another = file.source, "column 'price' of 'item' is not the recorded one, which is now named"
+    source, another = file.source, "column 'price' of 'item' is not the recorded column, which is now named"
     info = source.capture(NAME)
     assert [line for line in info.drift if another in line]
     assert _columns(info) == {"id": "id", "price_old": "price", "cost": "cost"}
@@ -151,7 +151,7 @@ def test_the_names_of_columns_that_are_not_captured_are_watched(file: CaptureFil
     file.source.enable_capture(CaptureSpec((TableCapture("item", ("id", "price"), ("id", "price")),), "some"))
     file.sql(*SWAPPED)
     source = file.source
-    with pytest.raises(FeedSetupError, match="column 'price' of 'item' is not the recorded one"):
+    with pytest.raises(FeedSetupError, match="column 'price' of 'item' is not the recorded column"):
         source.seal("some", after_now(source))
     info = source.refresh_capture("some")
     assert info.drift == ()

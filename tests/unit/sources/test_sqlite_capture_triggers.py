@@ -123,7 +123,9 @@ def test_replaced_and_merged_rows(flights: CaptureFile) -> None:
 def test_a_replacement_whose_delete_sqlite_hides_is_found(flights: CaptureFile) -> None:
     """Without the pragma SQLite fires no delete trigger, but the rows are one fewer than recorded."""
     flights.sql("insert into flight values (1, 'a')", "insert or replace into flight values (1, 'c')")
-    with pytest.raises(CaptureGapError, match=r"it has 1 row, but 2 according to the recorded changes"):
+    with pytest.raises(
+        CaptureGapError, match=r"the table has 1 row, but 2 according to the recorded changes"
+    ):
         flights.source.seal("flight_changes", flights.source.now())
 
 

@@ -177,7 +177,7 @@ def test_a_feed_that_was_never_sealed_is_refused(tmp_path: Path) -> None:
     """No frame is empty only because nobody has sealed the feed yet."""
     flights = Flights.create(tmp_path / "feeds.db")
     assert rows(load(flights)) == []
-    with pytest.raises(NotSealedError, match="has no events yet, so it is not known"):
+    with pytest.raises(NotSealedError, match="has no events yet, so the time of its seal is unknown"):
         load(flights, end=format_time(START + HOUR))
     flights.add(10, 0)
     with pytest.raises(NotSealedError, match="was never sealed: "):

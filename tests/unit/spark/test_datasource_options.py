@@ -108,13 +108,13 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         }
     )
     expected = [
-        "host belongs to type mssql, not to sqlite: leave it out",
+        "host belongs to type mssql, not to sqlite: omit it",
         "option 'fed' is unknown: did you mean feed",
-        "path is missing: give it, type sqlite needs it",
+        "path is missing: type sqlite needs it",
         "lock_timeout must be a number of seconds, 0 to 86400, not 'nan'",
-        "feed is missing: give the name of the table whose feed is read",
-        "start and after both say where the range begins: give one of them",
-        "start: time 2013-01-01T00:00:00 has no time zone; give it one, for example UTC",
+        "feed is missing: give the name of the table whose feed to read",
+        "start and after both say where the range begins: give only one of them",
+        "start: time 2013-01-01T00:00:00 has no time zone; add a zone, for example UTC",
         "after: 'nothing' is not a ULID: ",
         "shards: a shard is named twice",
         "unsealed must be one of fail, read, not 'maybe'",
@@ -132,10 +132,10 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
     ("options", "problem"),
     [
         ({"type": ""}, "type is missing: give one of sqlite, mssql"),
-        ({"type": "oracle"}, "type 'oracle' holds no feeds: use one of sqlite, mssql"),
+        ({"type": "oracle"}, "type 'oracle' cannot hold feeds: use one of sqlite, mssql"),
         ({"paths": "x"}, "option 'paths' is unknown: did you mean path"),
         ({"zzz": "x"}, "option 'zzz' is unknown: known are type, feed, start, end, "),
-        ({"shards": " , "}, "shards: no shard is named: name some, or leave it out for all"),
+        ({"shards": " , "}, "shards: no shard is named: name at least one, or omit shards for all"),
         ({"shards": "1,a"}, "shards: 'a' is not a shard; expected a whole number or a UUID"),
         ({"end": "soon"}, "end: 'soon' is not a time; expected ISO 8601 with a zone"),
         (
@@ -160,8 +160,8 @@ def test_each_wrong_option_says_what_to_do(options: dict[str, str], problem: str
         ({"encrypt": "maybe"}, "encrypt must be one of yes, no, strict, not 'maybe'"),
         ({"trust_server_certificate": "x"}, "trust_server_certificate must be true or false, not 'x'"),
         ({"schema": "a\0b"}, "schema must be a text of printable characters, not 'a\\x00b'"),
-        ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: leave it out"),
-        ({"user": ""}, "user is missing: give it, type mssql needs it"),
+        ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: omit it"),
+        ({"user": ""}, "user is missing: type mssql needs it"),
     ],
 )
 def test_each_wrong_option_of_sql_server_says_what_to_do(options: dict[str, str], problem: str) -> None:

@@ -72,7 +72,7 @@ def test_structs_are_declared_field_by_field(source: CaptureSource) -> None:
 
 def test_a_shape_of_a_plain_feed_is_refused(source: CaptureSource) -> None:
     """By ``load()``, with the remedy."""
-    with pytest.raises(InvalidArgumentError, match=rf"{FEED}.*leave out shape='hasura'"):
+    with pytest.raises(InvalidArgumentError, match=rf"{FEED}.*omit shape='hasura'"):
         feed_columns(source.source, options("hasura"))
 
 

@@ -545,9 +545,9 @@ def test_without_seal_nothing_is_drained(flights: Flights) -> None:
         ({"maxEventsPerTrigger": "0"}, "maxEventsPerTrigger must be a whole number"),
         ({"consumer": "a:b"}, "consumer: consumer 'a:b' is not a valid name"),
         ({"seal_interval": "often"}, "seal_interval must be a length of time"),
-        ({"start": "2013-01-01T00:00:00Z"}, "start belongs to spark.read, which reads a batch: leave it out"),
+        ({"start": "2013-01-01T00:00:00Z"}, "start belongs to spark.read, which reads a batch: omit it"),
         ({"consumer": "lake", "shards": "1"}, "consumer and shards exclude each other"),
-        ({"unsealed": "read"}, "unsealed belongs to spark.read, which reads a batch: leave it out"),
+        ({"unsealed": "read"}, "unsealed belongs to spark.read, which reads a batch: omit it"),
     ],
 )
 def test_each_wrong_option_of_a_stream_says_what_to_do(options: dict[str, str], problem: str) -> None:

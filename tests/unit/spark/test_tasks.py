@@ -268,5 +268,5 @@ def test_a_task_of_no_known_kind_is_refused(tmp_path: Path, kind: str) -> None:
     JobConnection({}).save(str(connection))
     assert main(["--task", str(task), "--connection", str(connection)]) == 1
     receipt = TaskResult.from_json((tmp_path / "result.json").read_text(), named="receipt")
-    assert f"is a {kind}, which is no task of a Spark job" in (receipt.error or "")
+    assert f"is a {kind}, which is not a task of a Spark job" in (receipt.error or "")
     assert not connection.exists()

@@ -170,8 +170,9 @@ class MssqlCaptures:
                 advanced = time.monotonic()
             elif time.monotonic() - advanced > self.database.lock_timeout_ms / 1000:
                 raise LockTimeoutError(
-                    f"capture {name!r}: its existing rows are not all recorded, because a transaction holds "
-                    "the next ones. What was recorded stays; repeat this when that transaction has ended",
+                    f"capture {name!r}: its existing rows are not all recorded, because a transaction "
+                    "holds the next rows. The rows recorded so far stay. Repeat the command when that "
+                    "transaction has ended",
                     capture=name,
                 )
 
@@ -256,8 +257,8 @@ def _check_present(
             check_version(f"capture {capture!r}", resource_version, one.resource_version, text)
         if one.name == capture and present != wanted:
             raise FeedSetupError(
-                f"capture {capture!r} already exists, for {', '.join(sorted(present))}; choose another name, "
-                "add tables with the procedure enable_capture, or disable it, export it to its end and drop "
-                "its feed first",
+                f"capture {capture!r} already exists, for {', '.join(sorted(present))}; choose another "
+                "name, or add tables with the procedure enable_capture. To replace the capture, "
+                "disable it, export all of its events and drop its feed first",
                 capture=capture,
             )

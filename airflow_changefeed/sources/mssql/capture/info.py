@@ -121,7 +121,7 @@ def _changed_columns(own: Sequence[Row], present: Sequence[Row], stored: Sequenc
             if is_ is not None:
                 yield f"column {name} is now named {is_['name']}"
             if of_that_name is not None:
-                yield f"column {name} is not the recorded one, but is recorded in its place"
+                yield f"column {name} is not the recorded column, but is recorded in its place"
         if is_ is None:
             if of_that_name is None:
                 yield f"column {name} is missing"

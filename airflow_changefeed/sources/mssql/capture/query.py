@@ -162,8 +162,8 @@ class CaptureQuery(RangeQuery):
     @property
     def missing_advice(self) -> str:
         return (
-            "An event of a capture consists only of its rows, so on_missing='keys_only' does not help; "
-            "restore the rows, and remove old events only with purge"
+            "An event of a capture consists only of its rows, so on_missing='keys_only' does not help. "
+            "Restore the rows, and remove old events only with purge"
         )
 
     def text_advice(self, exported: Exported, ulid: Ulid) -> str:

@@ -109,8 +109,8 @@ class MssqlSnapshots(MssqlCalls):
             )
             if not is_same:
                 raise SourceUnavailableError(
-                    f"feed {feed!r}: the session that was open while table {table!r} was read was lost, and "
-                    "perhaps what was read; read the range again",
+                    f"feed {feed!r}: the session that was open while table {table!r} was read was lost, "
+                    "so the rows that were read may be incomplete; read the range again",
                     feed=feed,
                     table=table,
                 )
@@ -179,8 +179,8 @@ class MssqlSnapshots(MssqlCalls):
         load_capture(session, self.database.schema, feed)
         if (table, token) not in {(one.table, one.token) for one in self._claims(session, feed)}:
             raise SnapshotError(
-                f"snapshot {token} of table {table!r} of feed {feed!r} was given up, or another one has "
-                "begun; its rows cannot be used. Begin a new one",
+                f"snapshot {token} of table {table!r} of feed {feed!r} was given up, or another "
+                "snapshot has begun; its rows cannot be used. Begin a new snapshot",
                 feed=feed,
                 table=table,
                 token=token,
@@ -192,8 +192,8 @@ class MssqlSnapshots(MssqlCalls):
         wanted = {one.token for one in begun if one.table == table}
         if not wanted & {one.token for one in self._claims(session, feed) if one.table == table}:
             raise ReplicaBehindError(
-                f"feed {feed!r}: the secondary does not have the snapshot of table {table!r} yet. Retry; if "
-                "it stays behind, check its redo queue, or read from the primary",
+                f"feed {feed!r}: the secondary does not have the snapshot of table {table!r} yet. "
+                "Retry; if the secondary stays behind, check its redo queue, or read from the primary",
                 feed=feed,
                 table=table,
             )

@@ -365,8 +365,8 @@ def _hidden_problems(facts: TableFacts) -> Iterator[str]:
     """Name what shows this login other rows or values than there are, or than were written."""
     if facts.access["is_filtered"]:
         yield (
-            "row-level security may hide rows, and what it hides may change without an event; capture a "
-            "table without it"
+            "row-level security may hide rows, and hidden rows may change without an event; capture a "
+            "table without row-level security"
         )
     inserted = Named([row for row in facts.captured if row[RECORDED[Operation.INSERT]]])
     for row in facts.present:
@@ -376,20 +376,20 @@ def _hidden_problems(facts: TableFacts) -> Iterator[str]:
     for name in facts.changing:
         if inserted.find(name):
             yield (
-                f"column {name} is computed and not deterministic, so it changes without an event; make it "
-                "persisted, or refresh the capture without it"
+                f"column {name} is computed and not deterministic, so its values change without an "
+                "event; make the column persisted, or refresh the capture without it"
             )
 
 
 def _key_problems(facts: TableFacts) -> Iterator[str]:
     if not facts.keys:
-        yield "it has no primary key, by which it is read in ranges; add one and refresh the capture"
+        yield "it has no primary key, which a read in ranges needs; add a primary key and refresh the capture"
     present = Named(facts.present)
     for row in facts.keys:
         if _key_column(row) is None:
             yield (
-                f"column {row['name']} of its primary key has type {declared(present[row['name']])}, whose "
-                "values cannot bound a range; use a key of another type"
+                f"column {row['name']} of its primary key has type {declared(present[row['name']])}, "
+                "whose values cannot delimit a range; use a key of another type"
             )
 
 

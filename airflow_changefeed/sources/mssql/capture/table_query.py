@@ -68,7 +68,7 @@ class TableQuery(ArrowQuery):
         for given in (self.range.after, self.range.upto):
             if given is not None and len(key_values(given)) != len(self.table.keys):
                 raise InvalidArgumentError(
-                    f"{self.where}: {given} is not a key of it, which has "
+                    f"{self.where}: {given} is not a key of the table, which has "
                     f"{counted(len(self.table.keys), 'column')}; cut the table again"
                 )
 

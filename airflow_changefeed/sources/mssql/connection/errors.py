@@ -157,8 +157,8 @@ NATIVE = (
         (1222,),
         r"lock request time.?out|lock timeout",
         LockTimeoutError,
-        "retry, or check for a transaction left open: of a writer, or of a set-up, upgrade or drop, which "
-        "holds the list of feeds",
+        "retry, or check for a transaction left open: a writer's, or that of a set-up, upgrade or "
+        "drop, which locks the list of feeds",
     ),
     Native(
         (601, 3961),
@@ -185,14 +185,14 @@ NATIVE = (
         r"is (probably )?out of space|reached its size quota|because of excessive (tempdb|transaction log)|"
         r"not enough space on the disk|no space left on device|disk full",
         SourceUnavailableError,
-        "free or add space (for a full log: back it up); a retry goes on then",
+        "free or add space (for a full log: back up the log), then retry",
     ),
     Native(
         (701, 802, 1204, 8645, 8651),
         r"insufficient (system )?memory|waiting for memory resources|requested memory grant|"
         r"cannot obtain a lock resource",
         SourceUnavailableError,
-        "retry when the server has less to do, or give it more memory",
+        "retry when the server is less busy, or give the server more memory",
     ),
     Native(
         (40197, 40501, 40613, 49918, 10928, 10929, 17809, 233, 10053, 10054, 596, 1219, 0),

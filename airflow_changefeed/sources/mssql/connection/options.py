@@ -193,7 +193,7 @@ def read_options(given: Mapping[str, Any], *, among: str = "") -> tuple[DriverOp
     options = DriverOptions(**values)
     if options.trusted_connection and options.authentication is not None:
         problems.append(
-            f"authentication and trusted_connection{among} both select a login; leave out one of them "
+            f"authentication and trusted_connection{among} both select a login; omit one of them "
             "(trusted_connection is Kerberos)"
         )
     return options, problems
@@ -233,7 +233,10 @@ def _encryption_problems(read: Mapping[str, Any], options: DriverOptions) -> lis
     """Return a message for each option that the driver would silently ignore."""
     problems = []
     if read["encrypt"] != "strict" and options.server_certificate is not None:
-        problems.append("server_certificate is used only with encrypt: strict; set that, or leave it out")
+        problems.append(
+            "server_certificate is used only with encrypt: strict; set encrypt: strict, or omit "
+            "server_certificate"
+        )
     if read["encrypt"] == "strict" and read["trust_server_certificate"]:
-        problems.append("encrypt: strict always checks the certificate; leave out trust_server_certificate")
+        problems.append("encrypt: strict always checks the certificate; omit trust_server_certificate")
     return problems

@@ -233,7 +233,9 @@ class MssqlDatabase:
                     is_lost = isinstance(error, SourceUnavailableError) or is_driver_error(error)
                     if not is_lost or self.retry.attempts == 1:
                         raise
-                    log_retry(error, facts, "The pooled connection was stale; retrying at once on a new one")
+                    log_retry(
+                        error, facts, "The pooled connection was stale; retrying at once on a new connection"
+                    )
             return self._put(self._open(), question, facts)
 
         return self.retry.call(attempt, **facts)

@@ -288,7 +288,7 @@ def probe(server: Server) -> str | None:
     port = server.port or (int(port_text) if port_text.strip().isdigit() else DEFAULT_PORT)
     try:
         with socket.create_connection((name, port), timeout=_LOOK_SECONDS):
-            return f"Something is listening on {name} port {port}; check that it is SQL Server and is healthy"
+            return f"Something is listening on {name} port {port}; check that it is a healthy SQL Server"
     except socket.gaierror:
         return f"The name {name!r} cannot be resolved here; check the host of the connection"
     except ConnectionRefusedError:

@@ -45,17 +45,19 @@ def trigger_faults(
         full = f"{quote(table['table_schema'])}.{quote(name)}"
         on = f"{quote(table['table_schema'])}.{quote(table['table_name'])}"
         if row is None:
-            yield _of_trigger(table, name, f"it is missing: each {operation.value} goes unrecorded", remedy)
+            yield _of_trigger(
+                table, name, f"the trigger is missing: {operation.value}s are not recorded", remedy
+            )
             continue
         if row["is_disabled"]:
-            what = f"it is disabled: each {operation.value} goes unrecorded"
+            what = f"the trigger is disabled: {operation.value}s are not recorded"
             yield _of_trigger(table, name, what, f"enable trigger {full} on {on}. {remedy}")
         elif row["altered"] is not None:
-            what = f"it was altered, or disabled for a while, at {row['altered']} (server time)"
+            what = f"the trigger was altered, or disabled for a while, at {row['altered']} (server time)"
             yield _of_trigger(table, name, what, remedy)
         off = [setting for setting in ("quoted_identifier", "ansi_nulls") if row[f"uses_{setting}"] == 0]
         if off:
-            what = f"it was created with {' and '.join(off)} off, so writers may fail"
+            what = f"the trigger was created with {' and '.join(off)} off, so writers may fail"
             yield _of_trigger(table, name, what, remedy)
         if tells_order and not row["is_first"]:
             yield from _order_fault(table, name, full, operation, triggers)
@@ -79,8 +81,9 @@ def _order_fault(
         yield _of_trigger(
             table,
             name,
-            f"it is not set to fire first, and {', '.join(sorted(row['name'] for row in others))} may fire "
-            "before it: their changes would be recorded before the change that fired them",
+            "the trigger is not set to fire first, and "
+            f"{', '.join(sorted(row['name'] for row in others))} may fire before it. Their changes "
+            "would then be recorded before the change that fired them",
             f"{takes}exec sp_settriggerorder @triggername = N'{full.replace(chr(39), chr(39) * 2)}', "
             f"@order = 'First', @stmttype = '{word}'",
         )
@@ -116,18 +119,20 @@ def count_faults(capture: str, tables: Iterable[Row]) -> Iterator[Fault]:
         if row["rows"] is None:
             yield not_checked(
                 f"the number of rows of {what}",
-                "it was being changed each time it was counted",
-                "Run this again while no statement changes it; or allow row versions, with which nothing "
-                "delays a count: alter database current set allow_snapshot_isolation on",
+                "statements changed the table each time its rows were counted",
+                "Run this command again while no statement changes the table; or allow row versions, "
+                "with which nothing delays a count: alter database current set "
+                "allow_snapshot_isolation on",
             )
         elif row["rows"] != row["expected"]:
             yield Fault(
                 FaultKind.CAPTURE_GAP,
                 what,
-                f"it has {counted(row['rows'], 'row')}, but {row['expected']} according to the recorded "
-                "changes: some changes were not recorded",
-                f"Run {shell('capture check', capture)}, which records a gap, then resolve it. If "
-                "it finds none, the server's row count is wrong; correct it with dbcc updateusage (0)",
+                f"the table has {counted(row['rows'], 'row')}, but {row['expected']} according to the "
+                "recorded changes: some changes were not recorded",
+                f"Run {shell('capture check', capture)}, which records a gap, then resolve the gap. If "
+                "the check finds no gap, the server's row count is wrong; correct it with dbcc "
+                "updateusage (0)",
             )
 
 
@@ -158,8 +163,8 @@ def guard_faults(
     yield Fault(
         FaultKind.CAPTURE_GUARD,
         f"capture {capture['name']}, table {table_name(table)}",
-        f"the table {schema}.{table['guard_name']}, or its foreign key, is missing: truncate and switch are "
-        "no longer refused, and bypass the triggers",
+        f"the table {schema}.{table['guard_name']}, or its foreign key, is missing: truncate and switch "
+        "are no longer refused, and both bypass the triggers",
         shell("capture refresh", capture["name"]),
     )
 
@@ -179,8 +184,8 @@ def schema_guard_faults(schema: str, captures: Sequence[Row], triggers: Iterable
     yield Fault(
         FaultKind.CAPTURE_GUARD,
         f"database trigger {name}",
-        f"it is {'disabled' if found else 'missing'}: changes to captured columns are no longer refused, and "
-        "make writers fail",
+        f"it is {'disabled' if found else 'missing'}: changes to captured columns are no longer "
+        "refused, and they make writers fail",
         f"enable trigger {quote(name)} on database" if found else shell("capture refresh", asked[0]),
     )
 

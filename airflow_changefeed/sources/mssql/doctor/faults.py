@@ -40,11 +40,11 @@ def missing_objects(
                     FaultKind.TABLE_MISSING,
                     where,
                     "this table was dropped, with its rows",
-                    "Restore it from a backup; the install script creates an empty one",
+                    "Restore the table from a backup; the install script creates an empty table",
                 )
             )
         else:
-            faults.append(Fault(FaultKind.OBJECT_MISSING, where, "it is missing", remedy))
+            faults.append(Fault(FaultKind.OBJECT_MISSING, where, "the object is missing", remedy))
     return faults
 
 
@@ -52,7 +52,9 @@ def missing_roles(expected: Iterable[str], there: Iterable[str], remedy: str) ->
     """Find missing roles."""
     known = {name.casefold() for name in there}
     return [
-        Fault(FaultKind.OBJECT_MISSING, f"role {name}", "it does not exist, so it has no members", remedy)
+        Fault(
+            FaultKind.OBJECT_MISSING, f"role {name}", "the role does not exist, so it has no members", remedy
+        )
         for name in expected
         if name.casefold() not in known
     ]
@@ -78,9 +80,9 @@ def module_faults(schema: str, objects: Iterable[Row]) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.MODULE_SETTINGS,
                 f"{schema}.{row['name']}",
-                f"it was created with {' and '.join(off)} off",
-                "Run the whole install script again (it sets both on; sqlcmd needs -I), not single objects "
-                "from it",
+                f"the object was created with {' and '.join(off)} off",
+                "Run the whole install script again, not only parts of it (the script sets both "
+                "options on; sqlcmd needs -I)",
             )
 
 
@@ -117,8 +119,8 @@ def _index_faults(schema: str, outbox: str, indexes: Sequence[Row]) -> Iterator[
             yield Fault(
                 FaultKind.PAGE_LOCKS,
                 f"table {schema}.{outbox}",
-                "a drain may lock pages, and so hide committed rows of other shards from another drain: "
-                "events could get the wrong order",
+                "a drain may lock pages, which hides committed rows of other shards from another "
+                "drain: events could get the wrong order",
                 f"alter index {quote(row['name'])} on {table} set (allow_page_locks = off)",
             )
         if row["index_id"] > 1 and not row["is_primary_key"]:
@@ -143,14 +145,14 @@ def sequence_faults(schema: str, sequences: Iterable[Row]) -> Iterator[Fault]:
             yield Fault(
                 FaultKind.SEQUENCE_CYCLES,
                 where,
-                "it cycles, and reused numbers break the order of events",
+                "the sequence cycles, and reused numbers break the order of events",
                 f"alter sequence {name} no cycle",
             )
         if not row["is_cached"]:
             yield Fault(
                 FaultKind.SEQUENCE_NOT_CACHED,
                 where,
-                "it is not cached, so each number is written to disk",
+                "the sequence is not cached, so each number is written to disk",
                 f"alter sequence {name} cache 1000, on servers that cache per instance",
             )
 
@@ -167,9 +169,9 @@ def owner_faults(schema: str, owner: str | None) -> list[Fault]:
         Fault(
             FaultKind.SCHEMA_OWNER,
             f"schema {schema}",
-            f"it is owned by {owner} and not by dbo, so that tables of dbo cannot be captured",
-            f"Run: alter authorization on schema::{quote(schema)} to dbo; then the install script again, as "
-            "that removes rights that were granted on the schema",
+            f"the schema's owner is {owner} and not dbo, so tables of dbo cannot be captured",
+            f"Run: alter authorization on schema::{quote(schema)} to dbo; then run the install script "
+            "again, because the first command removes rights that were granted on the schema",
         )
     ]
 
@@ -185,8 +187,8 @@ def durability_faults(database: str, delayed_durability: int) -> Iterator[Fault]
         yield Fault(
             FaultKind.DELAYED_DURABILITY,
             f"database {database}",
-            f"it {how} delayed durability: a crash may lose committed events. What a seal, drain or read has "
-            "reported is flushed first, and is safe",
+            f"the database {how} delayed durability: a crash may lose committed events. Events that a "
+            "seal, drain or read has reported are flushed first, and are safe",
             "Nothing, or: alter database current set delayed_durability = disabled",
         )
 
@@ -214,8 +216,8 @@ def version_faults(
         )
     for feed, version in versions.items():
         if feed in reasons or version != installed:
-            what = f"it has version {version or 'none'}, but version {installed} is installed"
-            why = f"its upgrade failed, and it is refused until upgraded: {reasons.get(feed)}"
+            what = f"the feed has version {version or 'none'}, but version {installed} is installed"
+            why = f"its upgrade failed, and the feed is refused until it is upgraded: {reasons.get(feed)}"
             faults.append(
                 Fault(
                     FaultKind.FEED_VERSION_DIFFERS,
@@ -239,12 +241,12 @@ def open_transaction_faults(rows: Iterable[Row]) -> list[Fault]:
         Fault(
             FaultKind.OPEN_TRANSACTION,
             "a transaction" if row["session_id"] is None else f"session {row['session_id']}",
-            f"it has written, and has been open for {length_text(row['age'])} (login {row['login_name']}, "
-            f"host {row['host_name']}, program {row['program_name']}). Its events are delayed; serialized "
-            "writers, seals of their shards and upgrades wait for it",
-            "End it in its program"
+            f"the transaction has written, and has been open for {length_text(row['age'])} (login "
+            f"{row['login_name']}, host {row['host_name']}, program {row['program_name']}). Its events "
+            "are delayed; serialized writers, seals of their shards and upgrades wait for it",
+            "End the transaction in its program"
             if row["session_id"] is None
-            else f"kill {row['session_id']}, or end it in its program",
+            else f"kill {row['session_id']}, or end the transaction in its program",
         )
         for row in rows
     ]
@@ -260,11 +262,12 @@ def kept_row_faults(schema: str, rows: Iterable[Row]) -> list[Fault]:
         Fault(
             FaultKind.OUTBOX_KEEPS_DELETED,
             f"table {schema}.{row['name']}",
-            f"the server still keeps about {row['kept']} rows that were drained from it, for readers of row "
-            "versions: each poll and drain passes them, and gets slower",
-            "End what reads old row versions: long queries on readable secondaries (sys.dm_exec_requests "
-            "there), or long transactions here (sys.dm_tran_active_snapshot_database_transactions). Remove a "
-            "secondary whose data movement is suspended. The server then removes the rows by itself",
+            f"the server still keeps about {row['kept']} rows that were drained from the table, for "
+            "readers of row versions. Each poll and drain passes these rows, and gets slower",
+            "End the readers of old row versions: long queries on readable secondaries "
+            "(sys.dm_exec_requests there), or long transactions here "
+            "(sys.dm_tran_active_snapshot_database_transactions). Remove a secondary whose data "
+            "movement is suspended. The server then removes the rows by itself",
         )
         for row in rows
     ]
@@ -292,15 +295,18 @@ def no_feeds(schema: str, user: str, feed: str | None, problem: Exception) -> Fa
     return Fault(
         FaultKind.PERMISSION_MISSING,
         f"table {schema}.feeds",
-        f"{user} may not list the feeds ({text}), so none was checked",
+        f"{user} may not list the feeds ({text}), so no feed was checked",
         f"alter role {role} add member {quote(user)}{where_t}",
     )
 
 
 def closed_feed(user: str, feed: str) -> Fault:
     """Return the note that a login may not read a feed, although it reads others."""
-    remedy = "Name the feeds that it reads with --feed. If it should read this one, add it to the feed's role"
-    return not_checked(f"feed {feed}", f"{user} may not read it", remedy)
+    remedy = (
+        "Name the feeds that this login reads with --feed. If it should read this feed, too, add it to "
+        "the feed's role"
+    )
+    return not_checked(f"feed {feed}", f"{user} may not read the feed", remedy)
 
 
 def no_right(
@@ -356,8 +362,8 @@ def hanging(feed: str, shard: str, order_sequence: int, outbox: str) -> Fault:
     return Fault(
         FaultKind.OUTBOX_HANGS,
         f"feed {feed}, shard {shard}",
-        f"a writer set order_sequence {order_sequence} explicitly, at or above the sequence's current value: "
-        "no drain takes the row, and sensors always see new events",
-        f"Delete the row from {outbox} and insert it again without order_sequence; make the writer leave "
-        "that column to its default",
+        f"a writer set order_sequence {order_sequence} explicitly, at or above the sequence's current "
+        "value. No drain takes the row, and sensors always see new events",
+        f"Delete the row from {outbox} and insert it again without order_sequence. Change the writer to "
+        "leave that column to its default",
     )

@@ -50,7 +50,7 @@ _VIEW_PAGES = (
 _DELETED_ROWS = "deleted rows in the outboxes"
 #: Deleted rows that an outbox may have; more than a thousand pages of them.
 _KEPT_ROWS = 100_000
-_OTHERWISE = "Fix the other faults, or run this again with a login that has more rights"
+_OTHERWISE = "Fix the other faults, or run doctor again with a login that has more rights"
 
 
 class MssqlInspect:
@@ -187,7 +187,7 @@ class _Inspection:
         if not self.sees_all:
             self.faults.append(
                 not_checked(
-                    f"whether all objects of schema {self.schema} are there",
+                    f"whether all objects of schema {self.schema} exist",
                     f"{self.user} sees only objects that it may use",
                     f"grant view definition on schema::{quote(self.schema)} to {quote(self.user)}, or ask a "
                     "DBA to run this command",

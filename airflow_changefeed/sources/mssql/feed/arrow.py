@@ -112,7 +112,8 @@ def computed(query: RangeQuery) -> Iterator[None]:
         if not (is_driver_error(error) and _OF_A_ROW.search(str(error))):
             raise
         raise ColumnTypeError(
-            f"{query.where}: a column of a row cannot be computed: {error}. Correct what it is computed from",
+            f"{query.where}: a column of a row cannot be computed: {error}. Correct the values that it "
+            "is computed from",
             **query.facts,
         ) from error
 
@@ -314,9 +315,10 @@ class RangeStream:
         # primary that went back since the bound was taken is one that lost what it had.
         if (self._bulk is not self.database or self._is_bounded) and last < self.range.upto:
             raise ReplicaBehindError(
-                f"feed {feed.name!r} shard {shard_text(self.shard)}: the secondary has replicated the feed "
-                f"only up to {last}, not {self.range.upto}. Retry; if it stays behind, check its redo queue, "
-                "or read from the primary. Events not sealed yet can be read only there",
+                f"feed {feed.name!r} shard {shard_text(self.shard)}: the secondary has replicated the "
+                f"feed only up to {last}, not {self.range.upto}. Retry; if the secondary stays behind, "
+                "check its redo queue, or read from the primary. Events that are not sealed yet can be "
+                "read only from the primary",
                 feed=feed.name,
                 shard=self.shard,
             )

@@ -75,8 +75,8 @@ def load_feeds(
             return None
         if is_driver_error(error) and "invalid column name" in str(error).lower():
             raise FeedSetupError(
-                f"schema {schema!r} has an older version of changefeed; upgrade it: "
-                f"{shell('install')}; or by the script that sql prints",
+                f"schema {schema!r} has an older version of changefeed. Upgrade it: {shell('install')}; "
+                "or run the script that sql prints",
                 schema=schema,
             ) from error
         raise
@@ -166,7 +166,7 @@ def column_refusal(column: Mapping[str, Any]) -> str | None:
             "in a separate table"
         )
     if column["is_masked"] and not column["may_unmask"]:
-        return "is masked for this login, which would read masked values; grant it unmask"
+        return "is masked for this login, which would read masked values; grant the login unmask"
     return None
 
 
@@ -211,8 +211,8 @@ def check_whole(feed: MssqlFeed) -> None:
         role = quote(f"{feed.schema}.readers:{feed.name}")
         raise PermissionDeniedError(
             f"feed {feed.name!r} is a capture, of which readable_captures, readable_capture_tables and "
-            f"readable_capture_columns show this login nothing; role {role} has the "
-            f"right; ask a DBA for: alter role {role} add member [the login's user]",
+            f"readable_capture_columns show this login no rows; role {role} has the right; ask a DBA "
+            f"for: alter role {role} add member [the login's user]",
             feed=feed.name,
         )
 

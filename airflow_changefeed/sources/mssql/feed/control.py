@@ -103,13 +103,13 @@ def _check(feed: MssqlFeed, shard: Shard, timed: list[tuple[datetime, tuple[Any,
     """Raise for what prevents passing the events at all; the procedure checks the rest."""
     if feed.is_serialized:
         problem = (
-            "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"
+            "its writers keep the ULID in their own table. Insert the rows there, with ULIDs of their time"
         )
         raise _refused(feed, shard, [problem])
     if feed.capture is not None:
         problem = (
-            "it is a capture, whose events are the changes of its tables. To include existing rows, enable "
-            "it with a snapshot, or resolve it with resync"
+            "it is a capture, whose events are the changes of its tables. To include existing rows, "
+            "enable the capture with a snapshot, or resolve it with resync"
         )
         raise _refused(feed, shard, [problem])
     if not timed:

@@ -254,7 +254,7 @@ def exported_columns(feed: MssqlFeed, columns: Sequence[Column]) -> list[Exporte
                 refused.append(column.name)
                 problems.append(
                     f"column {column.name!r} of type {column.type} is exported with a second column "
-                    f"{column.name + part.suffix!r}, which the table also has; rename that one"
+                    f"{column.name + part.suffix!r}, which the table also has; rename that column"
                 )
         found += [Exported(column, part) for part in own]
     if problems:

@@ -311,6 +311,8 @@ def _overview(
                 int(row["waiting"]),
                 as_time_or_none(row["waiting_since"]),
                 tuple(positions.get(status.shard, ())),
+                # Objects of an older version do not return it.
+                as_ulid(row.get("first_event")),
             )
             for status, row in statuses
         ),

@@ -294,7 +294,10 @@ class SqliteCapture:
 def _checked_note(subject: str, note: str, by: str) -> tuple[str, str]:
     problems = [
         f"{what} is missing: {why}"
-        for what, value, why in (("note", note, "say what was done"), ("by", by, "say who does it"))
+        for what, value, why in (
+            ("note", note, "describe what was done"),
+            ("by", by, "name the person or program"),
+        )
         if not value.strip()
     ]
     InvalidArgumentError.collect(subject, problems)
@@ -305,7 +308,7 @@ def _restart(
     tables: FeedTables, whole: Sequence[bool] | None, numbers: Sequence[int], now_ms: int, by: str
 ) -> None:
     """
-    Create the triggers of a capture anew, and count its rows again.
+    Create the triggers of a capture again, and count its rows again.
 
     :param whole: as of :func:`with_triggers`.
     :param numbers: of the tables whose rows are to be recorded, too.

@@ -147,10 +147,10 @@ def altered(connection: sqlite3.Connection, capture: StoredCapture) -> list[Foun
         kept = {name: triggers.get(name) for name in table.triggers}
         moved = sorted({on for on, _ in filter(None, kept.values())} - {table.name})
         if moved:
-            reason = f"it was renamed to {moved[0]!r}; rename it back, or disable the capture"
+            reason = f"the table was renamed to {moved[0]!r}; rename it back, or disable the capture"
             found.append((number, OBJECTS, reason))
         elif table.name.casefold() not in present:
-            reason = "it was dropped or renamed; restore it, or disable the capture"
+            reason = "the table was dropped or renamed; restore it, or disable the capture"
             found.append((number, OBJECTS, reason))
         else:
             found += _altered_triggers(number, table, kept) or _overtaken(connection, capture, number)
@@ -179,16 +179,17 @@ def _overtaken(connection: sqlite3.Connection, capture: StoredCapture, number: i
     ignoring = [name for name, sql in later if _IGNORES.search(sql)]
     if ignoring:
         reason = (
-            f"trigger {ignoring[0]!r} was created after the capture's triggers and fires before them; if it "
-            "raises ignore, a change is not recorded. Resolving the gap makes it fire after them"
+            f"trigger {ignoring[0]!r} was created after the capture's triggers and fires before them. "
+            "If it raises ignore, a change is not recorded. Resolving the gap makes the trigger fire "
+            "after them"
         )
         return [(number, ORDER, reason)]
     names = {one.name.casefold() for one in capture.tables}
     if later and written_by_triggers(connection, table.name) & names:
         reason = (
-            f"trigger {later[0][0]!r} was created after the capture's triggers and fires before them; what "
-            "it writes to captured tables is recorded before the change that fired it. Resolving the gap "
-            "makes it fire after them"
+            f"trigger {later[0][0]!r} was created after the capture's triggers and fires before them. "
+            "Its own writes to captured tables are recorded before the change that fired it. Resolving "
+            "the gap makes the trigger fire after them"
         )
         return [(number, ORDER, reason)]
     return []
@@ -226,7 +227,7 @@ def _miscounted(connection: sqlite3.Connection, capture: StoredCapture, skipped:
             continue
         (rows,) = connection.execute(f"select count(*) from {quote(table.name)}").fetchone()
         if rows != now:
-            reason = f"it has {counted(rows, 'row')}, but {now} according to the recorded changes"
+            reason = f"the table has {counted(rows, 'row')}, but {now} according to the recorded changes"
             found.append((number, ROWS, reason))
     store_balances(connection, capture.name, balances, last)
     return found
@@ -281,8 +282,8 @@ def _names_of_others(capture: StoredCapture, table: StoredTable) -> list[str]:
     former = capture.recorded(table)
     names = table.names_since(former)
     return [
-        f"column {name!r} of {table.name!r} is not the recorded one, which is now named {names[name]!r}, "
-        "and its changes are not recorded"
+        f"column {name!r} of {table.name!r} is not the recorded column, which is now named "
+        f"{names[name]!r}, and its changes are not recorded"
         for name in capture.taken.get(table.name, ())
         if any(
             name in was and name.casefold() not in map(str.casefold, table.columns[operation])

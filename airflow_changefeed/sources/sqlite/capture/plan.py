@@ -80,7 +80,7 @@ class Plan:
             self.tables.append(StoredTable(table.table, keys, chosen[table.table], given, types))
         if len(self.fields) > MAX_FIELDS:
             self.problems.append(
-                f"its tables have {len(self.fields)} columns; at most {MAX_FIELDS} can be captured, "
+                f"its tables have {len(self.fields)} columns; at most {MAX_FIELDS} can be captured; "
                 "choose fewer"
             )
 
@@ -191,16 +191,17 @@ def check_policy(name: str, on_ddl: OnDdl) -> None:
     on_ddl = OnDdl(on_ddl)
     if on_ddl is not OnDdl.PAUSE:
         raise FeedSetupError(
-            f"capture {name!r}: on_ddl {on_ddl.value!r} needs triggers on DDL, which SQLite does not have: a "
-            "change of columns cannot be refused, and values written before it is found would be lost. Use "
-            "'pause', and refresh the capture before the first value is written to a new column",
+            f"capture {name!r}: on_ddl {on_ddl.value!r} needs triggers on DDL, which SQLite does not "
+            "have: a change of columns cannot be refused, and values written before the change is "
+            "found would be lost. Use 'pause', and refresh the capture before the first value is "
+            "written to a new column",
             capture=name,
             on_ddl=on_ddl.value,
         )
 
 
 def check_replication(spec: CaptureSpec) -> None:
-    """Raise for a capture that tells replication from other writers."""
+    """Raise for a capture that distinguishes replication from other writers."""
     if spec.not_for_replication:
         raise FeedSetupError(
             f"capture {spec.name!r}: not_for_replication is an option of SQL Server's triggers, and SQLite "
@@ -329,8 +330,8 @@ def check_same(found: StoredCapture, spec: CaptureSpec) -> None:
     if spec not in (found.spec, found.present_spec):
         raise FeedSetupError(
             f"capture {spec.name!r} already exists, with a different definition: "
-            f"{'; '.join(difference(spec, found.spec))}. Refresh it to capture other columns; "
-            "drop it (drop_feed) to create it again",
+            f"{'; '.join(difference(spec, found.spec))}. To capture other columns, refresh the capture. "
+            "To replace it, drop it (drop_feed) and create it again",
             capture=spec.name,
         )
 

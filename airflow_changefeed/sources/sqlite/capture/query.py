@@ -194,10 +194,10 @@ def unexportable_error(tables: FeedTables, shard: Shard, range_: UlidRange) -> C
     )
     # The value itself is not repeated: it may be anything.
     return ColumnTypeError(
-        f"feed {tables.info.name!r} shard {shard_text(shard)}: column {column!r} of table {table.name!r}, "
-        f"declared {field.type or 'without type'!r}, cannot be exported unchanged as {storage.value}: the "
-        f"{image} row of event {event} holds another class ({kind}). Correct the rows of {table.name!r} that "
-        f"have such values. Then correct the recorded row: {statement}",
+        f"feed {tables.info.name!r} shard {shard_text(shard)}: column {column!r} of table "
+        f"{table.name!r}, declared {field.type or 'without type'!r}, cannot be exported unchanged as "
+        f"{storage.value}: the {image} row of event {event} holds another class ({kind}). Correct the "
+        f"rows of {table.name!r} that have such values. Then correct the recorded row: {statement}",
         feed=tables.info.name,
         shard=shard,
         column=f"{image}.{column}",

@@ -160,7 +160,7 @@ def renew(connection: sqlite3.Connection, mine: Mapping[str, str], expires: date
     feed, table, token = mine.values()
     raise SnapshotError(
         f"snapshot {token} of table {table!r} of capture {feed!r} has ended: it was given up, or "
-        "finished by another run. Take a new one",
+        "another run finished it. Take a new snapshot",
         feed=feed,
         table=table,
         token=token,

@@ -229,7 +229,7 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
     if not query.capture.is_enabled:
         problems.append("the capture is disabled, so changes are not recorded; enable it again")
     if not query.table.key_columns:
-        problems.append("it has no primary key; add one, and create the capture again")
+        problems.append("it has no primary key; add a primary key, and create the capture again")
     changed = [
         one.name
         for one in query.columns
@@ -238,7 +238,7 @@ def _problems(connection: sqlite3.Connection, query: TableQuery) -> list[str]:
     changed += query.table.names_since(query.capture.recorded(query.table))
     if changed:
         problems.append(
-            f"columns {', '.join(map(repr, changed))} were changed, renamed or dropped since they are "
+            f"columns {', '.join(map(repr, changed))} were changed, renamed or dropped after they were "
             f"recorded; refresh the capture: {shell('capture refresh', query.capture.name)}"
         )
     return problems

@@ -149,9 +149,9 @@ class Query(ABC):
     def column_error(self, column: Column, what: str) -> ColumnTypeError:
         """Return the error that says what of a column cannot be exported unchanged."""
         return ColumnTypeError(
-            f"{self.where}: column {column.name!r}, declared {column.type or 'without type'!r}, cannot be "
-            f"exported unchanged as {storage_of(column).value}: {what}. Correct the value, or declare the "
-            "column as what it holds",
+            f"{self.where}: column {column.name!r}, declared {column.type or 'without type'!r}, cannot "
+            f"be exported unchanged as {storage_of(column).value}: {what}. Correct the value, or "
+            "declare the column with the type of its values",
             **self.facts,
             column=column.name,
         )
@@ -297,8 +297,8 @@ def _naming_rows(query: Query) -> Iterator[None]:
         if _NOT_OF_A_ROW.search(str(error)):
             raise
         raise ColumnTypeError(
-            f"{query.where}: a generated column of a row cannot be computed: {error}. Correct what it is "
-            "computed from",
+            f"{query.where}: a generated column of a row cannot be computed: {error}. Correct the "
+            "values that it is computed from",
             **query.facts,
         ) from None
 

@@ -86,7 +86,7 @@ def _problems(tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any
     """Return every problem of the history, before anything is written."""
     if tables.is_serialized:
         return [
-            "its writers keep the ULID in their own table; insert the rows there, with ULIDs of their time"
+            "its writers keep the ULID in their own table. Insert the rows there, with ULIDs of their time"
         ]
     if tables.capture is not None:
         return ["it is a capture, whose events come only from its triggers"]
@@ -99,8 +99,8 @@ def _problems(tables: FeedTables, shard: Shard, timed: list[tuple[int, tuple[Any
     if late:
         sealed = format_time(from_milliseconds(tables.floor_ms)) if tables.floor_ms else "never"
         problems.append(
-            f"{format_time(from_milliseconds(max(late)))} is not before the seal ({sealed}), so readers at "
-            "the head would miss it; insert it into the outbox, or seal first"
+            f"{format_time(from_milliseconds(max(late)))} is not before the seal ({sealed}), so readers "
+            "at the head would miss the row; insert it into the outbox, or seal first"
         )
     # Nothing was purged up to the lowest of all ULIDs, which is that of 1970 as well.
     if purged > Ulid.MIN and any(Ulid.floor_milliseconds(ms) <= purged for ms, _ in timed):
@@ -131,7 +131,7 @@ def _key_problems(tables: FeedTables, keys: list[tuple[Any, ...]]) -> list[str]:
                 f"select count(*) from temp.history h join {found} t on {same}"
             ).fetchone()
             if rows:
-                problems.append(f"{rows} of the keys are in {place} already")
+                problems.append(f"{rows} of the keys are already in {place}")
         (there,) = tables.execute(
             f"select count(*) from temp.history h join {tables.table} t on {same}"
         ).fetchone()

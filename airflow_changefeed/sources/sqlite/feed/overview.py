@@ -17,6 +17,7 @@ from airflow_changefeed.core.consumer import (
     ShardOverview,
 )
 from airflow_changefeed.core.feed import Shard, ShardStatus, shard_text
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.shared import as_time_or_none, as_ulid, check_overview, shard_status
 from airflow_changefeed.sources.sqlite.capture.gaps import gaps
@@ -87,16 +88,16 @@ class SqliteOverview:
         except FeedSetupError as problem:
             return replace(unread, problem=problem)
         overviews = (
-            ShardOverview(status, waiting, since, tuple(positions.get(status.shard, ())))
-            for status, waiting, since in found
+            ShardOverview(status, waiting, since, tuple(positions.get(status.shard, ())), first)
+            for status, waiting, since, first in found
         )
         return replace(unread, shards=tuple(overviews), shard_count=count)
 
 
 def _statuses(
     tables: FeedTables, first_shard: int, shards: int
-) -> list[tuple[ShardStatus, int, datetime | None]]:
-    """Return the states of the shards of a page, how many rows wait in each, and since when."""
+) -> list[tuple[ShardStatus, int, datetime | None, Ulid | None]]:
+    """Return the states of the shards of a page, the rows that wait in each, since when, and first events."""
     more, waiting, since = "", "0", "null"
     if tables.capture is not None:
         # Its outbox has no index by shard, so all of its shards are counted at once.
@@ -115,11 +116,17 @@ def _statuses(
         f"(select * from {KNOWN} order by id limit ?2 offset ?1) "
         "select id, max(time_ms, ?4) as time, purged_upto, has_outbox, nullif(?4, 0) as sealed_until, "
         f"(select max({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}) as head, "
+        f"(select min({tables.ulid}) from {tables.feed} where {tables.condition_of('p.id')}) as first_event, "
         f"min({waiting}, ?3) as waiting, {since} as since from {_PAGE} as p order by id",
         (first_shard, shards, COUNTED, tables.floor_ms),
     )
     return [
-        (shard_status(tables.from_sql(row["id"]), row), row["waiting"], as_time_or_none(row["since"]))
+        (
+            shard_status(tables.from_sql(row["id"]), row),
+            row["waiting"],
+            as_time_or_none(row["since"]),
+            as_ulid(row["first_event"]),
+        )
         for row in rows
     ]
 

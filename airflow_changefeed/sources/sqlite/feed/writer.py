@@ -79,8 +79,9 @@ class UlidBlock:
         )
         if not held:
             raise InvalidArgumentError(
-                f"feed {self.tables.info.name!r} shard {shard_text(self.shard)}: the transaction that locked "
-                "it has ended, or locked it again; lock the shard in the transaction that writes",
+                f"feed {self.tables.info.name!r} shard {shard_text(self.shard)}: the transaction that "
+                "locked it has ended, or has locked the shard again; lock the shard in the transaction "
+                "that writes",
                 feed=self.tables.info.name,
                 shard=self.shard,
             )

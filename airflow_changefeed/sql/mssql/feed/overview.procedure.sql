@@ -3,7 +3,7 @@
 -- @first_shard: how many shards to skip, in order: numbers ascending, UUIDs by text. @shards: maximum number returned.
 -- result: feed, shard_count (total); one row.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox (as of shards), waiting (rows in the outbox, at most 10000),
---     waiting_since (time_hint of the first of them; null without any).
+--     waiting_since (time_hint of the first of them; null without any), first_event (of the feed in the shard; null without any).
 -- result: as list_cursors, and behind (events in the feed beyond the cursor, at most 10000), next_event (the first of them), before_rows
 --     (events in the feed before an implied beginning that no backfill has completed, at most 10000), before_from (the first of them); of the
 --     shards above, in their order.
@@ -58,7 +58,8 @@ begin
         isnull(s.purged_upto, 0x00000000000000000000000000000000) as purged_upto,
         convert(bit, case when k.waiting > 0 then 1 else 0 end) as has_outbox,
         k.waiting,
-        k.waiting_since
+        k.waiting_since,
+        o.ulid as first_event
     from #shards as k
     left join <<schema>>.[state:<<name>>] as s with (readcommittedlock, rowlock, readpast) on s.shard_id = k.shard_id
     outer apply (
@@ -66,6 +67,11 @@ begin
         where f.shard_id = k.shard_id
         order by f.ulid desc
     ) as h
+    outer apply (
+        select top (1) f.ulid from <<schema>>.[feed:<<name>>] as f with (readcommittedlock, rowlock, readpast)
+        where f.shard_id = k.shard_id
+        order by f.ulid
+    ) as o
     order by k.place;
     -- Where an implied beginning leaves something out. Of serialized writers, whose shard one may have locked, that may include what was
     -- purged: their events stay in their table.

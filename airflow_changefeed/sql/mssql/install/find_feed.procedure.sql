@@ -20,7 +20,7 @@ begin
     if @problem is not null
     begin
         set @message = concat(N'changefeed 77117: feed "', @feed, N'" could not be upgraded to the installed version of changefeed: ', left(@problem, 1600),
-            N'. Fix that, then upgrade the feed (upgrade_feed)');
+            N'. Fix the problem, then upgrade the feed (upgrade_feed)');
         throw 77117, @message, 1;
     end;
     if @is_operator = 1

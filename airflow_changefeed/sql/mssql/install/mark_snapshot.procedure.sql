@@ -24,7 +24,7 @@ begin
         if @@rowcount = 0
         begin
             set @message = concat(N'changefeed 77156: snapshot ', @token, N' of table "', @table, N'" of feed "', @feed,
-                N'" was given up, or another one has begun; its rows cannot be used. Begin a new one');
+                N'" was given up, or another snapshot has begun; its rows cannot be used. Begin a new snapshot');
             throw 77156, @message, 1;
         end;
         insert into <<schema>>.[snapshot_marks] (feed_id, table_name, token, mark) values (@feed_id, @table, @token, @mark);

@@ -8,7 +8,7 @@
 -- its statement ends, so open transactions alone make no difference. If the two differ, a statement is running, a change was missed, or the
 -- server's number is off. Then lock the table against writers while the two numbers are read; if a writer is open, the lock request ends
 -- after 50 ms, so that sessions queued behind it wait no longer. If they still differ, or the lock was not granted, the rows are counted:
--- only a count that agrees with the base (base_rows, a count too) excuses the server's number, whose base is set anew then; a difference
+-- only a count that agrees with the base (base_rows, a count too) excuses the server's number, whose base is then set again; a difference
 -- never does, as that would hide a truncate. With row versions one statement sees table and records as committed at one moment, without a
 -- lock. Without, a count is good if nothing was recorded meanwhile, and a difference only if it is found twice, while the server's number says
 -- that no statement has changed rows without having recorded them: it is what was read under the lock, or what is expected.

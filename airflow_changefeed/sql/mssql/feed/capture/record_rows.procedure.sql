@@ -60,7 +60,7 @@ begin
                     exec <<schema>>.[capture_table:<<name>>] @table_no = @no, @what = 'chunk', @rows = @rows output, @statement = @statement output, @row = @row output, @is_last = @is_last output;
                     if @rows is null
                     begin
-                        set @message = concat(N'changefeed 77156: feed "<<name_text>>": the rows of table "', @table, N'" cannot be recorded further, because events since that began were purged. Give it up, and record them again: airflow-changefeed snapshot give-up --feed "<<name_text>>" --table "', @table, N'" --conn-id ...');
+                        set @message = concat(N'changefeed 77156: feed "<<name_text>>": the rows of table "', @table, N'" cannot be recorded further, because events since the recording began were purged. Give up the recording, then record the rows again: airflow-changefeed snapshot give-up --feed "<<name_text>>" --table "', @table, N'" --conn-id ...');
                         throw 77156, @message, 1;
                     end;
                     -- The end comes in a transaction of its own, so that in each shard it is behind the rows of every other.

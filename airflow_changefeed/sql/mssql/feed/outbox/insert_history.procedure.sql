@@ -82,10 +82,10 @@ begin
             select 1 from @searched as s
             inner join <<schema>>.[feed:<<name>>] as f on f.shard_id = s.shard_id and f.ulid >= s.ulid
             where <<history_is_feed>>);
-        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are in the feed already');
+        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are already in the feed');
         select @found = count_big(*) from #history as h
         where exists (select 1 from <<schema>>.[outbox:<<name>>] as o with (readpast, readcommittedlock) where <<history_is_outbox>>);
-        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are in the outbox already');
+        if @found > 0 set @problems = concat(@problems, N'; ', @found, N' of the keys are already in the outbox');
         if @problems <> N''
         begin
             set @message = concat(

@@ -20,7 +20,7 @@ begin
     set xact_abort, nocount on;
     -- The writer's own level: the row shows that of a procedure as soon as it is set.
     if (select s.transaction_isolation_level from sys.dm_exec_sessions as s where s.session_id = @@spid) = 5
-        throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of the isolation level SNAPSHOT: the writer''s next statement may fail (3951). Run "set transaction isolation level read committed", then begin the transaction anew', 0;
+        throw 77100, N'changefeed 77100: feed "<<name_text>>": please call this procedure outside of the isolation level SNAPSHOT: the writer''s next statement may fail (3951). Run "set transaction isolation level read committed", then begin the transaction again', 0;
     set transaction isolation level read committed;
     begin try
         declare @transaction_id bigint, @shard nvarchar(36), @key nvarchar(128), @packed varbinary(40), @listed nvarchar(4000);
