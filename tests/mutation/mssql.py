@@ -228,12 +228,25 @@ MSSQL = (
         {"(rowlock, updlock, readpast, readcommittedlock)": "(rowlock, readpast, readcommittedlock)"},
         says="acquire_leases",
     ),
+    _tsql(
+        "tsql_takes_the_floor_for_the_seal_of_each_shard",
+        "Completeness",
+        "feed/shards.procedure",
+        {
+            "case when k.time < @floor then k.time else @floor end end as sealed_until": "@floor end as sealed_until"
+        },
+        "tests/integration/mssql/test_retention.py::test_a_seal_that_stopped_half_way_promises_nothing",
+    ),
     # ---- nothing silent
     _lock(
         "tsql_purges_without_the_lock_that_a_new_consumer_takes",
         "Nothing silent",
         "feed/purge_feed.procedure",
-        {"as s with (updlock, rowlock) where s.shard_id = @shard;": "as s where s.shard_id = @shard;"},
+        {
+            "as s with (updlock, rowlock)\n            where s.shard_id = @shard;": (
+                "as s\n            where s.shard_id = @shard;"
+            )
+        },
         says="reads state for update",
     ),
     _tsql(

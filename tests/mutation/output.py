@@ -86,9 +86,30 @@ OUTPUT = (
         "purged_events_are_passed_over_at_the_end",
         "Completeness",
         "spark/datasource/ranges.py",
-        "_last",
+        "last_event",
         {"max(status.head or Ulid.MIN, status.purged_upto)": "status.head or Ulid.MIN"},
         ("tests/unit/spark/test_datasource.py::test_a_purge_is_an_error_wherever_it_comes",),
+    ),
+    Break(
+        "a_stream_takes_the_feeds_seal_for_that_of_each_shard",
+        "Completeness",
+        "spark/datasource/stream.py",
+        "ChangefeedStreamReader._sealed",
+        {"            min(times),\n": "            times[0],\n"},
+        (
+            (
+                "tests/unit/spark/test_datasource_stream.py"
+                "::test_a_shard_that_a_seal_has_not_reached_is_not_read_as_sealed"
+            ),
+        ),
+    ),
+    Break(
+        "a_stream_forgets_where_it_began",
+        "Completeness",
+        "spark/datasource/stream.py",
+        "StreamOffset.start",
+        {"return self.starts.get(shard_text(shard), self.begin)": "return self.begin"},
+        ("tests/unit/spark/test_datasource_stream.py::test_latest_is_not_lost_with_the_first_batch",),
     ),
     Break(
         "uploads_are_aborted_last",
