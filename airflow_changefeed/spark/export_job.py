@@ -74,7 +74,7 @@ def _run_specs(
     def run(spec: str) -> ExportResult | Exception:
         _, feed, _ = parse_spec(spec)
         try:
-            result = _run_one(spark, spec, connection, lambda line: None, joined)
+            result = run_spec(spark, spec, connection, lambda line: None, joined)
         except Exception as error:
             report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
             return error
@@ -101,6 +101,7 @@ def run_spec(
     uri: str,
     connection: JobConnection,
     report: Callable[[str], None],
+    joined: Callable[[], JoinedJobs] | None = None,
 ) -> ExportResult:
     """
     Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
@@ -110,23 +111,13 @@ def run_spec(
     :param spark: makes or gives the session; not called for a plan without rows.
     :param uri: of the spec, or of a list of specs.
     :param report: takes one line of progress.
+    :param joined: of a list, what joins the jobs of its small plans.
     :return: of a list, the sums.
     :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
     """
     specs = read_job(uri, connection.storage_options)
     if specs != (uri,):
         return _run_specs(spark, specs, connection, report)
-    return _run_one(spark, uri, connection, report)
-
-
-def _run_one(
-    spark: Callable[[], SparkSession],
-    uri: str,
-    connection: JobConnection,
-    report: Callable[[str], None],
-    joined: Callable[[], JoinedJobs] | None = None,
-) -> ExportResult:
-    """Run one spec, small ones in a job that is joined with others."""
     store, plan = read_spec(uri, connection.storage_options)
     spec = attempt = plan.attempt
     try:
