@@ -629,7 +629,7 @@ class _StreamConsumer:
 
     def lost(self, shard: Shard) -> PurgedError:
         """Return the error of a consumer whose next events were purged."""
-        drop = shell("consumers drop", self.name, "--feed", self.feed)
+        drop = shell("consumer drop", self.name, "--feed", self.feed)
         return PurgedError(
             f"consumer {self.name!r} of feed {self.feed!r}: events of shard {shard_text(shard)} that it has "
             f"not read were purged. Read them from an export. Then drop the consumer ({drop}), and start the "

@@ -438,7 +438,7 @@ def test_a_file_that_was_cut_since_its_task_wrote_it_is_not_committed(local: Wor
     (staged,) = attempt.written.files
     path = f"{local.store.layout.attempt(attempt.plan.attempt)}/{staged.path}"
     local.files.write(path, (local.files.read(path) or b"")[:-1])
-    with pytest.raises(SupersededError, match="was removed"):
+    with pytest.raises(SupersededError, match="removed its file"):
         attempt.commit(local.files)
     assert [manifest.rows for manifest in local.store.list()] == [0]
 

@@ -244,7 +244,7 @@ def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
     """Never another one instead; the last ones are named."""
     for hour in (1, 4):
         save(export, hour)
-    with pytest.raises(FoldError, match=r"at that time.*\(2013-01-01T01:00:00Z\), or .*'beginning'$"):
+    with pytest.raises(FoldError, match=r"of that time.*\(2013-01-01T01:00:00Z\), or .*base='beginning'$"):
         found(export, 3, START + 4 * HOUR)
     with pytest.raises(FoldError, match=r"\(2013-01-01T01:00:00Z, 2013-01-01T04:00:00Z\)"):
         found(export, 6, START + 2 * HOUR)

@@ -147,7 +147,7 @@ def test_a_task_that_reports_a_file_of_another_unit_is_not_believed() -> None:
     facts = FileFacts("part.parquet", 1, 1, Ulid.of_int(1), Ulid.of_int(1), 0)
     told = [{"schema": schema_text(SCHEMA)}, encode(StagedFile(1, "part.parquet", facts))]
     assert gather(told, [PlannedPart(1, 1, {})]).files[0].facts == facts
-    with pytest.raises(IncompleteReadError, match="not its own"):
+    with pytest.raises(IncompleteReadError, match="files of another task's units"):
         gather(told, [PlannedPart(0, 1, {})])
 
 
