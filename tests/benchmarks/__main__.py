@@ -4,8 +4,9 @@ Run the benchmarks, print the tables of each when it is done, and leave them in 
 ``.json``.
 
 ``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
-[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [mssql]``, or all of these;
-``year`` takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
+[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [missed]
+[mssql]``, or all of these; ``year`` takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of
+a peer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.benchmarks import (
     follow,
     history,
     merge,
+    missed,
     mssql,
     mssql_cdc,
     page,
@@ -63,6 +65,7 @@ ALL = {
     "feeds": feeds.run,
     "windows": windows.run,
     "follow": follow.run,
+    "missed": missed.run,
     "mssql": mssql.run,
 }
 BY_HAND = {"year": year.run, "mssql_cdc": mssql_cdc.run}
