@@ -36,7 +36,7 @@ from tests.benchmarks.mssql_child import SOURCE_VARIABLE
 from tests.benchmarks.watch import watch
 from tests.integration.contract.engines import MSSQL_VARIABLE, Engine, open_engine
 
-TITLE = "Rows missed by other ways to read"
+TITLE = "Rows missed under parallel writers"
 FEED = "shop.Event"
 SECONDS, WRITERS, MOST_ROWS, MOST_PAUSE = 30, 8, 5, 0.2
 #: Of how many transactions one rolls back.
