@@ -3,9 +3,9 @@
 Run the benchmarks, print the tables of each when it is done, and leave them in ``build/benchmarks.md`` and
 ``.json``.
 
-``python -m tests.benchmarks [export] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge] [snapshot]
-[reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [mssql]``, or all of these;
-``year`` takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
+``python -m tests.benchmarks [export] [missed] [tables] [fixed] [drain] [capture] [waiting] [fold] [merge]
+[snapshot] [reconcile] [consume] [wake] [page] [store] [history] [feeds] [windows] [follow] [mssql]``, or all
+of these; ``year`` takes an hour, and 20 GB of disk. ``mssql_cdc`` measures the merge of a peer.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.benchmarks import (
     follow,
     history,
     merge,
+    missed,
     mssql,
     mssql_cdc,
     page,
@@ -46,6 +47,7 @@ OUTPUT = Path(__file__).resolve().parents[2] / "build" / "benchmarks.json"
 PAGE = OUTPUT.with_suffix(".md")
 ALL = {
     "export": export.run,
+    "missed": missed.run,
     "tables": tables.run,
     "fixed": fixed.run,
     "drain": drain.run,
