@@ -47,7 +47,8 @@ def main(path: str, folder: str, kind: str, *once: str) -> None:
     for name, value in ((DELTA if kind == "delta" else {}) | {"spark.driver.host": "127.0.0.1"}).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    frame = stream(session, Path(path), maxEventsPerTrigger=7, consumer="lake")
+    limit = {} if once else {"maxEventsPerTrigger": 7}
+    frame = stream(session, Path(path), consumer="lake", **limit)
     trigger = {"availableNow": True} if once else {"processingTime": "0 seconds"}
     query(frame, Path(folder), kind, **trigger).awaitTermination()
     for row in session.read.format(kind).load(f"{folder}/rows").collect():
