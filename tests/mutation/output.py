@@ -92,7 +92,7 @@ OUTPUT = (
     ),
     Break(
         "a_stream_takes_the_feeds_seal_for_that_of_each_shard",
-        "Completeness",
+        "Stream",
         "spark/datasource/stream.py",
         "ChangefeedStreamReader._sealed",
         {"            min(times),\n": "            times[0],\n"},
@@ -105,7 +105,7 @@ OUTPUT = (
     ),
     Break(
         "a_stream_forgets_where_it_began",
-        "Completeness",
+        "Stream",
         "spark/datasource/stream.py",
         "StreamOffset.start",
         {"return self.starts.get(shard_text(shard), self.begin)": "return self.begin"},
