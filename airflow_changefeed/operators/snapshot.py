@@ -51,7 +51,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
     sealed again at ``exact_from``. Folding the events since ``begin`` over the rows gives the table at every
     sealed time from ``exact_from`` on. No writer waits for the snapshot longer than for any reader.
     :class:`~airflow_changefeed.operators.fold.ChangefeedFoldOperator` finds the snapshot if it has the same
-        ``output_path``.
+    ``output_path``.
 
     Each range counts as soon as it is read. After a killed try, a retry or a new run continues where that try
     stopped. Until then the events since ``begin`` are not purged, for four days after the last progress.

@@ -176,8 +176,8 @@ def test_a_retry_does_not_read_the_table_again(shop: Shop) -> None:
         shop.reconcile()
     assert caught.value.at == reading.exact_from
     assert shop.said == [
-        f"changefeed snapshot: the one of table {TABLE} of feed {CAPTURE} since "
-        f"{format_time(reading.begin)} is there"
+        f"changefeed snapshot: nothing to read, the snapshot of table {TABLE} of feed {CAPTURE} since "
+        f"{format_time(reading.begin)} exists"
     ]
     # A snapshot of others removes what is left over, but not what waits.
     request = SnapshotRequest(CAPTURE, None, shop.stock.lake, "others")
