@@ -23,19 +23,15 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_changefeed.consumers.holding import Holding, Wanted, Work, holders
-from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.consumers.settings import resolve as resolve_position
 from airflow_changefeed.core.codec import decode, encode
-from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
-from airflow_changefeed.core.fault import shell
+from airflow_changefeed.core.consumer import Beginning, Position
 from airflow_changefeed.core.feed import (
     FeedInfo,
     Shard,
     ShardStatus,
     check_known_shards,
     check_shards,
-    counted,
     shard_text,
 )
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -44,12 +40,8 @@ from airflow_changefeed.exceptions import (
     ChangefeedError,
     ColumnTypeError,
     ConnectionNotUsableError,
-    ConsumerNotFoundError,
-    ConsumerUseError,
     HistoryError,
     InvalidArgumentError,
-    LeaseHeldError,
-    LeaseLostError,
     LockTimeoutError,
     NotSealedError,
     PurgedError,
@@ -66,6 +58,7 @@ from airflow_changefeed.spark.datasource.frames import (
     read_partition,
 )
 from airflow_changefeed.spark.datasource.ranges import ReadOptions, ShardRange, last_event, plan_partitions
+from airflow_changefeed.spark.datasource.stream_consumer import IDLE, StreamConsumer
 
 try:
     from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -84,13 +77,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: An idle feed gets a batch without events this often, so that a purge does not pass the checkpoint.
-_IDLE = timedelta(minutes=1)
 #: Seals in a row that may fail for a reason that passes, such as a lock, before the query stops.
 _FAILED_SEALS = 10
-#: Seconds of a consumer's lease. Spark kills the planning process at the end of a query, so that nothing
-#: releases the lease; only another kind of process waits for its end.
-_LEASE = 60.0
 #: What passes: a later seal or acknowledgement makes up for it.
 _PASSING = (LockTimeoutError, SourceUnavailableError)
 
@@ -166,7 +154,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._source: FeedSource | None = None
         self._end: StreamOffset | None = None
         self._checked: tuple[object, ...] | None = None
-        self._consumer: _StreamConsumer | None = None
+        self._consumer: StreamConsumer | None = None
         self._sealed_at = -math.inf
         self._failed_seals = 0
         self._idle: tuple[Any, dict[str, Any]] | None = None
@@ -251,7 +239,8 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if offset is None or self._consumer is None:
             return
         try:
-            self._consumer.acknowledge(offset, self._last_events)
+            places = {shard: offset.place(shard) for shard in self._last_events}
+            self._consumer.acknowledge(places, self._last_events)
         except _PASSING as problem:
             log.warning("Consumer %r follows with the next batch: %s", self.options.consumer, problem)
 
@@ -295,12 +284,14 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         active = [each for each in statuses if starts[each.shard] < min(last_event(each), below)]
         if begun is not None and not active:
             advanced = target.sealed_until - begun.sealed_until
-            if advanced < (timedelta(milliseconds=1) if self._only_now else _IDLE):
+            if advanced < (timedelta(milliseconds=1) if self._only_now else IDLE):
                 return None
         ends = self._ends(starts, active, below, most)
         return replace(
             target,
-            history=target.history if begun is None else max(begun.history, self.options.accept_history),
+            history=target.history
+            if begun is None
+            else max(begun.history, min(self.options.accept_history, target.history)),
             shards={shard_text(shard): end for shard, end in ends.items() if end != max(begin, below)},
             begin=begin,
             starts={}
@@ -440,7 +431,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._failed_seals += 1
             if self._only_now or self._failed_seals >= _FAILED_SEALS:
                 raise
-            log.warning("Feed %r was not sealed, which is tried again: %s", self.options.feed, problem)
+            log.warning("Feed %r was not sealed, and will be sealed later: %s", self.options.feed, problem)
             return problem
         self._failed_seals = 0
         return None
@@ -551,122 +542,8 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _hold(self, places: Mapping[Shard, Ulid], target: StreamOffset) -> None:
         shards = [each.shard for each in self._statuses()]
         position = self._position(target)
-        self._consumer = _StreamConsumer(self.source, self.options, shards, places, position)
+        self._consumer = StreamConsumer(self.source, self.options, shards, places, position)
         self._consumer.check(places)
-
-
-class _StreamConsumer:
-    """The consumer of a query: its cursors follow the checkpoint, and its leases are the query's."""
-
-    def __init__(
-        self,
-        source: FeedSource,
-        options: ReadOptions,
-        shards: Sequence[Shard],
-        places: Mapping[Shard, Ulid],
-        position: Position,
-    ) -> None:
-        name, self.feed = cast("str", options.consumer), options.feed
-        self.source = source
-        try:
-            info = source.consumer(name, self.feed)
-        except ConsumerNotFoundError:
-            spec = ConsumerSpec(name, self.feed, ddl=True)
-            if places:
-                info = source.create_consumer(spec, begin=Ulid.MIN, starts=places, by="Spark")
-            else:
-                info = create_consumer(source, spec, position, by="Spark")
-        self.begin = info.begin
-        self._holding = Holding(source, Wanted(name, self.feed, options.shards, None, _LEASE), time.monotonic)
-        # The same for each query of the consumer: the newest one takes its shards over, and the older one,
-        # a process that was thought dead, cannot acknowledge any more.
-        self._holding.holder = f"Spark stream of {name}"[:256]
-        self._work = Work(source, self._holding)
-        self._take(shards)
-
-    @property
-    def name(self) -> str:
-        """The consumer's name."""
-        return self._holding.wanted.consumer
-
-    def places(self) -> dict[Shard, Ulid]:
-        """Return the consumer's cursors."""
-        return {shard: row.ulid for shard, row in self._holding.rows.items()}
-
-    def acknowledge(self, offset: StreamOffset, last_events: Mapping[Shard, Ulid]) -> None:
-        """Move the cursors forward to an offset, in one transaction; those of idle shards once a minute."""
-        self._take(last_events)
-        ahead = {}
-        for shard, last in last_events.items():
-            place, cursor = offset.place(shard), self._holding.rows[shard].ulid
-            is_idle = last <= cursor and place.time - cursor.time < _IDLE
-            if place > cursor and not is_idle:
-                ahead[shard] = place
-        if not ahead:
-            return
-        self._work.begin()
-        for shard, place in ahead.items():
-            self._work.mark_place(shard, place, self._holding.rows[shard].fencing_token)
-        self._work.commit()
-
-    def renew(self) -> None:
-        """Renew the leases where that is due."""
-        if self._holding.is_due:
-            _, lost = self._holding.renew()
-            if lost:
-                raise LeaseLostError(
-                    f"consumer {self.name!r} of feed {self.feed!r}: another query took over "
-                    f"{counted(len(lost), 'shard')} of this one. A consumer has one query: stop one of the "
-                    "two, or give it another consumer",
-                    consumer=self.name,
-                    feed=self.feed,
-                )
-
-    def close(self) -> None:
-        """Release the leases."""
-        self._work.close()
-        self._holding.leave()
-
-    def lost(self, shard: Shard) -> PurgedError:
-        """Return the error of a consumer whose next events were purged."""
-        drop = shell("consumer drop", self.name, "--feed", self.feed)
-        return PurgedError(
-            f"consumer {self.name!r} of feed {self.feed!r}: events of shard {shard_text(shard)} that it has "
-            f"not read were purged. Read them from an export. Then drop the consumer ({drop}), and start the "
-            "query with a new checkpoint",
-            consumer=self.name,
-            feed=self.feed,
-            shard=shard,
-        )
-
-    def _take(self, shards: Sequence[Shard] | Mapping[Shard, Ulid]) -> None:
-        missing = [shard for shard in shards if shard not in self._holding.rows]
-        if missing:
-            self._holding.request(missing)
-        lost = [shard for shard in missing if shard not in self._holding.rows]
-        if lost:
-            held = "; ".join(holders(self.source, self.name, self.feed)) or "another process"
-            raise LeaseHeldError(
-                f"consumer {self.name!r} of feed {self.feed!r}: {counted(len(lost), 'shard')} of the query "
-                f"are held by other processes ({held}). A consumer has one query: stop the others, or give "
-                "this query another consumer",
-                consumer=self.name,
-                feed=self.feed,
-            )
-
-    def check(self, places: Mapping[Shard, Ulid]) -> None:
-        """Refuse a checkpoint whose places are before what the consumer has acknowledged."""
-        for shard, row in self._holding.rows.items():
-            if row.ulid > (place := places.get(shard, row.ulid)):
-                raise ConsumerUseError(
-                    f"consumer {self.name!r} of feed {self.feed!r} has acknowledged shard "
-                    f"{shard_text(shard)} up to {row.ulid}, and the checkpoint is at {place}: the checkpoint "
-                    "is an old copy, or another query uses the consumer. Use the newest checkpoint, or "
-                    "another consumer",
-                    consumer=self.name,
-                    feed=self.feed,
-                    shard=shard,
-                )
 
 
 def _below(sealed_until: datetime) -> Ulid:

@@ -329,7 +329,7 @@ def test_a_seal_that_fails_for_a_moment_is_made_later(
     flights.add(10, 1, shard=1)
     monkeypatch.setattr(query.reader.source, "seal", _locked)
     assert query.run() == 0
-    assert "was not sealed, which is tried again: shard 1 is locked" in caplog.text
+    assert "was not sealed, and will be sealed later: shard 1 is locked" in caplog.text
     for _ in range(8):
         assert query.run() == 0
     with pytest.raises(LockTimeoutError):
@@ -445,10 +445,15 @@ def test_history_that_was_inserted_behind_the_checkpoint_stops_the_query(flights
     with pytest.raises(HistoryError, match=r"start the query again with the option acceptHistory=1$"):
         Query(flights, log).run()
     flights.add(5, 1, shard=1)
-    Query(flights, log, acceptHistory=1).run()
+    Query(flights, log, acceptHistory=9).run()
     flights.add(5, 2, shard=1)
     Query(flights, log).run()
     assert len(read(log)) == 20
+    # What was accepted is the history that there was, not all that may come.
+    flights.execute(f'insert into "{FEED}" (id) values (?)', 9999)
+    flights.source.insert_history(FEED, 1, [(hours(0, 1)[0].start, (9999,))], reason="found again")
+    with pytest.raises(HistoryError, match=r"acceptHistory=2$"):
+        Query(flights, log).run()
 
 
 def test_a_consumer_whose_events_were_purged_says_what_to_do(flights: Flights) -> None:
