@@ -20,7 +20,7 @@ import pytest
 from airflow_changefeed.core.feed import FOREVER
 from airflow_changefeed.exceptions import FeedSetupError
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.examples import blocks, examples, run_example, section
+from tests.examples import examples, run_example
 from tests.system.dag_runner import DagRunner
 
 pytestmark = [pytest.mark.airflow]
@@ -118,13 +118,12 @@ def test_capturing_changes_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """From enabling a capture to dropping it; what is printed is what the page says."""
     page = "how-to/capture-changes.md"
     names: dict[str, Any] = {}
-    own = section(page).partition("\n## Examples of captures\n")[0]
-    enable, write, read, *rest = blocks(own.replace("/data/feeds", str(tmp_path / "feeds")))
+    enable, write, read, *rest = examples(page, {"/data/feeds": tmp_path / "feeds"})
     run_example(enable, names)
     assert capsys.readouterr().out == "dbo.flights_changes True\n"
     run_example(write, names)
     run_example(read, names)
-    assert [capsys.readouterr().out] == blocks(own, "text")
+    assert [capsys.readouterr().out] == examples(page, {}, "text")
     for code in rest:
         run_example(code, names)
     assert "gate" in capsys.readouterr().out

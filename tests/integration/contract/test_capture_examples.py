@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented examples of captures, which are those of Comdb2's Lua triggers, on every engine."""
+"""The examples of captures of Comdb2's Lua triggers, on every engine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_changefeed.core.capture import CaptureInfo, CaptureSpec
-from tests.examples import run_example, section
+from tests.examples import run_example
 from tests.integration.contract.captures import CaptureBench
 from tests.integration.contract.engines import Engine, Table
 
-PAGE = "how-to/capture-changes.md#examples-of-captures"
+EXAMPLES = Path(__file__).with_name("capture_examples.md")
 _BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 _TABLE = re.compile(r"\b(shop\.\w+)\b")
 _COUNTED = (("n", "identity"),)
@@ -46,8 +47,7 @@ TABLES = {
 
 def _sections() -> dict[str, list[tuple[str, str]]]:
     """Return the blocks below each heading, with their language; below none, those before the first."""
-    sections = {"": section(PAGE)}
-    first, *others = re.split(r"^### ", sections[""], flags=re.MULTILINE)
+    first, *others = re.split(r"^### ", EXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)
     sections = {"": first, **dict(part.split("\n", 1) for part in others)}
     return {heading: _BLOCK.findall(text) for heading, text in sections.items()}
 
@@ -89,13 +89,13 @@ def _transactions(engine: Engine, block: str) -> Iterator[list[str]]:
 
 
 def test_every_example_is_run() -> None:
-    """The page has those that are listed here, and no other."""
+    """The file has those that are listed here, and no other."""
     assert [heading for heading in _sections() if heading] == list(TABLES)
 
 
 @pytest.mark.parametrize("heading", TABLES)
-def test_an_example_gives_the_documented_result(engine: Engine, heading: str) -> None:
-    """Events, their values and their order are those that the page shows."""
+def test_an_example_gives_the_events_below_it(engine: Engine, heading: str) -> None:
+    """Events, their values and their order are those that the file shows."""
     for table in TABLES[heading]:
         engine.create_table(table)
     bench = CaptureBench(engine, engine.source())

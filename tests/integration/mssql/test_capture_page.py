@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 
-from tests.examples import blocks, section
+from tests.examples import examples
 from tests.integration.mssql.server import Client, Database
 
-#: Without its examples, which run on every engine.
-OWN = section("how-to/capture-changes.md").partition("\n## Examples of captures\n")[0]
+PAGE = "how-to/capture-changes.md"
 TABLES = (
     "create table dbo.flights (id int not null primary key, dest varchar(3), departed_at varchar(5))",
     "create table dbo.orders (id int not null primary key, status varchar(10), note varchar(100), total int)",
@@ -42,7 +41,7 @@ def test_the_page_runs(database: Database) -> None:
     with database.client() as client:
         for table in TABLES:
             client.results(table)
-        batches = list(map(unguarded, blocks(OWN, "sql")))
+        batches = list(map(unguarded, examples(PAGE, {}, "sql")))
         flights, seen, audit, several, session, added, taken_out, evolving, allowed = batches[:9]
         replicated, resolved, dropped = batches[9:]
         client.results(flights)
