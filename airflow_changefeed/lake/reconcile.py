@@ -36,6 +36,7 @@ from airflow_changefeed.output.coverage import named_missing
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.storage.files import open_files
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def reconcile(
     # Before the reading ends, so that its events end before it.
     current = None
     if request.base == CURRENT:
-        table = table_of(store, request.reading.table)
+        table = table_of(store, request.reading.table, open_files(output, storage_options))
         current = look(CurrentOutput(output, feed, table, storage_options))
     taken = take_snapshot(source, request.reading, storage_options, read, report)
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)

@@ -58,7 +58,9 @@ def test_a_shard_that_is_a_number_is_there_before_its_first_event(engine: Engine
     for name, shards in ((author, [7]), (by_rows, [])):
         seals = bench.source.seal(name, bench.source.now())
         assert sorted(seals) == shards
-        assert [(one.shard, one.head) for one in bench.source.shards(name)] == [(each, None) for each in shards]
+        assert [(one.shard, one.head) for one in bench.source.shards(name)] == [
+            (each, None) for each in shards
+        ]
     bench.run(f"{INSERT} (3, 'three')")
     assert len(bench.events(7, name=author)) == 1
     (status,) = bench.source.shards(author)
