@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.values import format_compact, format_time
+from airflow_changefeed.cursors.window_grid import end_of_window
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     NotExportedError,
@@ -217,8 +218,8 @@ def find_sides(
         gaps = f": nothing is complete in {named_missing(missing)}" if missing else ""
         raise NotExportedError(
             f"table {task.table!r} of feed {task.feed!r} was read, and is compared at "
-            f"{format_time(at)}, but {store.path} is not exported until then{gaps}. Export these "
-            "windows; a retry within a day compares the rows that were read",
+            f"{format_time(at)}, but {store.path} is not exported until then{gaps}. Export the windows until "
+            f"{format_time(end_of_window(store, at))}; a retry within a day compares the rows that were read",
             feed=task.feed,
             at=at,
             missing=missing,
