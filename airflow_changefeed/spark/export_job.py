@@ -31,7 +31,7 @@ from airflow_changefeed.export.parts import (
 )
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult, ProgressWatch
-from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
+from airflow_changefeed.export.spec import Draws, is_finished, read_job, read_spec, start_plan, write_receipt
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts
@@ -74,7 +74,7 @@ def _run_specs(
     def run(spec: str) -> ExportResult | Exception:
         _, feed, _ = parse_spec(spec)
         try:
-            result = run_spec(spark, spec, connection, lambda line: None, joined)
+            result = run_spec(spark, spec, connection, lambda line: None, joined, draws)
         except Exception as error:
             report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
             return error
@@ -85,9 +85,11 @@ def _run_specs(
         return result
 
     with (
+        closing(open_source(connection.source)) as source,
         contextlib.ExitStack() as jobs,
         ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool,
     ):
+        draws = Draws(source)
         found = list(pool.map(run, specs))
     failed = [each for each in found if isinstance(each, Exception)]
     if failed:
@@ -102,6 +104,7 @@ def run_spec(
     connection: JobConnection,
     report: Callable[[str], None],
     joined: Callable[[], JoinedJobs] | None = None,
+    draws: Draws | None = None,
 ) -> ExportResult:
     """
     Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
@@ -112,6 +115,7 @@ def run_spec(
     :param uri: of the spec, or of a list of specs.
     :param report: takes one line of progress.
     :param joined: of a list, what joins the jobs of its small plans.
+    :param draws: of a list, what draws the tokens.
     :return: of a list, the sums.
     :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
     """
@@ -121,8 +125,11 @@ def run_spec(
     store, plan = read_spec(uri, connection.storage_options)
     spec = attempt = plan.attempt
     try:
-        with closing(open_source(connection.source)) as source:
-            plan = start_plan(source, store, plan)
+        if draws is not None:
+            plan = start_plan(draws, store, plan)
+        else:
+            with closing(open_source(connection.source)) as source:
+                plan = start_plan(Draws(source), store, plan)
         attempt = plan.attempt
         result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report, joined))
     except Exception as error:
