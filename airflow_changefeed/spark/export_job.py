@@ -21,7 +21,6 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.export.parts import (
-    LEAST_PART_ROWS,
     PlannedPart,
     cut_tasks,
     gather,
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
 _MOST_JOBS = 32
+#: Rows of the plans whose jobs are joined: beyond that, a source that reads fast saves more than a job costs.
+_JOINED_ROWS = 10_000
 #: Feeds of a job that are exported at the same time; most of them wait for a joined job.
 _FEEDS_AT_ONCE = 32
 
@@ -161,7 +162,7 @@ def write(
     from airflow_changefeed.spark.version_compat import cancellable_jobs
 
     tasks = cut_tasks(plan)
-    is_joined = joined is not None and len(tasks) == 1 and plan.rows <= LEAST_PART_ROWS
+    is_joined = joined is not None and len(tasks) == 1 and plan.rows <= _JOINED_ROWS
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
     units = {part.unit for task in tasks for part in task}
