@@ -113,6 +113,14 @@ def output_grid(outputs: Iterable[ManifestStore], shard: Shard, place: Ulid) -> 
     return None
 
 
+def end_of_window(output: ManifestStore, at: datetime) -> datetime:
+    """Return the end of the window that holds what is just before a time; the time where it is unknown."""
+    before = Ulid.floor(at).previous()
+    grids = (output_grid([output], shard, before) for shard in output.shards())
+    grid = next(filter(None, grids), None)
+    return at if grid is None else grid.ceiling(before).next().time
+
+
 def export_grids(source: CursorStore, feed: str, consumers: Sequence[str]) -> dict[str, WindowGrid]:
     """
     Find where the windows of exports begin.

@@ -9,8 +9,11 @@ leaves a receipt. The receipt says how it ended; what the launcher says of it de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 from ulid import ULID
@@ -118,22 +121,64 @@ def read_job(uri: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     return specs
 
 
-def start_plan(source: FeedSource, store: ExportStore, plan: Plan) -> Plan:
+def start_plan(draw: Callable[[Plan, int], int], store: ExportStore, plan: Plan) -> Plan:
     """
     Return a spec's plan as this start runs it: with a token of its own, and without what others have
     committed.
 
+    :param draw: see :class:`Draws`.
     :raises ConnectionNotUsableError: the connection leads to another database than the plan's.
     """
-    check_database(source, plan.feed, plan.database)
     units = {unit.unit: unit.stale_seen for unit in plan.units if not unit.committed_by}
     done = committed_before(store, Start.of(plan), plan.database, units)
     return replace(
         plan,
-        attempt=source.next_attempt(plan.feed, above=store.highest_attempt(units)),
+        attempt=draw(plan, store.highest_attempt(units)),
         spec=plan.attempt,
         units=tuple(committed(done[unit.unit]) if unit.unit in done else unit for unit in plan.units),
     )
+
+
+class Draws:
+    """
+    Draws attempt tokens: called with a plan and a token, it returns a higher one.
+
+    Of threads that ask at the same time one asks for all, so that many feeds need few connections.
+    """
+
+    def __init__(self, source: FeedSource) -> None:
+        self._source = source
+        self._lock = Lock()
+        self._waiting: deque[tuple[Plan, int, Future[int]]] = deque()
+
+    def __call__(self, plan: Plan, above: int) -> int:
+        """
+        Draw a token.
+
+        :raises ConnectionNotUsableError: the connection leads to another database than the plan's.
+        """
+        own: Future[int] = Future()
+        self._waiting.append((plan, above, own))
+        with self._lock:
+            if not own.done():
+                self._draw_all()
+        return own.result()
+
+    def _draw_all(self) -> None:
+        # A snapshot: those who ask later must not make this thread work for ever.
+        asked = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
+            with self._source.connected():
+                for plan, above, future in asked:
+                    try:
+                        check_database(self._source, plan.feed, plan.database)
+                        future.set_result(self._source.next_attempt(plan.feed, above=above))
+                    except Exception as error:
+                        future.set_exception(error)
+        except Exception as error:
+            for _, _, future in asked:
+                if not future.done():
+                    future.set_exception(error)
 
 
 def write_receipt(store: ExportStore, spec: int, attempt: int, result: ExportResult) -> None:

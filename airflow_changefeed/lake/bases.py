@@ -105,7 +105,9 @@ class Base:
         return f"the capture missed changes, as detected at {format_time(max(missed))}" if missed else ""
 
 
-def find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Iterator[Base]:
+def find_bases(
+    choice: BaseChoice, store: ExportStore, table: str | None, end: datetime, problems: list[str]
+) -> Iterator[Base]:
     """
     Return the chosen base, or the newest one of the whole table, and what to start from if a fold at a time
     cannot start from that. Without any, or if none is of use, it starts at the beginning.
@@ -115,23 +117,35 @@ def find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: d
 
     :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
+    :param problems: gets a sentence where the only snapshots are exact later.
     :raises FoldError: the chosen base is not there, or not before the time.
     :raises ManifestError: a base is damaged or has lost files.
     """
     if choice.base == BEGINNING:
         return
     try:
-        yield from _find_bases(choice, store, table, end)
+        yield from _find_bases(choice, store, table, end, problems)
     except ManifestError as problem:
         raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
 
 
-def _find_bases(choice: BaseChoice, store: ExportStore, table: str | None, end: datetime) -> Iterator[Base]:
+def _find_bases(
+    choice: BaseChoice, store: ExportStore, table: str | None, end: datetime, problems: list[str]
+) -> Iterator[Base]:
     files = open_files(choice.path, choice.storage_options)
     tables = [table] if table is not None else claims.tables(files, store.feed)
     known: list[_Known] = []
     if len(tables) == 1:
-        candidates = _known(choice, store, tables[0], files, end)
+        candidates = list(_known(choice, store, tables[0], files, end))
+        whole = [one for one in candidates if not one.where]
+        late = [one for one in whole if one.exact_from > end]
+        if late and len(late) == len(whole):
+            first = min(late, key=lambda one: one.exact_from)
+            problems.append(
+                f"the snapshot of {first} is exact from {format_time(first.exact_from)} on, so a fold at "
+                "that time or later can start from it: use a window that ends then"
+            )
+        candidates = [one for one in candidates if one.exact_from <= end]
         known = sorted(candidates, key=lambda one: (one.begin, one.is_state), reverse=True)
         wanted = [one for one in known if (one.begin == choice.base if choice.is_named else not one.where)]
         snapshot = next((one.begin for one in wanted if not one.is_state), None)
@@ -162,6 +176,7 @@ class _Known:
     """A base that may be there; a state is preferred to a snapshot with the same begin."""
 
     begin: datetime
+    exact_from: datetime
     is_state: bool
     read: Callable[[], Base | None]
     where: str = ""
@@ -177,12 +192,12 @@ def _known(
     states = StateStore(choice.path, store.feed, table, files=files, database=database)
     for at in states.times():
         if at < end:
-            yield _Known(at, True, partial(_state, states, at))
+            yield _Known(at, at, True, partial(_state, states, at))
     snapshots = SnapshotFiles(choice.path, store.feed, table, files=files, database=database)
     for one in snapshots.all():
         is_own = (one.feed, one.database) == (store.feed, database)
-        if one.exact_from <= end and is_own and one.token != choice.without:
-            yield _Known(one.begin, False, partial(base_of, snapshots, one), one.where)
+        if is_own and one.token != choice.without:
+            yield _Known(one.begin, one.exact_from, False, partial(base_of, snapshots, one), one.where)
 
 
 def base_of(snapshots: SnapshotFiles, one: Snapshot) -> Base:

@@ -40,6 +40,7 @@ from airflow_changefeed.lake.states import NEWEST
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
+from airflow_changefeed.storage.files import open_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +75,7 @@ def merge(
     output = CurrentOutput(
         request.output,
         request.feed,
-        table_of(export, request.table),
+        table_of(export, request.table, open_files(request.states or request.output, storage_options)),
         storage_options,
         table_format=request.table_format,
         catalog_table=request.catalog_table,

@@ -36,6 +36,7 @@ from airflow_changefeed.lake.inputs import (
     table_columns,
 )
 from airflow_changefeed.lake.states import BaseChoice, BaseFacts
+from airflow_changefeed.output import claims
 from airflow_changefeed.output.coverage import Interval, find_missing, named_missing
 from airflow_changefeed.output.read import (
     UnitFile,
@@ -47,6 +48,7 @@ from airflow_changefeed.output.read import (
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
+from airflow_changefeed.storage.files import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -217,36 +219,43 @@ def find_fold(
     given = read_value("at", at, optional(parse_time))
     export_there(store)
     end = given if given is not None else end_of_export(store)
+    # Who took a snapshot must see why it is of no use.
     problems: list[str] = []
-    for base in find_bases(bases, store, table, end) if bases is not None else ():
+    for base in find_bases(bases, store, table, end, problems) if bases is not None else ():
         source, problem = _from_base(store, end, table, base)
         if source is not None:
             return source
         if bases is not None and bases.is_named:
             raise _refusal(store, base.table, end, problem)
         problems.append(problem)
-    if given is not None:
-        check_begins(store, end)
-    source = _find(store, end, table)
-    # Who took a snapshot must see why it is of no use.
+    try:
+        if given is not None:
+            check_begins(store, end)
+        source = _find(store, end, table)
+    except FoldError as error:
+        raise FoldError("; ".join([error.message, *problems]), **error.facts) from None
     return replace(source, unknown="; ".join([source.unknown, *problems])) if source.unknown else source
 
 
-def table_of(store: ExportStore, table: str | None) -> str:
+def table_of(store: ExportStore, table: str | None, bases: Files) -> str:
     """
     Return which table of a capture is meant.
 
     :param table: None if it has only one; a name is not checked.
-    :raises FoldError: it has several, or no events yet.
+    :param bases: root of its snapshots and states, which say it before the first event does.
+    :raises FoldError: it has several, or neither a base nor events yet.
     :raises ManifestError: nothing was exported there.
     """
     if table is not None:
         return table
     export_there(store)
     newest = _newest_file(store, from_milliseconds(0))
-    if newest is None:
+    if newest is not None:
+        return foldable_table(file_columns(store, newest).shape, None)
+    known = claims.tables(bases, store.feed)
+    if len(known) != 1:
         raise _no_events(store)
-    return foldable_table(file_columns(store, newest).shape, None)
+    return known[0]
 
 
 def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from contextvars import ContextVar
 
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.output.attempts import check_database
@@ -16,11 +18,39 @@ BULK = {"sqlite": {"bulk_reader": "adbc"}}
 FACTS_SCHEMA = "facts string"
 
 
+#: The sources of the block of small tasks that is running, by what they connect to, and their end.
+_SHARED: ContextVar[tuple[dict[str, FeedSource], ExitStack] | None] = ContextVar("_SHARED", default=None)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """
+    Run a block in which small tasks share a source, with its connection.
+
+    Each reads little, so that opening a connection, with the schema of all feeds, would cost more than a
+    source that reads fast saves.
+    """
+    with ExitStack() as ends:
+        token = _SHARED.set(({}, ends))
+        ends.callback(_SHARED.reset, token)
+        yield
+
+
 @contextmanager
 def opened(connection: JobConnection, feed: str, database: str) -> Iterator[FeedSource]:
     """Open a connection's source in a task; raise ConnectionNotUsableError if it is another database's."""
     from airflow_changefeed.sources import open_source
 
+    if (shared := _SHARED.get()) is not None:
+        sources, ends = shared
+        key = json.dumps(connection.source, sort_keys=True, default=str)
+        if key not in sources:
+            source = ends.enter_context(closing(open_source(connection.source)))
+            ends.enter_context(source.connected())
+            sources[key] = source
+        check_database(sources[key], feed, database)
+        yield sources[key]
+        return
     # Spark gives a worker process one task at a time, so nobody else here has the source open.
     bulk = BULK.get(connection.source["type"], {})
     with closing(open_source(connection.source, **bulk)) as source:

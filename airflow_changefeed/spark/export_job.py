@@ -21,7 +21,6 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.export.parts import (
-    LEAST_PART_ROWS,
     PlannedPart,
     cut_tasks,
     gather,
@@ -31,7 +30,7 @@ from airflow_changefeed.export.parts import (
 )
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult, ProgressWatch
-from airflow_changefeed.export.spec import is_finished, read_job, read_spec, start_plan, write_receipt
+from airflow_changefeed.export.spec import Draws, is_finished, read_job, read_spec, start_plan, write_receipt
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Jobs of Spark at the same time: so much of an export is lost at most when it is killed.
 _MOST_JOBS = 32
+#: Rows of the plans whose jobs are joined: beyond that, a source that reads fast saves more than a job costs.
+_JOINED_ROWS = 10_000
 #: Feeds of a job that are exported at the same time; most of them wait for a joined job.
 _FEEDS_AT_ONCE = 32
 
@@ -74,7 +75,7 @@ def _run_specs(
     def run(spec: str) -> ExportResult | Exception:
         _, feed, _ = parse_spec(spec)
         try:
-            result = run_spec(spark, spec, connection, lambda line: None, joined)
+            result = run_spec(spark, spec, connection, lambda line: None, joined, draws)
         except Exception as error:
             report(f"changefeed feed {next(done)} of {len(specs)}, {feed}: {error_text(error)}")
             return error
@@ -85,9 +86,11 @@ def _run_specs(
         return result
 
     with (
+        closing(open_source(connection.source)) as source,
         contextlib.ExitStack() as jobs,
         ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool,
     ):
+        draws = Draws(source)
         found = list(pool.map(run, specs))
     failed = [each for each in found if isinstance(each, Exception)]
     if failed:
@@ -102,6 +105,7 @@ def run_spec(
     connection: JobConnection,
     report: Callable[[str], None],
     joined: Callable[[], JoinedJobs] | None = None,
+    draws: Draws | None = None,
 ) -> ExportResult:
     """
     Start what a spec says: write, commit what is whole, and leave a receipt, whatever becomes of it.
@@ -112,6 +116,7 @@ def run_spec(
     :param uri: of the spec, or of a list of specs.
     :param report: takes one line of progress.
     :param joined: of a list, what joins the jobs of its small plans.
+    :param draws: of a list, what draws the tokens.
     :return: of a list, the sums.
     :raises ChangefeedError: ours, also when it was raised in a task; of a list the first one, after all.
     """
@@ -121,8 +126,11 @@ def run_spec(
     store, plan = read_spec(uri, connection.storage_options)
     spec = attempt = plan.attempt
     try:
-        with closing(open_source(connection.source)) as source:
-            plan = start_plan(source, store, plan)
+        if draws is not None:
+            plan = start_plan(draws, store, plan)
+        else:
+            with closing(open_source(connection.source)) as source:
+                plan = start_plan(Draws(source), store, plan)
         attempt = plan.attempt
         result = run_attempt(store, plan, partial(write, spark, store, plan, connection, report, joined))
     except Exception as error:
@@ -154,7 +162,7 @@ def write(
     from airflow_changefeed.spark.version_compat import cancellable_jobs
 
     tasks = cut_tasks(plan)
-    is_joined = joined is not None and len(tasks) == 1 and plan.rows <= LEAST_PART_ROWS
+    is_joined = joined is not None and len(tasks) == 1 and plan.rows <= _JOINED_ROWS
     each = -(-len(tasks) // _MOST_JOBS)
     jobs = [range(first, min(first + each, len(tasks))) for first in range(0, len(tasks), each)]
     units = {part.unit for task in tasks for part in task}

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.sources.arrow import byte_strings
+from airflow_changefeed.spark.executors import sharing
 
 #: Starts a function of tasks as a job, as ``cancellable_jobs`` gives it; the rows are of ``FACTS_SCHEMA``.
 Submit = Callable[[Any, range], Future[list[Any]]]
@@ -124,8 +125,12 @@ class JoinedTasks:
         """Run the tasks whose numbers come in, and yield the rows, or the error, of each function."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for place, function, task in self.tasks[number]:
-                    text = json.dumps({"place": place, **_outcome(function, task)})
+                with sharing():
+                    outcomes = [
+                        (place, _outcome(function, task)) for place, function, task in self.tasks[number]
+                    ]
+                for place, outcome in outcomes:
+                    text = json.dumps({"place": place, **outcome})
                     yield pa.RecordBatch.from_arrays([byte_strings([text], pa.string())], names=["facts"])
 
 

@@ -238,7 +238,7 @@ EMBEDDED = (
         "The receipt decides",
         "export/spec.py",
         "start_plan",
-        {"source.next_attempt(plan.feed, above=store.highest_attempt(units))": "plan.attempt"},
+        {"draw(plan, store.highest_attempt(units))": "plan.attempt"},
         ("tests/unit/export/test_tries.py::test_a_second_start_leaves_out_what_the_first_has_committed",),
     ),
     # ---- cursor

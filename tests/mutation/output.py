@@ -354,8 +354,8 @@ OUTPUT = (
         "a_snapshot_is_used_before_it_is_exact",
         "Base",
         "lake/bases.py",
-        "_known",
-        {"if one.exact_from <= end and": "if one.begin <= end and"},
+        "_find_bases",
+        {"if one.exact_from <= end]": "if one.begin <= end]"},
         (
             (
                 "tests/unit/lake/test_newest.py"

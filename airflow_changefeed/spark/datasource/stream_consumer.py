@@ -84,6 +84,7 @@ class StreamConsumer:
         :param places: inclusive; up to where each shard was written.
         :param last_events: of the same shards.
         :raises LeaseLostError: a newer query of the consumer took over.
+        :raises ConsumerNotFoundError: the consumer was dropped.
         """
         self._take(last_events)
         ahead = {}
@@ -97,7 +98,14 @@ class StreamConsumer:
         self._work.begin()
         for shard, place in ahead.items():
             self._work.mark_place(shard, place, self._holding.rows[shard].fencing_token)
-        self._work.commit()
+        try:
+            self._work.commit()
+        except ConsumerNotFoundError as error:
+            raise ConsumerNotFoundError(
+                f"consumer {self.name!r} of feed {self.feed!r} was dropped while its query ran. Start the "
+                "query again: it creates the consumer where its checkpoint stands",
+                **error.facts,
+            ) from None
 
     def renew(self) -> None:
         """Renew the leases where that is due."""

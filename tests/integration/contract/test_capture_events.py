@@ -50,6 +50,23 @@ def test_an_event_has_the_time_of_its_statement(authors: CaptureBench) -> None:
     assert event.epoch == int(event.captured_at.timestamp())
 
 
+def test_a_shard_that_is_a_number_is_there_before_its_first_event(engine: Engine) -> None:
+    """So a quiet hour is exported as an empty unit; which shards an expression gives, only events say."""
+    bench = set_up_author(engine, (1, "one"), table=TableCapture(AUTHOR.name, shard="7"))
+    author, by_rows = bench.name, "shop.by_rows"
+    bench.enable(TableCapture(AUTHOR.name, shard="id % 2"), name=by_rows)
+    for name, shards in ((author, [7]), (by_rows, [])):
+        seals = bench.source.seal(name, bench.source.now())
+        assert sorted(seals) == shards
+        assert [(one.shard, one.head) for one in bench.source.shards(name)] == [
+            (each, None) for each in shards
+        ]
+    bench.run(f"{INSERT} (3, 'three')")
+    assert len(bench.events(7, name=author)) == 1
+    (status,) = bench.source.shards(author)
+    assert status.head is not None
+
+
 def test_sequences_count_the_events_of_each_shard(engine: Engine) -> None:
     """From 1, without a gap, across drains and transactions that were rolled back."""
     bench = set_up_author(engine, table=TableCapture(AUTHOR.name, shard="id % 2"), with_sequence=True)

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +28,7 @@ from airflow_changefeed.exceptions import (
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.export.spec import (
+    Draws,
     read_job,
     read_receipt,
     read_spec,
@@ -242,12 +248,12 @@ def test_a_second_start_leaves_out_what_the_first_has_committed(flights: Flights
     """The first goes on meanwhile, and is refused where the second was faster; either may succeed."""
     made = plan(flights, store)
     write_spec(store, made)
-    first = start_plan(flights.source, store, made)
+    first = start_plan(Draws(flights.source), store, made)
     begin(store, first)
     commit, written = Commit(store, first), list(flights.write(store, first))
     for some in written[:2]:
         commit.add(some)
-    second = start_plan(flights.source, store, made)
+    second = start_plan(Draws(flights.source), store, made)
     assert (first.spec, second.spec) == (made.attempt, made.attempt)
     assert made.attempt < first.attempt < second.attempt
     result = run_here(flights.source, store, second, quiet)
@@ -260,6 +266,43 @@ def test_a_second_start_leaves_out_what_the_first_has_committed(flights: Flights
     end(store, first, committed=False)
     assert verify(store) == []
     assert manifest_rows(store) == len(plain_rows(store.files, FEED)) == ROWS
+
+
+def test_threads_that_draw_at_the_same_time_share_a_connection(flights: Flights, store: ExportStore) -> None:
+    """Each gets a token of its own; one that leads elsewhere is refused, and the others go on."""
+    made, source = plan(flights, store), flights.source
+    blocks: list[threading.Event] = []
+
+    class Slow:
+        """A source whose first block waits until all others have asked."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(source, name)
+
+        @contextmanager
+        def connected(self) -> Iterator[None]:
+            blocks.append(threading.Event())
+            if len(blocks) == 1:
+                blocks[0].wait(10)
+            with source.connected():
+                yield
+
+    draws = Draws(Slow())  # type: ignore[arg-type] # the rest is the source's
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(draws, made, 10)]
+        while not blocks:
+            time.sleep(0.001)
+        found += [pool.submit(draws, made, 20) for _ in range(6)]
+        wrong = pool.submit(draws, replace(made, database=OTHER), 20)
+        while len(draws._waiting) < 7:
+            time.sleep(0.001)
+        blocks[0].set()
+        tokens = [future.result(10) for future in found]
+        with pytest.raises(ConnectionNotUsableError, match=f"planned for database {OTHER}"):
+            wrong.result(10)
+    assert len({*tokens}) == 7
+    assert all(token > above for token, above in zip(tokens, [10, *[20] * 6], strict=True))
+    assert len(blocks) == 2
 
 
 def test_of_several_receipts_one_that_succeeded_counts(flights: Flights, store: ExportStore) -> None:
@@ -292,7 +335,7 @@ def test_bad_specs_and_receipts_are_named(flights: Flights, store: ExportStore) 
     with pytest.raises(TerminalError, match=f"holds plan {made.attempt} .* moved here from another place"):
         read_spec(store.files.url(store.layout.spec(78)))
     with pytest.raises(ConnectionNotUsableError, match=f"planned for database {OTHER}"):
-        start_plan(flights.source, store, replace(made, database=OTHER))
+        start_plan(Draws(flights.source), store, replace(made, database=OTHER))
     stranger = ExportResult("done", attempt=3, spec=made.attempt)
     store.files.write(store.layout.receipt(made.attempt, 5), stranger.to_json().encode())
     with pytest.raises(

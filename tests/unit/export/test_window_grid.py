@@ -16,11 +16,12 @@ from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window, is_border
 from airflow_changefeed.cursors.moves import move_to, plan_moves
-from airflow_changefeed.cursors.window_grid import WindowGrid, grid_of
+from airflow_changefeed.cursors.window_grid import WindowGrid, end_of_window, grid_of
 from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, TransientError
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
+from tests.unit.export.captures import CapturedExport
 from tests.unit.export.consumers import CONSUMER, FEED, START, Variables, advance, begin, end_of, hour, places
 from tests.unit.export.moves import move, plan
 
@@ -35,6 +36,19 @@ def hourly(source: SqliteFeedSource, variables: Variables) -> SqliteFeedSource:
     for number in range(6):
         advance(source, variables, number)
     return source
+
+
+def test_the_window_of_a_time_ends_where_the_outputs_windows_do(tmp_path: Path) -> None:
+    """By its unit, or by the window that is there; a time of which nothing is known stands for itself."""
+    export = CapturedExport.create(tmp_path / "plain")
+    export.write([], Window(START, START + 2 * timedelta(hours=1)))
+    hourly = ExportStore(str(tmp_path / "hourly"), "shop.Shoe_changes")
+    hourly.claim(DATABASE, unit=timedelta(hours=1))
+    CapturedExport(hourly).write([], Window(START, START + timedelta(hours=1)))
+    hours = timedelta(hours=1)
+    for at, by_window, by_unit in ((0.2, 2, 1), (1, 2, 1), (2, 2, 2), (5.5, 5.5, 6)):
+        assert end_of_window(export.store, START + at * hours) == START + by_window * hours
+        assert end_of_window(hourly, START + at * hours) == START + by_unit * hours
 
 
 @given(some.integers(0, 2**47), some.integers(1, 10**9), some.integers(0, (1 << 127) - 2))

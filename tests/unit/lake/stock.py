@@ -27,7 +27,7 @@ TABLE, CAPTURE = "shop.stock", "shop.stock_changes"
 @dataclass
 class Stock:
     """
-    Rows 1 to n, in three shards.
+    Rows 1 to n, in three shards if not said otherwise.
 
     :param folder: of the database, the export and the states.
     """
@@ -36,7 +36,7 @@ class Stock:
     source: SqliteFeedSource
 
     @classmethod
-    def create(cls, folder: Path, rows: int = 100, more: Sequence[str] = ()) -> Stock:
+    def create(cls, folder: Path, rows: int = 100, more: Sequence[str] = (), shard: str = "id % 3") -> Stock:
         """
         Fill the table, and capture it from then on.
 
@@ -58,7 +58,7 @@ class Stock:
                 connection.execute(f'insert into "{TABLE}" values ({marks})', values)
             connection.commit()
         stock = cls(folder, SqliteFeedSource(str(path)))
-        table = TableCapture(TABLE, shard="id % 3")
+        table = TableCapture(TABLE, shard=shard)
         stock.source.enable_capture(CaptureSpec((table,), key_change=KeyChange.DELETE_INSERT))
         return stock
 

@@ -25,6 +25,7 @@ from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     ConnectionNotUsableError,
+    ConsumerNotFoundError,
     ConsumerUseError,
     HistoryError,
     InvalidArgumentError,
@@ -571,3 +572,17 @@ def test_a_stream_says_where_it_begins_and_a_batch_does_not() -> None:
         parse_options(given, is_stream=True)
     with pytest.raises(InvalidArgumentError, match=r"startingPosition belongs to spark\.readStream"):
         parse_options({**given, "startingposition": "latest"})
+
+
+def test_a_consumer_that_is_dropped_under_its_query_stops_it(flights: Flights) -> None:
+    """With what to do: started again, the query creates the consumer where its checkpoint stands."""
+    log = Checkpoint()
+    query = Query(flights, log, consumer="lake")
+    flights.add(3, 0)
+    query.run()
+    flights.source.drop_consumer("lake", FEED)
+    flights.add(3, 1)
+    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
+        query.run()
+    Query(flights, log, consumer="lake").run()
+    assert [row.consumer for row in flights.source.cursors(FEED)] == ["lake"]

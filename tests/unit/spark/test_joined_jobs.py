@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.spark.joined_jobs import AT_ONCE, JoinedJobs, JoinedTasks
 
 
@@ -72,9 +79,42 @@ class Spark:
         return [job for job in self.jobs if isinstance(job, JoinedTasks)]
 
 
+@dataclass(frozen=True)
+class Opens:
+    """A function that opens a database, and says of its source which one it is."""
+
+    connection: JobConnection
+    database: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            with opened(self.connection, "shop.Order", self.database) as source:
+                yield pa.RecordBatch.from_pydict({"facts": [f"{id(source)} {source.bulk_reader}"]})
+
+
 def facts(future: Future[list[Any]]) -> list[str]:
     """The rows of one task."""
     return [row["facts"] for row in future.result(10)]
+
+
+def test_small_tasks_of_a_database_share_a_source(tmp_path: Path) -> None:
+    """With its connection, for the time of one task of Spark; each is checked to be the planned database."""
+    sources = [SqliteFeedSource(str(tmp_path / f"{name}.db")) for name in "ab"]
+    for source in sources:
+        with closing(sqlite3.connect(source.database.path)) as connection:
+            connection.execute('create table "shop.Order" (id integer primary key)')
+        source.set_up_feed("shop.Order")
+    a, b = [Opens(JobConnection(source.describe()), source.identity().id) for source in sources]
+    batch = pa.RecordBatch.from_pydict({"id": [0]})
+    functions = (a, b, a, Opens(a.connection, b.database), b)
+    job = JoinedTasks({0: [(place, function, 0) for place, function in enumerate(functions)]})
+    found = [json.loads(row["facts"]) for rows in job(iter([batch])) for row in rows.to_pylist()]
+    said = [one.get("rows", one.get("error")) for one in found]
+    assert said[0] == said[2] != said[1] == said[4]
+    assert said[0][0].endswith("sqlite3")
+    assert "planned for database" in said[3]
+    ((alone,),) = [rows.to_pydict()["facts"] for rows in a(iter([batch]))]
+    assert alone.endswith("adbc")
 
 
 def test_each_task_gets_its_own_rows() -> None:

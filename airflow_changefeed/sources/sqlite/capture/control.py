@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ from airflow_changefeed.sources.sqlite.capture.registry import (
 from airflow_changefeed.sources.sqlite.capture.triggers import drop_triggers, with_triggers
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
 from airflow_changefeed.sources.sqlite.feed.names import FeedTables, load_feed, quote
+from airflow_changefeed.sources.sqlite.feed.reader import load_high_water, store_high_water
 from airflow_changefeed.sources.sqlite.setup import check_storage, create, install, register
 from airflow_changefeed.sources.sqlite.versions import (
     begin_version,
@@ -127,6 +129,7 @@ class SqliteCapture:
             for number, table in enumerate(capture.tables)
         ]
         tables = replace(tables, capture=capture)
+        _begin_shards(tables, spec, now_ms)
         _restart(tables, whole, filled if record_rows else (), now_ms, _ENABLING)
 
     def _enable_again(self, tables: FeedTables, *, record_rows: bool) -> None:
@@ -289,6 +292,14 @@ class SqliteCapture:
             gaps=tuple(gaps(connection, name, is_open=True)),
             resource_version=load_feed(connection, name, is_whole=False).info.resource_version,
         )
+
+
+def _begin_shards(tables: FeedTables, spec: CaptureSpec, now_ms: int) -> None:
+    """Give a capture the shards that are plain numbers, so that windows before its first event are units."""
+    for table in spec.tables:
+        if re.fullmatch(r"\s*-?\d+\s*", table.shard, re.ASCII):
+            shard = int(table.shard)
+            store_high_water(tables, shard, load_high_water(tables, shard, now_ms))
 
 
 def _checked_note(subject: str, note: str, by: str) -> tuple[str, str]:

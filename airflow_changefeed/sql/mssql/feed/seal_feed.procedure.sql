@@ -1,7 +1,7 @@
 -- Seals every shard of the feed: orders what is committed, then promises that no later event gets a ULID below floor(@until). Also applies
 -- to shards that do not exist yet.
 -- @until: UTC, exclusive, at most the database's current time. @lock_timeout: milliseconds for each shard.
--- result: shard_id, until, head; for each shard that ever had an event. until is at least the requested time; head is the last event
+-- result: shard_id, until, head; for each shard that shards:T returns. until is at least the requested time; head is the last event
 --     before it, null without any.
 -- errors: 77100 in a transaction. 77101 lock timeout; transient, sealing again continues. 77102 less than a minute in the future;
 --     transient. 77103 further in the future. 77108 @until is missing. 77142 a capture has an open gap
