@@ -53,14 +53,14 @@ def feed_text(browser: Browser, feed: str) -> str:
 
 
 def line_of(browser: Browser, feed: str, consumer: str) -> str:
-    """Return what the list of feeds says of a consumer in the colour of what is missing."""
+    """Return until when a consumer is complete, as the list of feeds says it."""
     browser.see(feed)
     (line,) = (
         one
         for one in browser.all(f"{article(feed)} .consumers li")
         if one.find_element("css selector", "strong").text == consumer
     )
-    return " | ".join(one.text for one in line.find_elements("css selector", ".as-missing"))
+    return " | ".join(one.text for one in line.find_elements("css selector", ".age"))
 
 
 def states_again(browser: Browser) -> dict[str, str]:

@@ -507,7 +507,7 @@ def test_what_people_have_to_resolve_is_told(person: Open, shop: Shop) -> None:
     ann.open()
     assert "complete until " in line_of(ann, shop.capture, MAILER)
     troubles = [one.text for one in ann.all(f"{article(shop.capture)} .troubles strong")]
-    assert troubles == ["1 gap", "2 dead letters"]
+    assert troubles == ["gap in the capture", "2 events parked"]
     ann.picture("gap", article(shop.capture))
     ann.press(f"feed {shop.capture}")
     ann.press(f"details {MAILER}")

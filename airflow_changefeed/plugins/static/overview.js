@@ -4,7 +4,7 @@
 import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
 import { ask, get } from "./server.js";
 import { lines } from "./strip.js";
-import { counts, troubleList, unsearched } from "./troubles.js";
+import { counts, troubleList, troublesOf, unsearched } from "./troubles.js";
 
 const FEEDS = 25; // of those that are folded, at a time
 const FIRST = 50; // with troubles or late, that are not folded
@@ -26,8 +26,8 @@ export function overview(connection) {
       const say = () => redraw(headline, words(feeds));
       say();
       const urgent = feeds.filter((feed) => feed.group !== "rest");
-      const first = urgent.slice(0, FIRST).map((feed) => [feed, article(connection, feed, say)]);
-      redraw(body, first.map(([, element]) => element),
+      const first = urgent.slice(0, FIRST).map((feed) => article(connection, feed, say));
+      redraw(body, first.map(({ element }) => element),
         folded(connection, urgent.slice(FIRST), say, "more", (count) => `${things(count, "more feed")} with troubles or late`),
         folded(connection, feeds.filter((feed) => feed.group === "rest"), say, "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
       explain(connection, first, say, unknown);
@@ -63,14 +63,14 @@ function words(feeds) {
 
 // What only a search of the database finds is asked for afterwards.
 function explain(connection, articles, say, unknown) {
-  const late = articles.filter(([feed]) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
-  for (const [feed, element] of late) {
-    const list = element.querySelector(".troubles");
+  const late = articles.filter(({ feed }) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
+  for (const { feed, element, draw } of late) {
+    const list = element.querySelector(".consumers");
     ask(list, "reasons", { conn_id: connection.conn_id, feed: feed.feed }).then(({ troubles }) => {
       // It may have been drawn again meanwhile.
       if (!list.isConnected) return;
       feed.troubles = troubles;
-      redraw(list, [...troubleList(troubles).childNodes]);
+      draw();
       say();
     }).catch((error) => {
       if (!list.isConnected) return;
@@ -86,16 +86,17 @@ function article(connection, feed, say) {
   const element = h("article", {}, title(connection, feed), body);
   const draw = () => {
     element.className = feed.group;
-    redraw(body, feed.problem === null ? troubleList(feed.troubles) : problem(feed.problem), lines(connection, feed, again));
+    redraw(body, feed.problem === null ? troubleList(troublesOf(feed, "")) : problem(feed.problem), lines(connection, feed, again));
   };
   const again = async () => {
     Object.assign(feed, await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 }));
     draw();
     say();
-    explain(connection, [[feed, element]], say);
+    explain(connection, [shown], say);
   };
+  const shown = { feed, element, draw };
   draw();
-  return element;
+  return shown;
 }
 
 function title(connection, feed) {
@@ -108,7 +109,7 @@ function folded(connection, feeds, say, key, words, isOpen = false) {
   const body = h("div", {});
   const show = (first) => {
     const shown = feeds.slice(first, first + FEEDS);
-    redraw(body, shown.map((feed) => article(connection, feed, say)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
+    redraw(body, shown.map((feed) => article(connection, feed, say).element), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
   };
   const element = h("details", { class: "rest", open: isOpen },
     h("summary", { "data-key": `${key} ${connection.conn_id}` }, words(feeds.length)), body);
