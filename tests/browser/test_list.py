@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from tests.browser.browser import PHONE, Browser
-from tests.browser.feeds import STATES, environment, names
+from tests.browser.feeds import CONN_ID, STATES, environment, names
 from tests.browser.places import article, feed_text
 from tests.system.airflow_settings import PROJECT
 from tests.system.processes import free_port, wait_for
@@ -34,9 +36,15 @@ CAUSES = {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a place for the database and its outputs."""
+    return tmp_path_factory.mktemp("list")
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[str]:
     """Serve the page alone."""
-    folder, port = tmp_path_factory.mktemp("list"), free_port()
+    port = free_port()
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     command = [sys.executable, "-m", "tests.browser.feeds", str(folder), str(len(STATES)), str(port)]
     with subprocess.Popen(command, env={**env, **environment(folder)}, cwd=PROJECT) as server:
@@ -60,7 +68,7 @@ def ann(url: str) -> Iterator[Browser]:
 def answers(url: str) -> bool:
     """Whether somebody listens."""
     with suppress(OSError):
-        return urlopen(f"{url}/changefeed/", timeout=10).status == HTTPStatus.OK  # noqa: S310
+        return bool(urlopen(f"{url}/changefeed/", timeout=10).status == HTTPStatus.OK)  # noqa: S310
     return False
 
 
@@ -73,9 +81,31 @@ def line(browser: Browser, state: str) -> str:
 def test_the_cause_stands_in_words_beside_each_strip(ann: Browser, size: tuple[int, int]) -> None:
     """Strips that look alike have different causes; what the files lack comes from a look at them."""
     ann.resize(*size)
-    for state, words in CAUSES.items():
+
+    def is_said(state: str) -> bool:
         # On a phone the line of a consumer whose trouble is its feed's is left out.
-        shown = line if size != PHONE else lambda browser, state: feed_text(browser, FEEDS[state])
-        ann.wait(words, lambda state=state, words=words, shown=shown: words in shown(ann, state))
+        shown = feed_text(ann, FEEDS[state]) if size == PHONE else line(ann, state)
+        return CAUSES[state] in shown
+
+    for state in CAUSES:
+        ann.wait(state, partial(is_said, state))
     assert "1 gap, 2 windows missing, 2 lost shards, 2 events parked, 1 DAG paused" in ann.text()
     assert ann.overflow() == 0
+
+
+def test_the_files_of_all_outputs_are_checked_one_after_another(ann: Browser, folder: Path) -> None:
+    """With its progress; it can be stopped, and says what it found."""
+    manifest = next((folder / "out" / FEEDS["stopped"]).rglob("manifests/**/*.json"))
+    manifest.unlink()
+    key = f"check all files {CONN_ID}"
+    ann.hold("api/check_files")
+    ann.press(key)
+    ann.see("Checking output 1 of 4, of export_")
+    assert ann.key(key).text == "Stop"
+    ann.press(key)
+    ann.see("Checked 1 of 4 outputs")
+    assert ann.focused() == key
+    ann.press(key)
+    ann.see("Checked 4 of 4 outputs")
+    ann.wait("what is gone", lambda: "1 range of windows missing" in line(ann, "stopped"))
+    assert "files not checked yet" not in line(ann, "hole")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // All feeds of a connection: in one line how they do, then troubles, then what is late, then the others folded.
 
-import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
+import { button, clock, focusKey, h, link, number, pager, problem, redraw, things } from "./parts.js";
 import { ask, get } from "./server.js";
-import { lines } from "./strip.js";
+import { checkAll, lines } from "./strip.js";
 import { counts, troubleList, troublesOf, unsearched } from "./troubles.js";
 
 const FEEDS = 25; // of those that are folded, at a time
@@ -17,7 +17,8 @@ export function overview(connection) {
   const found = h("p", { class: "note" });
   const headline = h("p", { class: "headline" });
   const unknown = h("div", {}); // why reasons are not known
-  const show = async () => {
+  const checks = h("p", { class: "checks" });
+  const show = async (checked = "", key = null) => {
     body.setAttribute("aria-busy", "true");
     redraw(unknown);
     try {
@@ -25,6 +26,8 @@ export function overview(connection) {
       found.textContent = `${things(feeds.filter(isThere).length, "feed")}, as of ${clock(at)} UTC`;
       const say = () => redraw(headline, words(feeds));
       say();
+      redraw(checks, checkAll(connection, feeds, show), checked ? h("span", { class: "note", role: "status" }, checked) : null);
+      if (key) focusKey(checks, key);
       const urgent = feeds.filter((feed) => feed.group !== "rest");
       const first = urgent.slice(0, FIRST).map((feed) => article(connection, feed, say));
       redraw(body, first.map(({ element }) => element),
@@ -33,13 +36,13 @@ export function overview(connection) {
       explain(connection, first, say, unknown);
     } catch (error) {
       found.textContent = "";
-      redraw(body, problem(error.message, button("Reload", show, { "data-key": `reload ${connection.conn_id}` })));
+      redraw(body, problem(error.message, button("Reload", () => show(), { "data-key": `reload ${connection.conn_id}` })));
     }
     body.setAttribute("aria-busy", "false");
   };
   show();
   return h("section", { "aria-label": `Connection ${connection.conn_id}` },
-    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, unknown, body);
+    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, checks, unknown, body);
 }
 
 /** Whether the database has it: others are only named by tasks. */

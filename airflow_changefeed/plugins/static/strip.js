@@ -92,11 +92,42 @@ function files(consumer, uses, done) {
 }
 
 /** Look at the names of all files of an output. */
+const checkFiles = ({ conn_id, dag_id, task_id }) => post("check_files", { conn_id, dag_id, task_id }, {});
+
+/** Look at the files of one output after the other; `done` takes what came of it. Whoever leaves the page ends it. */
+export function checkAll(connection, feeds, done) {
+  const uses = feeds.flatMap((feed) => feed.consumers.filter((one) => one.may_change && !one.is_of_events)
+    .flatMap((one) => usesOf(connection, feed.feed, one).filter((use) => use.has_windows)));
+  if (uses.length < 2) return null;
+  const key = `check all files ${connection.conn_id}`;
+  const words = h("span", { class: "note", role: "status" });
+  const failed = [];
+  let count = null; // of those looked at, while it goes on
+  const press = button("Check all files", async () => {
+    if (count !== null) { press.disabled = true; return; }
+    count = 0;
+    press.textContent = "Stop";
+    while (count < uses.length && !press.disabled && press.isConnected) {
+      const use = uses[count];
+      words.textContent = `Checking output ${number(count + 1)} of ${number(uses.length)}, of ${use.dag_id}`;
+      try { await checkFiles(use); } catch (error) {
+        failed.push(`${use.dag_id}: ${error.message}`);
+        if ([401, undefined].includes(error.status)) break; // so would all others
+      }
+      count += 1;
+    }
+    if (!press.isConnected) return;
+    await done([`Checked ${number(count - failed.length)} of ${things(uses.length, "output")}`, ...failed.slice(0, 3),
+      failed.length > 3 ? `and ${number(failed.length - 3)} more` : null].filter(Boolean).join("; "), key);
+  }, { class: "small", "data-key": key });
+  return [press, words];
+}
+
 function checkButton(use, done) {
   const key = `check files ${use.dag_id} ${use.task_id}`;
   return button("Check now", async () => {
     try {
-      await post("check_files", { conn_id: use.conn_id, dag_id: use.dag_id, task_id: use.task_id }, {});
+      await checkFiles(use);
       await done(key);
     } catch (error) { open("Check files", problem(error.message)); }
   }, { class: "small", "aria-label": `Check the files of ${use.dag_id}, ${use.task_id} now`, "data-key": key });
