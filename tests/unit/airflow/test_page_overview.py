@@ -94,7 +94,7 @@ def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: Sqlite
     paused = troubles()["dag-paused"]
     assert (paused["consumer"], paused["count"], paused["what"]) == (CONSUMER, 1, f"DAG {DAG_ID} is paused")
     assert f"airflow dags unpause {DAG_ID}" in paused["remedy"]
-    assert "--from-date 2013-01-01T00:00:00Z" in paused["remedy"]
+    assert "--from-date 2013-01-01T00:00:00Z --to-date 20" in paused["remedy"]
     assert listed()["group"] == "trouble"
 
 
@@ -178,9 +178,14 @@ def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSour
     source.seal(FEED, START + 6 * HOUR)
     first, hole, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 6))
     done = [UlidRange(first, hole), UlidRange(Ulid.floor(START + 3 * HOUR).previous(), last)]
-    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+    by = f"{DAG_ID}/a run/export/1"
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
     missing = troubles()["window-missing"]
     assert (missing["count"], missing["windows"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, 2, True)
+    backfill = (
+        "--from-date 2013-01-01T01:00:00Z --to-date 2013-01-01T02:59:59Z --reprocess-behavior completed"
+    )
+    assert f"airflow backfill create --dag-id {DAG_ID} {backfill}. " in missing["remedy"]
     assert [one["count"] for one in reasons("OP")] == [1]
     source.record_check(OutputCheck(CONSUMER, FEED, "/out", source.now(), "ann", 1, START + HOUR))
     assert [(one["code"], one["count"]) for one in listed()["troubles"]] == [("window-missing", 1)]
