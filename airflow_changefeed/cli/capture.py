@@ -133,7 +133,9 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
         if why:
             remedy = "Enable a capture with these options under another --name"
             if info is not None and why == [_ROWS_MISSING]:
-                take = shell("snapshot take", "--feed", info.name, "--table", table.table, "--path", "...")
+                take = shell(
+                    "snapshot take", "--feed", info.name, "--table", table.table, "--output-path", "..."
+                )
                 remedy = (
                     f"Read these rows:\n  {take}\nOr enable a capture with this option under another --name"
                 )
@@ -339,9 +341,11 @@ def take(args: Namespace) -> None:
     from airflow_changefeed.lake.take_snapshot import take_snapshot
 
     with open_feeds(args.conn_id) as source:
-        request = _reading(args, args.path)
+        request = _reading(args, args.output_path)
         read = partial(read_here, source, report=_report)
-        done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
+        done = take_snapshot(
+            source, request, storage_options(args.output_path, args.path_conn_id), read, echo
+        )
     show([done.summary], args.output)
     echo(
         f"Folds of {done.table} can start from this snapshot at any time from "

@@ -270,7 +270,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         show([move_row(move) for move in moves], "table", short_move, on_error=True)
         _show_windows(args, moves)
         ask(_question(args, moves), "Nothing was moved")
-    why = f"{what}: {args.why}" if args.why else what
+    why = f"{what}: {args.note}" if args.note else what
     rows = move_to(
         source, _variables(args), args.name, args.feed, moves, versions=versions, by=getuser(), why=why
     )
