@@ -93,7 +93,8 @@ def cursor_faults(state: FeedState, limits: Limits) -> list[Fault]:
 def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
     """Find the holes that hold cursors back; no output was looked at."""
     found = []
-    for row in state.rows:
+    # Others have nothing complete after a gap.
+    for row in (one for one in state.rows if len(one.frontier.complete_ranges) > 1):
         for hole in judge(Evidence((of_row(row),))).missing:
             if hole.why is Why.HOLE:
                 purged = state.purged.get(row.shard, Ulid.MIN)

@@ -12,7 +12,7 @@ from functools import cache, cached_property, partial
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.core.capture import CaptureInfo
-from airflow_changefeed.core.completeness import WindowState
+from airflow_changefeed.core.completeness import MissingRange, WindowState
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, gap_remedy, not_checked, shell
 from airflow_changefeed.core.feed import max_hold_text
@@ -235,9 +235,10 @@ class Overview:
         for consumer in consumers:
             name = consumer["consumer"]
             own = only(state, name)
-            faults = [one for one in self._faults(found, own, consumer, dags) if one.kind not in _SAID]
+            holes = hole_faults(own)
+            faults = [one for one in self._faults(found, own, consumer, dags, holes) if one.kind not in _SAID]
             of_feed |= dict.fromkeys(one for one in faults if not one.place.endswith(f", consumer {name}"))
-            ranges = {(fault.kind, hole.range) for hole, fault in hole_faults(own)}
+            ranges = {(fault.kind, hole.range) for hole, fault in holes}
             counts = Counter(kind for kind, _ in ranges)
             counts[FaultKind.DEAD_LETTER] = len(own.dead_letters)
             windows = self._windows(consumer, feed, [one for kind, one in ranges if kind is missing])
@@ -268,7 +269,12 @@ class Overview:
         return sum(-((one.after.ms - one.upto.ms) // unit) for one in merge(ranges)) or None
 
     def _faults(
-        self, found: FeedOverview, own: FeedState, consumer: Row, dags: Mapping[str, DagState]
+        self,
+        found: FeedOverview,
+        own: FeedState,
+        consumer: Row,
+        dags: Mapping[str, DagState],
+        holes: Sequence[tuple[MissingRange, Fault]],
     ) -> list[Fault]:
         """Return what the database says of a consumer, and if it is late, what Airflow and freshness say."""
         feed, name = found.info.name, consumer["consumer"]
@@ -288,12 +294,11 @@ class Overview:
             mover = None if last is None else dag_of(last.moved_by)
             mover = mover or (uses[0].dag_id if uses else None)
             faults += dag_faults(find, mover, feed, name, own.rows, own.now, most, until)
-        holes = (fault for _, fault in hole_faults(own))
         faults += [
             *cursor_faults(own, _LIMITS),
             *dead_letter_faults(own),
             *lease_faults(own, _LIMITS),
-            *holes,
+            *(fault for _, fault in holes),
         ]
         return [one for one in faults if one.severity is not Severity.NOTE]
 
