@@ -135,10 +135,10 @@ class FeedView {
           consumer.is_of_events && consumer.may_change ? button("Drop consumer", () => dropConsumerDialog(this, consumer), {
             "aria-label": `Drop consumer ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null)),
       h("div", { class: "look" }, strip(consumer), state(found, consumer, uses, (key) => this.reload(key))),
+      this.list(found.troubles, consumer.consumer),
       dagGroups(this, uses),
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
-      this.list(found.troubles, consumer.consumer),
       lostProblem(cursors, lostElsewhere(found, consumer.consumer)),
       beginningProblem(this, consumer, exports),
       deadLettersProblem(consumer, this),

@@ -42,7 +42,7 @@ export function overview(connection) {
   };
   show();
   return h("section", { "aria-label": `Connection ${connection.conn_id}` },
-    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, checks, unknown, body);
+    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found, checks), headline, unknown, body);
 }
 
 /** Whether the database has it: others are only named by tasks. */

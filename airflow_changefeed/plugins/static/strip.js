@@ -4,7 +4,7 @@
 import { backfillDialog, open } from "./dialogs.js";
 import { ago, button, clock, counted, day, h, link, mark, number, problem, span, things } from "./parts.js";
 import { ask, post } from "./server.js";
-import { troubleList, troublesOf, whyLate } from "./troubles.js";
+import { hasFaults, troubleList, troublesOf, whyLate } from "./troubles.js";
 import { STATES } from "./window.js";
 
 const ORDER = ["complete", "missing", "running", "before", "open"];
@@ -18,7 +18,7 @@ export function lines(connection, feed, done) {
   return h("ul", { class: "consumers" }, feed.consumers.map((consumer) => h("li", { "data-state": consumer.state },
     h("strong", {}, link(consumer.consumer, { conn_id: connection.conn_id, feed: feed.feed, consumer: consumer.consumer })),
     strip(consumer) ?? h("span", {}),
-    h("div", {}, troubleList(troublesOf(feed, consumer.consumer), consumer.consumer), state(feed, consumer, usesOf(connection, feed.feed, consumer), done)))), toCome(connection, feed, done));
+    h("div", {}, troubleList(troublesOf(feed, consumer.consumer), consumer.consumer), state(feed, consumer, usesOf(connection, feed.feed, consumer), done, true)))), toCome(connection, feed, done));
 }
 
 /** Of how many shards the sums are, where they are not of all. */
@@ -46,9 +46,12 @@ export function toCome(connection, feed, done) {
 /** The tasks that run a consumer or an export. */
 export const usesOf = (connection, feed, consumer) => connection.uses.filter((use) => use.feed === feed && use.consumer === consumer.consumer);
 
-/** In words: until when it is complete, what waits, and what the last look at the files found. */
-export const state = (feed, consumer, uses, done) => h("span", { class: "words" }, age(consumer, whyLate(feed, consumer)), h("span", {}, waiting(consumer) + part(feed)), files(consumer, uses, done),
-  consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null);
+/** In words: why it is late; until when it is complete, what waits, and what the last look at the files found. `isListed`: its troubles are beside it. */
+export function state(feed, consumer, uses, done, isListed = false) {
+  const isSaid = isListed && hasFaults(feed, consumer.consumer);
+  return h("span", { class: "words" }, age(consumer, isSaid ? null : whyLate(feed, consumer)), h("span", {}, waiting(consumer) + part(feed)), files(consumer, uses, done, isSaid),
+    consumer.held ? h("span", { class: "tag" }, `${number(consumer.held)} held`) : null);
+}
 
 /** How many events are after the cursors. */
 export const waiting = (row) => (row.behind
@@ -72,7 +75,7 @@ export function strip(consumer) {
 function age(consumer, late) {
   const dot = h("span", { class: `dot ${consumer.state ?? "open"}`, "aria-hidden": "true" });
   const is = { complete: "up to date", running: "running", missing: late }[consumer.state];
-  const before = consumer.strip?.is_missing_before ? "older windows are missing" : null;
+  const before = consumer.strip?.is_missing_before && consumer.strip.states[0] !== "missing" ? "older windows are missing" : null;
   const words = h("span", { class: `as-${consumer.state}` }, [is, before].filter(Boolean).map((one) => `${one}, `));
   if (consumer.complete_until === null) return h("span", { class: "age" }, dot, words, "nothing is complete yet");
   // Its cursor says so; only a look at the files says what is there.
@@ -82,13 +85,13 @@ function age(consumer, late) {
 }
 
 /** What the last look at the files of an export's output found, and a button that looks now. */
-function files(consumer, uses, done) {
+function files(consumer, uses, done, isSaid) {
   if (consumer.is_of_events) return null;
   const { checked_at, missing, first } = consumer.files ?? {};
   const words = checked_at ? `files checked ${day(checked_at)}` : "files not checked yet";
   const look = consumer.may_change ? uses.filter((use) => use.has_windows).map((use) => checkButton(use, done)) : [];
-  return h("span", { class: missing ? "as-missing" : "note" },
-    missing ? `${words}: ${things(missing, "range")} of windows missing, the first from ${day(first)} on ` : `${words} `, look);
+  return h("span", { class: missing && !isSaid ? "as-missing" : "note" },
+    missing && !isSaid ? `${words}: ${things(missing, "range")} of windows missing, the first from ${day(first)} on ` : `${words} `, look);
 }
 
 /** Look at the names of all files of an output. */

@@ -3,7 +3,7 @@
 
 import { acceptDialog, deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
 import { backfillDialog } from "./dialogs.js";
-import { button, h, number, position, problem, table, things, when } from "./parts.js";
+import { button, clock, h, number, position, problem, table, things, when } from "./parts.js";
 
 /** How many of many lost shards are named. */
 const SHOWN = 5;
@@ -39,14 +39,19 @@ const isFault = ({ severity }) => severity !== "note";
 /** The troubles of a consumer; "" for those of the feed itself. */
 export const troublesOf = (feed, consumer) => feed.troubles.filter((one) => (one.consumer ?? "") === consumer);
 
-/** Why a consumer is late, if it has no trouble of its own that says so. */
+/** Whether a consumer has troubles of its own. */
+export const hasFaults = (feed, consumer) => troublesOf(feed, consumer).some(isFault);
+
+/** Why a consumer is late: by its own troubles, or those of its feed. */
 export function whyLate(feed, { consumer, state }) {
-  if (state !== "missing" || troublesOf(feed, consumer).some(isFault)) return null;
-  return troublesOf(feed, "").filter(isFault).map(cause).join(", ") || "late";
+  if (state !== "missing") return null;
+  const own = troublesOf(feed, consumer).filter(isFault);
+  return (own.length ? own : troublesOf(feed, "").filter(isFault)).map(cause).join(", ") || "late";
 }
 
-/** A sentence without ULIDs, which are behind Details, and with times as the page writes them. */
-const plain = (text) => text.replace(/\b[0-7][0-9A-HJKMNP-TV-Z]{25} \((\S+Z)\)/g, "$1").replace(/(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d(\.\d+)?)?Z/g, "$1 $2");
+/** A sentence without ULIDs, which are behind Details, and with times and ranges as the page writes them. */
+const plain = (text) => text.replace(/\b[0-7][0-9A-HJKMNP-TV-Z]{25} \((\S+Z)\)/g, "$1").replace(/ \[(\S+Z), (\S+Z)\)/g, ", $1 to $2")
+  .split(/(\d{4}-\d\d-\d\dT\d\d:\d\d\S*?Z)/).map((one, index) => (index % 2 ? h("time", { datetime: one }, clock(one).slice(0, 16)) : one));
 
 /** How many troubles of each kind feeds have; notes are none. */
 export function counts(feeds) {
