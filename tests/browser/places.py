@@ -57,7 +57,7 @@ def line_of(browser: Browser, feed: str, consumer: str) -> str:
     browser.see(feed)
     (line,) = (
         one
-        for one in browser.all(f"{article(feed)} .consumers li")
+        for one in browser.all(f"{article(feed)} .consumers > li")
         if one.find_element("css selector", "strong").text == consumer
     )
     return " | ".join(one.text for one in line.find_elements("css selector", ".age"))

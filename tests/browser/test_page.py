@@ -125,7 +125,7 @@ def test_one_look_says_how_each_consumer_does(person: Open, side: Side) -> None:
     ann = person("ann")
     ann.open()
     ann.see(side.feed)
-    lines = ann.all(f"{article(side.feed)} .consumers li")
+    lines = ann.all(f"{article(side.feed)} .consumers > li")
     (line,) = (one for one in lines if one.find_element("css selector", "strong").text == CONSUMER)
     strip = line.find_element("css selector", ".cells")
     states = (strip.get_attribute("data-states") or "").split()
@@ -133,7 +133,7 @@ def test_one_look_says_how_each_consumer_does(person: Open, side: Side) -> None:
     assert {state: states.count(state) for state in ("before", "complete", "missing")} == side.strip
     heard = strip.accessible_name
     assert "{complete} complete, {missing} missing, {before} before the".format(**side.strip) in heard
-    age = line.find_element("css selector", "time")
+    age = line.find_element("css selector", ".age time")
     assert age.text.startswith("complete by its cursor until ")
     assert age.text.endswith(" years ago)")
     assert age.get_attribute("datetime").startswith("2013-01-0")  # type: ignore[union-attr] # it has one
