@@ -126,6 +126,7 @@ class FeedView {
     const uses = usesOf(this.connection, this.feed, consumer);
     const waiters = this.waiters[consumer.consumer] ?? [];
     const exports = uses.filter((use) => use.has_windows);
+    const list = this.list(found.troubles, consumer.consumer);
     return h("section", { "aria-label": `Consumer ${consumer.consumer}`, "data-consumer": consumer.consumer },
       h("div", { class: "head" },
         h("h3", {}, link(consumer.consumer, this.names({ consumer: consumer.consumer }))),
@@ -134,8 +135,8 @@ class FeedView {
           button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` }),
           consumer.is_of_events && consumer.may_change ? button("Drop consumer", () => dropConsumerDialog(this, consumer), {
             "aria-label": `Drop consumer ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null)),
-      h("div", { class: "look" }, strip(consumer), state(found, consumer, uses, (key) => this.reload(key))),
-      this.list(found.troubles, consumer.consumer),
+      h("div", { class: "look" }, strip(consumer), state(found, consumer, uses, (key) => this.reload(key), list.querySelector("li:not(.note)") !== null)),
+      list,
       dagGroups(this, uses),
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),

@@ -66,12 +66,13 @@ function words(feeds) {
 
 // What only a search of the database finds is asked for afterwards.
 function explain(connection, articles, say, unknown) {
+  const said = (troubles) => JSON.stringify(troubles.map((one) => [one.consumer, one.code, one.count, one.what]));
   const late = articles.filter(({ feed }) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
   for (const { feed, element, draw } of late) {
     const list = element.querySelector(".consumers");
     ask(list, "reasons", { conn_id: connection.conn_id, feed: feed.feed }).then(({ troubles }) => {
       // It may have been drawn again meanwhile.
-      if (!list.isConnected) return;
+      if (!list.isConnected || said(troubles) === said(feed.troubles)) return;
       feed.troubles = troubles;
       draw();
       say();

@@ -81,7 +81,7 @@ function age(consumer, late) {
   // Its cursor says so; only a look at the files says what is there.
   const by = consumer.is_of_events ? "complete" : "complete by its cursor";
   return h("span", { class: "age" }, dot, words, h("time", { datetime: consumer.complete_until, title: `${clock(consumer.complete_until)} UTC` },
-    `${by} until ${day(consumer.complete_until)} (${ago(consumer.age_seconds)})`));
+    `${by} until ${day(consumer.complete_until)} `, h("span", {}, `(${ago(consumer.age_seconds)})`)));
 }
 
 /** What the last look at the files of an export's output found, and a button that looks now. */
