@@ -53,9 +53,12 @@ Before you enable a capture, change the applications that write {tables}:
   Entity Framework Core 7 and later: ToTable(table => table.HasTrigger("...")), or UseSqlOutputClause(false)
   SQLAlchemy: Table(..., implicit_returning=False)
   others: output into a table variable, or scope_identity()"""
+_ENABLED = """\
+Capture {name} is enabled: changes of {tables} are recorded from now on, in feed {name}.
+Next, export this feed or consume its events."""
 _NO_FOLD = """\
-{table} cannot be folded from these events alone: {why}.
-This does not matter for a feed of notifications. To fold, {remedy}."""
+To fold these events into a current table of {table}, more is needed: {why}.
+{remedy}."""
 _ROWS_MISSING = "the existing rows are not recorded (--record-rows)"
 #: Options that `--spec` replaces.
 _OF_SPEC = (
@@ -96,7 +99,8 @@ def enable(args: Namespace) -> None:
             spec, record_rows=args.record_rows, storage=storage, resource_version=version
         )
         show([capture_row(info)], args.output, _short)
-        echo(f"Capture {info.name} is enabled; its events are in feed {info.name}")
+        tables = " and ".join(table.table for table in spec.tables)
+        echo(_ENABLED.format(name=info.name, tables=tables))
         _warn_of_folds(spec, info)
 
 
@@ -127,10 +131,14 @@ def _warn_of_folds(spec: CaptureSpec, info: CaptureInfo | None = None) -> None:
             }
             why += [f"key columns are left out: {', '.join(sorted(lost))}"] if lost else []
         if why:
-            remedy = "enable a capture with these options under another --name"
+            remedy = "Enable a capture with these options under another --name"
             if info is not None and why == [_ROWS_MISSING]:
-                take = shell("snapshot take", "--feed", info.name, "--table", table.table, "--path", "...")
-                remedy = f"read these rows:\n  {take}\nOr {remedy}"
+                take = shell(
+                    "snapshot take", "--feed", info.name, "--table", table.table, "--output-path", "..."
+                )
+                remedy = (
+                    f"Read these rows:\n  {take}\nOr enable a capture with this option under another --name"
+                )
             echo(_NO_FOLD.format(table=table.table, why="; ".join(why), remedy=remedy))
 
 
@@ -333,9 +341,11 @@ def take(args: Namespace) -> None:
     from airflow_changefeed.lake.take_snapshot import take_snapshot
 
     with open_feeds(args.conn_id) as source:
-        request = _reading(args, args.path)
+        request = _reading(args, args.output_path)
         read = partial(read_here, source, report=_report)
-        done = take_snapshot(source, request, storage_options(args.path, args.path_conn_id), read, echo)
+        done = take_snapshot(
+            source, request, storage_options(args.output_path, args.path_conn_id), read, echo
+        )
     show([done.summary], args.output)
     echo(
         f"Folds of {done.table} can start from this snapshot at any time from "

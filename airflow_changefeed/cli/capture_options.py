@@ -10,6 +10,8 @@ from __future__ import annotations
 from airflow_changefeed.cli.options import (
     CONN_ID,
     FEED_HELP,
+    OUTPUT_PATH,
+    PATH_CONN_ID,
     SEEN,
     SHOWN,
     TIME_HELP,
@@ -241,7 +243,8 @@ _TAKE = action(
     "one range after the other in this process; to read with Spark, use ChangefeedSnapshotOperator.",
     *_CAPTURE,
     CONN_ID,
-    *path("Root of the states and snapshots"),
+    OUTPUT_PATH,
+    PATH_CONN_ID,
     *_READING,
     *SHOWN,
 )
@@ -257,7 +260,7 @@ RECONCILE = action(
     *_CAPTURE,
     CONN_ID,
     *path(),
-    option("--output-path", help="Root of the states, snapshots and reports", required=True),
+    OUTPUT_PATH,
     option(
         "--base",
         help="What the export is folded from: newest, beginning, the time of a state, or the begin of a "

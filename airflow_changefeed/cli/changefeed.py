@@ -166,7 +166,7 @@ _READ = action(
     option("--feed", help=FEED_HELP, required=True),
     option("--shard", help="Shard, an integer or a UUID", type=shard, required=True),
     option(
-        "--after",
+        "--start",
         help="Where to begin: after a ULID, or at a time (default: the start of the feed)",
         type=after,
     ),

@@ -63,7 +63,7 @@ def consume(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    printing = {"--json": args.options, "--format": args.format}
+    printing = {"--options": args.options, "--output": args.output}
     running = {"--handler-timeout": args.handler_timeout, "--on-poison": args.on_poison}
     given = printing if args.handler is not None else running
     problems = [name for name, value in given.items() if value is not None]
@@ -139,7 +139,7 @@ def _print_events(source: FeedSource, feed: str, args: Namespace, stop: threadin
         return stop.is_set() or is_over.is_set()
 
     with (
-        printer(args.format or "json") as write,
+        printer(args.output or "json") as write,
         closing(
             default_rows(source, args.name, feed, options, should_stop=should_stop, pace=Pace(wait=stop.wait))
         ) as rows,

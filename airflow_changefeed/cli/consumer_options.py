@@ -36,7 +36,7 @@ _HANDLER_HELP = (
     "Handler to run for each event, in the transaction that consumes it: package.module:function, or "
     "procedure:schema.name on SQL Server (default: print the events)"
 )
-_JSON_HELP = (
+_OPTIONS_HELP = (
     'Options of the default consumer, for example \'{"with_tid": true, "poll_timeout": 2000}\'; times are in '
     "milliseconds"
 )
@@ -94,8 +94,8 @@ CONSUME = action(
     option("name", help="Name of the consumer"),
     CONN_ID,
     _feed(),
-    option("--json", help=_JSON_HELP, dest="options"),
-    option("--format", help="json (one line each, the default) or table", choices=("json", "table")),
+    option("--options", help=_OPTIONS_HELP),
+    option("-o", "--output", help="json (one line each, the default) or table", choices=("json", "table")),
     option("--handler", help=_HANDLER_HELP),
     option("--handler-timeout", help="How long a handler may take (default: no limit)", type=duration),
     option(
@@ -274,7 +274,7 @@ _VERSIONS = (
     YES,
 )
 
-_DECISION = (option("--why", help="Reason, stored in the history"), *_VERSIONS)
+_DECISION = (option("--note", help="Why the cursor moves; stored in the history"), *_VERSIONS)
 
 _SHOW = action(
     "show",

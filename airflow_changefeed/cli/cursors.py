@@ -175,15 +175,16 @@ def export_notes(source: FeedSource, overview: FeedOverview, consumer: str) -> I
     if check is not None and check.missing:
         yield str(checked_fault(check))
     else:
-        yield f"Feed {feed}, consumer {consumer}: complete by the cursor; {files_text(check)}"
+        yield files_text(feed, consumer, check)
 
 
-def files_text(check: OutputCheck | None) -> str:
-    """Return when the files of an output were last looked at, where nothing was missing."""
-    if check is None:
-        look = shell("doctor", "--feed", "...", "--path", "...")
-        return f"the files of its output have not been checked yet: {look}"
-    return f"files last checked at {format_time(check.checked_at)}"
+def files_text(feed: str, consumer: str, check: OutputCheck | None) -> str:
+    """Return when the files of an export's output were last looked at, where nothing was missing."""
+    look = shell("doctor", "--feed", feed, "--path", "...")
+    files = f"the files of its output have not been checked yet: {look}"
+    if check is not None:
+        files = f"files last checked at {format_time(check.checked_at)}"
+    return f"Feed {feed}, consumer {consumer}: complete by the cursor; {files}"
 
 
 @feeds_command
@@ -269,7 +270,7 @@ def _move(source: FeedSource, args: Namespace, moves: Sequence[PlannedMove], wha
         show([move_row(move) for move in moves], "table", short_move, on_error=True)
         _show_windows(args, moves)
         ask(_question(args, moves), "Nothing was moved")
-    why = f"{what}: {args.why}" if args.why else what
+    why = f"{what}: {args.note}" if args.note else what
     rows = move_to(
         source, _variables(args), args.name, args.feed, moves, versions=versions, by=getuser(), why=why
     )

@@ -159,13 +159,18 @@ def option(*flags: str, **settings: Any) -> Option:
     return Option(flags, settings)
 
 
+_PATH_TYPES = "aws, wasb, adls, google_cloud_platform, generic"
+PATH_CONN_ID = option("--path-conn-id", help=f"Airflow connection with access to the path ({_PATH_TYPES})")
+OUTPUT_PATH = option(
+    "--output-path",
+    help="Root of the states, snapshots and reports, a local path or an fsspec URL",
+    required=True,
+)
+
+
 def path(of: str = "Root of the export", *, required: bool = True) -> tuple[Option, Option]:
-    """Return the options that name an output; ``of`` says what is there, and what for."""
-    types = "aws, wasb, adls, google_cloud_platform, generic"
-    return (
-        option("--path", help=f"{of}, a local path or an fsspec URL", required=required),
-        option("--path-conn-id", help=f"Airflow connection with access to the path ({types})"),
-    )
+    """Return the options that name an export; ``of`` says what it is for."""
+    return (option("--path", help=f"{of}, a local path or an fsspec URL", required=required), PATH_CONN_ID)
 
 
 def storage(of: str) -> tuple[Option, Option]:

@@ -138,7 +138,7 @@ def read(source: FeedSource, args: Namespace) -> None:
     check_shards(info, [args.shard])
     state = _state(source, args.feed, args.shard)
     # Purged events cannot be read.
-    after = state.purged_upto if args.after is None else args.after
+    after = state.purged_upto if args.start is None else args.start
     upto = Ulid.MAX if args.drain else state.head
     events = read_events(source, args.feed, args.shard, after, upto, args.limit)
     show([event_row(info, event) for event in events], args.output)
@@ -205,7 +205,7 @@ def _summary(args: Namespace, state: ShardStatus, events: list[Event]) -> str:
     where = f"feed {args.feed}, shard {shard_text(args.shard)}"
     parts = [f"{counted(len(events), 'event')} of {where}"]
     if len(events) == args.limit:
-        parts.append(f"for more events: --after {events[-1].ulid}")
+        parts.append(f"for more events: --start {events[-1].ulid}")
     elif not args.drain:
         last = state.head
         parts.append(f"the last ordered event is {last}" if last else "there are no ordered events")

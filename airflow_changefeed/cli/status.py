@@ -120,7 +120,7 @@ def _freshness(args: Namespace) -> None:
         for fault in one.warnings:
             echo(str(fault))
         if one.has_output and not (one.files and one.files.missing):
-            echo(f"Feed {one.feed}, consumer {one.consumer}: complete by the cursor; {files_text(one.files)}")
+            echo(files_text(one.feed, one.consumer, one.files))
     for feed, error in found.errors.items():
         echo(f"feed {feed}: {type(error).__name__}: {error}")
     if found.late:

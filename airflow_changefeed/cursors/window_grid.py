@@ -209,14 +209,14 @@ def _window_begin(start: Ulid, event: Ulid, length: timedelta | None) -> datetim
     return from_milliseconds(max(since - (_HOUR_MS if step >= 24 * _HOUR_MS else 0), 0))
 
 
-def backfill_command(dag_id: str | None, since: datetime, until: datetime | None = None) -> str:
+def backfill_command(dag_id: str | None, since: datetime, until: datetime) -> str:
     """
     Return the command of a backfill.
 
     :param since: begin of the first window.
-    :param until: end of the last window; None to let the reader choose.
+    :param until: end of the last window; Airflow itself leaves out windows that have not ended.
     """
     # Airflow includes the run whose window begins at the end.
-    last = "..." if until is None else format_time(until - timedelta(seconds=1))
+    last = format_time(until.replace(microsecond=0) - timedelta(seconds=1))
     dag = "..." if dag_id is None else shlex.quote(dag_id)
     return f"airflow backfill create --dag-id {dag} --from-date {format_time(since)} --to-date {last}"

@@ -80,7 +80,7 @@ def dag_faults(
     if dag is not None and dag.is_paused:
         remedy = f"Unpause it: airflow dags unpause {shlex.quote(dag.dag_id)}"
         if left_out is not None:
-            backfill = backfill_command(dag.dag_id, left_out)
+            backfill = backfill_command(dag.dag_id, left_out, now)
             remedy += f". If its schedule does not catch up, backfill the runs that it left out: {backfill}"
         found.append(Fault(FaultKind.DAG_PAUSED, where, f"DAG {dag.dag_id} is paused", remedy))
     if dag is not None and dag.last_state == "failed":

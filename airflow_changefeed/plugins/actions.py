@@ -118,7 +118,7 @@ async def move(
     shard: str,
     to: Annotated[str, Body()],
     resource_version: Version = None,
-    why: Annotated[str, Body(max_length=MAX_REASON - 10)] = "",
+    note: Annotated[str, Body(max_length=MAX_REASON - 10)] = "",
 ) -> Row:
     """Move a cursor and publish it, if it has not changed since the user saw it."""
     version = _named(resource_version, "resource_version")
@@ -136,7 +136,7 @@ async def move(
             [planned],
             by=by,
             versions={of: version},
-            why=": ".join(filter(None, ["set", why.strip()])),
+            why=": ".join(filter(None, ["set", note.strip()])),
             timeout=_HELD_TIMEOUT,
         )
         moved = next(row for row in rows if row.shard == of)

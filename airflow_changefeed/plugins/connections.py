@@ -209,7 +209,8 @@ async def ask_source(conn_id: str, question: Callable[[FeedSource], T], *, most:
     """Run a query on a connection's feeds, in a thread and with a time limit; see :func:`ask`."""
 
     def asking() -> T:
-        with opened(conn_id) as source:
+        # With many feeds it takes long to open a SQLite file.
+        with opened(conn_id) as source, source.connected():
             return question(source)
 
     return await ask(f"connection {conn_id!r}", asking, timeout=answer_timeout(), most=most)

@@ -12,10 +12,11 @@ from functools import cache, cached_property, partial
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.core.capture import CaptureInfo
-from airflow_changefeed.core.completeness import WindowState
+from airflow_changefeed.core.completeness import MissingRange, WindowState
 from airflow_changefeed.core.consumer import COUNTED, ConsumerPosition, FeedOverview
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, gap_remedy, not_checked, shell
 from airflow_changefeed.core.feed import max_hold_text
+from airflow_changefeed.core.ulid import UlidRange, merge
 from airflow_changefeed.core.values import format_known, format_time, parse_time
 from airflow_changefeed.cursors.window_grid import events_before
 from airflow_changefeed.doctor.airflow import (
@@ -72,11 +73,13 @@ class Trouble:
 
     :param first: the others differ in their shards.
     :param count: how many things it is about: gaps, dead letters, ranges of windows, or faults.
+    :param windows: how many windows the ranges have, if that is known.
     """
 
     consumer: str | None
     first: Fault
     count: int = 1
+    windows: int | None = None
 
     def to_dict(self, say: Callable[[str], str]) -> Row:
         """Return JSON values."""
@@ -85,6 +88,7 @@ class Trouble:
             "code": self.first.kind.code,
             "severity": self.first.severity.value,
             "count": self.count,
+            "windows": self.windows,
             "what": say(self.first.what),
             "remedy": say(self.first.remedy),
         }
@@ -227,16 +231,23 @@ class Overview:
         state = self._state(found)
         yield from _merged(None, cursor_faults(replace(state, rows=(), consumers={}), _LIMITS))
         of_feed: dict[Fault, None] = {}
+        missing = FaultKind.WINDOW_MISSING
         for consumer in consumers:
             name = consumer["consumer"]
             own = only(state, name)
-            faults = [one for one in self._faults(found, own, consumer, dags) if one.kind not in _SAID]
+            holes = hole_faults(own)
+            faults = [one for one in self._faults(found, own, consumer, dags, holes) if one.kind not in _SAID]
             of_feed |= dict.fromkeys(one for one in faults if not one.place.endswith(f", consumer {name}"))
-            ranges = {(fault.kind, hole.range) for hole, fault in hole_faults(own)}
+            ranges = {(fault.kind, hole.range) for hole, fault in holes}
             counts = Counter(kind for kind, _ in ranges)
             counts[FaultKind.DEAD_LETTER] = len(own.dead_letters)
+            windows = self._windows(consumer, feed, [one for kind, one in ranges if kind is missing])
             troubles = {
-                one.first.kind: replace(one, count=counts[one.first.kind] or one.count)
+                one.first.kind: replace(
+                    one,
+                    count=counts[one.first.kind] or one.count,
+                    windows=windows if one.first.kind is missing else None,
+                )
                 for one in _merged(name, [one for one in faults if one not in of_feed])
             }
             check = next((one for one in found.checks if one.consumer == name), None)
@@ -250,8 +261,20 @@ class Overview:
                 yield Trouble(name, not_checked(f"feed {feed}, consumer {name}", *_NO_WINDOWS))
         yield from _merged(None, of_feed)
 
+    def _windows(self, consumer: Row, feed: str, ranges: Iterable[UlidRange]) -> int | None:
+        """Return how many windows ranges have; None if that is not known."""
+        if not consumer["strip"] or not self.exports.of(feed, consumer["consumer"]):
+            return None
+        unit = int(consumer["strip"]["unit_seconds"] * 1000)
+        return sum(-((one.after.ms - one.upto.ms) // unit) for one in merge(ranges)) or None
+
     def _faults(
-        self, found: FeedOverview, own: FeedState, consumer: Row, dags: Mapping[str, DagState]
+        self,
+        found: FeedOverview,
+        own: FeedState,
+        consumer: Row,
+        dags: Mapping[str, DagState],
+        holes: Sequence[tuple[MissingRange, Fault]],
     ) -> list[Fault]:
         """Return what the database says of a consumer, and if it is late, what Airflow and freshness say."""
         feed, name = found.info.name, consumer["consumer"]
@@ -271,12 +294,11 @@ class Overview:
             mover = None if last is None else dag_of(last.moved_by)
             mover = mover or (uses[0].dag_id if uses else None)
             faults += dag_faults(find, mover, feed, name, own.rows, own.now, most, until)
-        holes = (fault for _, fault in hole_faults(own))
         faults += [
             *cursor_faults(own, _LIMITS),
             *dead_letter_faults(own),
             *lease_faults(own, _LIMITS),
-            *holes,
+            *(fault for _, fault in holes),
         ]
         return [one for one in faults if one.severity is not Severity.NOTE]
 

@@ -52,15 +52,24 @@ def feed_text(browser: Browser, feed: str) -> str:
     return browser.all(article(feed))[0].text
 
 
-def line_of(browser: Browser, feed: str, consumer: str) -> str:
-    """Return what the list of feeds says of a consumer in the colour of what is missing."""
-    browser.see(feed)
-    (line,) = (
-        one
-        for one in browser.all(f"{article(feed)} .consumers li")
-        if one.find_element("css selector", "strong").text == consumer
-    )
-    return " | ".join(one.text for one in line.find_elements("css selector", ".as-missing"))
+def line_of(browser: Browser, feed: str, consumer: str) -> dict[str, str]:
+    """Return what the list of feeds says of a consumer, at one instant: reasons that come later redraw it."""
+    script = """
+        const [selector, consumer] = arguments;
+        const text = (one) => one ? one.textContent : "";
+        const lines = [...document.querySelectorAll(selector)];
+        const line = lines.find((one) => text(one.firstChild) === consumer);
+        if (!line) return null;
+        const [cells, age, time] = [".cells", ".age", ".age time"].map((one) => line.querySelector(one));
+        return {
+            states: cells.dataset.states, heard: cells.getAttribute("aria-label"),
+            drawn: String(cells.children.length),
+            age: text(age), time: text(time), since: time.getAttribute("datetime"),
+        };
+    """
+    selector = f"{article(feed)} .consumers > li"
+    found = browser.wait(consumer, lambda: browser.driver.execute_script(script, selector, consumer))
+    return dict(found)
 
 
 def states_again(browser: Browser) -> dict[str, str]:

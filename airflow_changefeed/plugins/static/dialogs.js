@@ -74,13 +74,13 @@ export function moveDialog(view, cursor, consumer, key) {
   const version = { resource_version: cursor.resource_version };
   const seen = cursor.cursor ? exact(cursor.cursor.time) : "start";
   const to = h("input", { type: "text", required: true, autocomplete: "off", spellcheck: "false", list: "destinations" });
-  const why = h("input", { type: "text", maxlength: 500, autocomplete: "off" });
+  const note = h("input", { type: "text", maxlength: 500, autocomplete: "off" });
   const answer = h("div", { class: "answer", "aria-live": "polite" });
   const reload = () => view.reload(key);
   const show = (error) => redraw(answer, refused(error, seen, dialog, reload));
   const move = () => once(form, async () => {
     try {
-      await post("move", names, { to: to.value, why: why.value, ...version });
+      await post("move", names, { to: to.value, note: note.value, ...version });
       dialog.close();
       await reload();
     } catch (error) { show(error); }
@@ -97,7 +97,7 @@ export function moveDialog(view, cursor, consumer, key) {
   facts([["Position", position(cursor.cursor)], ["Version", number(cursor.resource_version)]]),
   field("Move to", to, "earliest, latest, a time such as 2026-03-01T00:00:00Z, or a ULID"),
   h("datalist", { id: "destinations" }, ["earliest", "latest"].map((value) => h("option", { value }))),
-  field("Why", why, "Stored in the cursor's history."),
+  field("Why", note, "Stored in the cursor's history."),
   answer,
   h("div", { class: "buttons" }, closer(() => dialog), h("button", { type: "submit" }, "Preview")));
   // The preview is only valid for its destination.

@@ -3,9 +3,9 @@
 
 import { createConsumerDialog, dropConsumerDialog, pauseDialog } from "./actions.js";
 import { historyDialog, moveDialog, revokeDialog } from "./dialogs.js";
-import { legend, part, state, strip, toCome, usesOf, waiting } from "./strip.js";
+import { legend, state, strip, toCome, usesOf, waiting } from "./strip.js";
 import { tablesView } from "./tables.js";
-import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, troubleList, unsearched } from "./troubles.js";
+import { beginningProblem, captureFacts, deadLettersProblem, gapsProblem, lostProblem, troubleList, troublesOf, unsearched } from "./troubles.js";
 import { button, counted, facts, focusKey, h, link, number, pager, position, problem, redraw, table, when } from "./parts.js";
 import { ask, get } from "./server.js";
 
@@ -89,9 +89,7 @@ class FeedView {
     // Lost shards have one, too, if one of them is on this page of shards.
     const isLost = cursorsOf(this.found, of).some((cursor) => cursor.is_lost);
     const isPlaced = ({ code }) => PLACED.includes(code) || (code === "consumer-lost" && isLost);
-    const element = troubleList(troubles.filter((one) => (one.consumer ?? "") === of && !isPlaced(one)));
-    element.dataset.of = of;
-    return element;
+    return troubleList(troublesOf({ troubles }, of).filter((one) => !isPlaced(one)), of);
   }
 
   /** What only a search of the database finds is shown when it is found; the page is there before. */
@@ -128,6 +126,7 @@ class FeedView {
     const uses = usesOf(this.connection, this.feed, consumer);
     const waiters = this.waiters[consumer.consumer] ?? [];
     const exports = uses.filter((use) => use.has_windows);
+    const list = this.list(found.troubles, consumer.consumer);
     return h("section", { "aria-label": `Consumer ${consumer.consumer}`, "data-consumer": consumer.consumer },
       h("div", { class: "head" },
         h("h3", {}, link(consumer.consumer, this.names({ consumer: consumer.consumer }))),
@@ -136,11 +135,11 @@ class FeedView {
           button("History", () => historyDialog(this, consumer.consumer), { "data-key": `history ${consumer.consumer}` }),
           consumer.is_of_events && consumer.may_change ? button("Drop consumer", () => dropConsumerDialog(this, consumer), {
             "aria-label": `Drop consumer ${consumer.consumer}`, "data-key": `drop ${consumer.consumer}` }) : null)),
-      h("div", { class: "look" }, strip(consumer), state(consumer, uses, (key) => this.reload(key), part(found))),
+      h("div", { class: "look" }, strip(consumer), state(found, consumer, uses, (key) => this.reload(key), list.querySelector("li:not(.note)") !== null)),
+      list,
       dagGroups(this, uses),
       waiters.length ? h("p", { class: "note" }, `Waiting for a shard: ${waiters.map((one) => one.name).join(", ")}`) : null,
       consumer.may_change ? null : h("p", { class: "note" }, "You have read-only access to this consumer."),
-      this.list(found.troubles, consumer.consumer),
       lostProblem(cursors, lostElsewhere(found, consumer.consumer)),
       beginningProblem(this, consumer, exports),
       deadLettersProblem(consumer, this),

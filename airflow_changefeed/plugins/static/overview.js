@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // All feeds of a connection: in one line how they do, then troubles, then what is late, then the others folded.
 
-import { button, clock, h, link, number, pager, problem, redraw, things } from "./parts.js";
+import { button, clock, focusKey, h, link, number, pager, problem, redraw, things } from "./parts.js";
 import { ask, get } from "./server.js";
-import { lines } from "./strip.js";
-import { counts, troubleList, unsearched } from "./troubles.js";
+import { checkAll, lines } from "./strip.js";
+import { counts, troubleList, troublesOf, unsearched } from "./troubles.js";
 
 const FEEDS = 25; // of those that are folded, at a time
 const FIRST = 50; // with troubles or late, that are not folded
@@ -17,7 +17,8 @@ export function overview(connection) {
   const found = h("p", { class: "note" });
   const headline = h("p", { class: "headline" });
   const unknown = h("div", {}); // why reasons are not known
-  const show = async () => {
+  const checks = h("p", { class: "checks" });
+  const show = async (checked = "", key = null) => {
     body.setAttribute("aria-busy", "true");
     redraw(unknown);
     try {
@@ -25,21 +26,23 @@ export function overview(connection) {
       found.textContent = `${things(feeds.filter(isThere).length, "feed")}, as of ${clock(at)} UTC`;
       const say = () => redraw(headline, words(feeds));
       say();
+      redraw(checks, checkAll(connection, feeds, show), checked ? h("span", { class: "note", role: "status" }, checked) : null);
+      if (key) focusKey(checks, key);
       const urgent = feeds.filter((feed) => feed.group !== "rest");
-      const first = urgent.slice(0, FIRST).map((feed) => [feed, article(connection, feed, say)]);
-      redraw(body, first.map(([, element]) => element),
+      const first = urgent.slice(0, FIRST).map((feed) => article(connection, feed, say));
+      redraw(body, first.map(({ element }) => element),
         folded(connection, urgent.slice(FIRST), say, "more", (count) => `${things(count, "more feed")} with troubles or late`),
         folded(connection, feeds.filter((feed) => feed.group === "rest"), say, "rest", (count) => `${things(count, "feed")} without troubles`, feeds.length <= FEW));
       explain(connection, first, say, unknown);
     } catch (error) {
       found.textContent = "";
-      redraw(body, problem(error.message, button("Reload", show, { "data-key": `reload ${connection.conn_id}` })));
+      redraw(body, problem(error.message, button("Reload", () => show(), { "data-key": `reload ${connection.conn_id}` })));
     }
     body.setAttribute("aria-busy", "false");
   };
   show();
   return h("section", { "aria-label": `Connection ${connection.conn_id}` },
-    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found), headline, unknown, body);
+    h("div", { class: "head" }, h("h2", {}, connection.conn_id), found, checks), headline, unknown, body);
 }
 
 /** Whether the database has it: others are only named by tasks. */
@@ -63,14 +66,15 @@ function words(feeds) {
 
 // What only a search of the database finds is asked for afterwards.
 function explain(connection, articles, say, unknown) {
-  const late = articles.filter(([feed]) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
-  for (const [feed, element] of late) {
-    const list = element.querySelector(".troubles");
+  const said = (troubles) => JSON.stringify(troubles.map((one) => [one.consumer, one.code, one.count, one.what]));
+  const late = articles.filter(({ feed }) => feed.consumers.some((one) => one.state === "missing")).slice(0, EXPLAINED);
+  for (const { feed, element, draw } of late) {
+    const list = element.querySelector(".consumers");
     ask(list, "reasons", { conn_id: connection.conn_id, feed: feed.feed }).then(({ troubles }) => {
       // It may have been drawn again meanwhile.
-      if (!list.isConnected) return;
+      if (!list.isConnected || said(troubles) === said(feed.troubles)) return;
       feed.troubles = troubles;
-      redraw(list, [...troubleList(troubles).childNodes]);
+      draw();
       say();
     }).catch((error) => {
       if (!list.isConnected) return;
@@ -86,16 +90,17 @@ function article(connection, feed, say) {
   const element = h("article", {}, title(connection, feed), body);
   const draw = () => {
     element.className = feed.group;
-    redraw(body, feed.problem === null ? troubleList(feed.troubles) : problem(feed.problem), lines(connection, feed, again));
+    redraw(body, feed.problem === null ? troubleList(troublesOf(feed, "")) : problem(feed.problem), lines(connection, feed, again));
   };
   const again = async () => {
     Object.assign(feed, await get("feed", { conn_id: connection.conn_id, feed: feed.feed, count: 1 }));
     draw();
     say();
-    explain(connection, [[feed, element]], say);
+    explain(connection, [shown], say);
   };
+  const shown = { feed, element, draw };
   draw();
-  return element;
+  return shown;
 }
 
 function title(connection, feed) {
@@ -108,7 +113,7 @@ function folded(connection, feeds, say, key, words, isOpen = false) {
   const body = h("div", {});
   const show = (first) => {
     const shown = feeds.slice(first, first + FEEDS);
-    redraw(body, shown.map((feed) => article(connection, feed, say)), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
+    redraw(body, shown.map((feed) => article(connection, feed, say).element), pager("Feeds", first, shown.length, feeds.length, FEEDS, show));
   };
   const element = h("details", { class: "rest", open: isOpen },
     h("summary", { "data-key": `${key} ${connection.conn_id}` }, words(feeds.length)), body);

@@ -3,7 +3,7 @@
 
 import { acceptDialog, deadLetterDialog, refreshDialog, resolveDialog } from "./actions.js";
 import { backfillDialog } from "./dialogs.js";
-import { button, h, number, position, problem, table, things, when } from "./parts.js";
+import { button, clock, h, number, position, problem, table, things, when } from "./parts.js";
 
 /** How many of many lost shards are named. */
 const SHOWN = 5;
@@ -13,14 +13,14 @@ const command = (found) => h("p", {}, h("code", {}, found.command));
 const more = (found) => (found.count > found.first.length
   ? h("p", { class: "note" }, `The first ${number(found.first.length)} of ${number(found.count)}.`) : null);
 
-/** What counts as one trouble, and as several; of others their code says it. */
+/** What counts as one trouble, as several, and what is said of a single consumer; of others their code says it. */
 const NAMES = {
-  "capture-gap": ["gap", "gaps"], "capture-trigger": ["missing trigger", "missing triggers"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["dead letter", "dead letters"],
-  "dag-paused": ["DAG paused", "DAGs paused"], "run-failed": ["failed run", "failed runs"], "no-run": ["consumer without runs", "consumers without runs"],
-  "window-missing": ["missing range of windows", "missing ranges of windows"], "window-lost": ["lost range of windows", "lost ranges of windows"], "consumer-lost": ["lost shard", "lost shards"],
-  "events-before-beginning": ["beginning not accepted", "beginnings not accepted"], "consumer-failing": ["failing handler", "failing handlers"],
-  "lease-stuck": ["stuck lease", "stuck leases"], "outbox-not-drained": ["outbox not drained", "outboxes not drained"],
-  "not-set-up": ["feed not set up", "feeds not set up"], "not-checked": ["consumer not checked", "consumers not checked"],
+  "capture-gap": ["gap", "gaps", "gap in the capture"], "capture-trigger": ["missing trigger", "missing triggers"], "capture-drift": ["changed table", "changed tables"], "dead-letter": ["event parked", "events parked"],
+  "dag-paused": ["DAG paused", "DAGs paused", "DAG paused"], "run-failed": ["failed run", "failed runs", "last run failed"], "no-run": ["consumer without runs", "consumers without runs", "no runs"],
+  "windows-missing": ["window missing", "windows missing"], "window-missing": ["range of windows missing", "ranges of windows missing"], "window-lost": ["range of windows lost", "ranges of windows lost"],
+  "consumer-lost": ["lost shard", "lost shards", "events lost"], "events-before-beginning": ["beginning not accepted", "beginnings not accepted", "beginning not accepted"],
+  "consumer-failing": ["failing handler", "failing handlers", "handler fails"], "lease-stuck": ["stuck lease", "stuck leases"], "outbox-not-drained": ["outbox not drained", "outboxes not drained", "outbox not drained"],
+  "not-set-up": ["feed not set up", "feeds not set up", "feed not set up"], "not-checked": ["consumer not checked", "consumers not checked", "not checked"],
 };
 
 const nameOf = (code, count) => {
@@ -28,13 +28,39 @@ const nameOf = (code, count) => {
   return one ? `${number(count)} ${count === 1 ? one : many}` : code.replaceAll("-", " ") + (count > 1 ? ` (${number(count)})` : "");
 };
 
+/** What is counted: windows where their number is known, else ranges of them. */
+const counting = ({ code, count, windows }) => (windows ? ["windows-missing", windows] : [code, count]);
+
+/** A trouble in a few words, beside the consumer that has it. */
+const cause = (one) => NAMES[one.code]?.[2] ?? nameOf(...counting(one));
+
+const isFault = ({ severity }) => severity !== "note";
+
+/** The troubles of a consumer; "" for those of the feed itself. */
+export const troublesOf = (feed, consumer) => feed.troubles.filter((one) => (one.consumer ?? "") === consumer);
+
+/** Whether a consumer has troubles of its own. */
+export const hasFaults = (feed, consumer) => troublesOf(feed, consumer).some(isFault);
+
+/** Why a consumer is late: by its own troubles, or those of its feed. */
+export function whyLate(feed, { consumer, state }) {
+  if (state !== "missing") return null;
+  const own = troublesOf(feed, consumer).filter(isFault);
+  return (own.length ? own : troublesOf(feed, "").filter(isFault)).map(cause).join(", ") || "late";
+}
+
+/** A sentence without ULIDs, which are behind Details, and with times and ranges as the page writes them. */
+const plain = (text) => text.replace(/\b[0-7][0-9A-HJKMNP-TV-Z]{25} \((\S+Z)\)/g, "$1").replace(/ \[(\S+Z), (\S+Z)\)/g, ", $1 to $2")
+  .split(/(\d{4}-\d\d-\d\dT\d\d:\d\d\S*?Z)/).map((one, index) => (index % 2 ? h("time", { datetime: one }, clock(one).slice(0, 16)) : one));
+
 /** How many troubles of each kind feeds have; notes are none. */
 export function counts(feeds) {
   const found = new Map();
   const dags = new Set(); // one may run many consumers
-  for (const { code, count, severity, what } of feeds.flatMap((feed) => feed.troubles)) {
-    if (severity === "note" || dags.has(what)) continue;
-    if (["dag-paused", "run-failed"].includes(code)) dags.add(what);
+  for (const one of feeds.flatMap((feed) => feed.troubles).filter(isFault)) {
+    if (dags.has(one.what)) continue;
+    const [code, count] = counting(one);
+    if (["dag-paused", "run-failed"].includes(code)) dags.add(one.what);
     found.set(code, (found.get(code) ?? 0) + count);
   }
   const unread = feeds.filter((feed) => feed.problem !== null).length;
@@ -42,9 +68,8 @@ export function counts(feeds) {
 }
 
 /** Troubles in lines, each with what mends it. */
-export const troubleList = (troubles) => h("ul", { class: "troubles" }, troubles.map((one) => h("li", { class: one.severity },
-  h("details", {}, h("summary", {}, h("strong", {}, nameOf(one.code, one.count)), " ", h("span", {}, `${one.consumer ? `${one.consumer}: ` : ""}${one.what}`)),
-    h("p", {}, one.remedy)))));
+export const troubleList = (troubles, of = "") => h("ul", { class: "troubles", "data-of": of }, troubles.map((one) => h("li", { class: one.severity },
+  h("details", {}, h("summary", {}, h("strong", {}, cause(one)), ": ", h("span", {}, plain(one.what))), h("p", {}, one.remedy)))));
 
 /** That only a part of the troubles may be known. */
 export const unsearched = (error) => h("p", { class: "note unsearched" }, `Could not find out why consumers are late: ${error.message}`);

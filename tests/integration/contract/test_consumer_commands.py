@@ -28,7 +28,7 @@ def commands(engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 def _lines(commands: Commands, *arguments: str, **options: Any) -> list[dict[str, Any]]:
     """Consume to the head, and return what was printed."""
-    words = ("consume", NAME, "--at-head", "--json", json.dumps(options), *arguments)
+    words = ("consume", NAME, "--at-head", "--options", json.dumps(options), *arguments)
     assert commands.run(*words) == 0, commands.err
     return [json.loads(line) for line in commands.out.splitlines()]
 
@@ -82,5 +82,5 @@ def test_a_line_tells_that_another_one_is_at_work(engine: Engine, commands: Comm
 def test_a_table_is_for_people(engine: Engine, commands: Commands) -> None:
     """The same, in columns."""
     data_batches(engine)
-    assert commands.run("consume", NAME, "--at-head", "--format", "table") == 0, commands.err
+    assert commands.run("consume", NAME, "--at-head", "--output", "table") == 0, commands.err
     assert all(text in commands.out for text in TEXTS)

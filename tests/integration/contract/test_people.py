@@ -100,7 +100,7 @@ def test_of_two_commands_on_one_cursor_the_second_is_refused(
     assert (seen["behind"], seen["variable"]) == (10, None)
     version = ("--resource-version", str(seen["resource_version"]))
     of = (NAME, "--feed", bench.feed)
-    (row,) = commands.rows("cursor set", *of, "--to", str(places[2]), *version, "--why", "mine")
+    (row,) = commands.rows("cursor set", *of, "--to", str(places[2]), *version, "--note", "mine")
     assert (row["skipped"], row["resource_version"]) == (3, seen["resource_version"] + 1)
     message = commands.fails("cursor set", *of, "--to", "latest", *version)
     assert message.startswith("StaleVersionError: ")

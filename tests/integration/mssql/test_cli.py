@@ -210,7 +210,7 @@ def test_operators_do_all_by_commands(fed: Commands) -> None:
         }
         for hour in (1, 2, 3)
     ]
-    rest = fed.rows("read", "--feed", FEED, "--shard", SHARD, "--after", events[0]["ulid"])
+    rest = fed.rows("read", "--feed", FEED, "--shard", SHARD, "--start", events[0]["ulid"])
     assert rest == events[1:]
     purge = ("purge", "--feed", FEED, "--before", "2013-01-01T04:00:00Z")
     (row,) = fed.rows(*purge, "--dry-run")

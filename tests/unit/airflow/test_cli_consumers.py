@@ -215,7 +215,7 @@ def test_events_are_printed_and_consumed(commands: Commands, source: SqliteFeedS
     assert [line["id"] for line in lines(commands)] == [1, 2]
     assert f"Consumed 2 events of feed {FEED}" in commands.err
     assert source.cursors(FEED, NAME)[0].ulid == ulids(source)[-1]
-    assert commands.run("consume", NAME, "--at-head", "--json", '{"poll_timeout": 0}') == 0
+    assert commands.run("consume", NAME, "--at-head", "--options", '{"poll_timeout": 0}') == 0
     assert [line["changefeed_event"] for line in lines(commands)] == ["poll_timeout"]
     assert all(lease.holder is None for lease in source.leases())
 
@@ -223,7 +223,7 @@ def test_events_are_printed_and_consumed(commands: Commands, source: SqliteFeedS
 def test_events_are_printed_as_a_table(commands: Commands, source: SqliteFeedSource) -> None:
     """For people."""
     commands.rows(*CREATE, "--start", "earliest")
-    assert commands.run("consume", NAME, "--at-head", "--format", "table") == 0, commands.err
+    assert commands.run("consume", NAME, "--at-head", "--output", "table") == 0, commands.err
     assert "changefeed_event" in commands.out
     assert commands.out.count("add") == 3
 
@@ -288,8 +288,8 @@ def test_options_that_mean_nothing_are_refused(commands: Commands, source: Sqlit
     commands.rows(*CREATE)
     for words, complaint in (
         ((NAME, "--handler-timeout", "1s"), "--handler-timeout cannot be used without --handler"),
-        ((NAME, "--handler", "a:b", "--json", "{}"), "--json cannot be used with --handler"),
-        ((NAME, "--json", '{"x": 1, "with_tid": 2}'), "unknown option 'x'"),
+        ((NAME, "--handler", "a:b", "--options", "{}"), "--options cannot be used with --handler"),
+        ((NAME, "--options", '{"x": 1, "with_tid": 2}'), "unknown option 'x'"),
         ((NAME, "--handler", "nowhere:f"), "HandlerError: handler 'nowhere:f'"),
         (("nobody",), "airflow-changefeed consumer create nobody"),
     ):

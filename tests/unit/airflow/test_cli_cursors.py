@@ -157,7 +157,7 @@ def test_set_says_what_it_means_asks_and_moves(
 ) -> None:
     """The versions and places are shown first; after a yes all have moved, and the Variable too."""
     answer(monkeypatch, "y\n")
-    rows = commands.rows("cursor set", *OF, "--to", to, "--why", "hour 2 was wrong")
+    rows = commands.rows("cursor set", *OF, "--to", to, "--note", "hour 2 was wrong")
     assert words in commands.err
     assert f"Move 2 cursors of consumer {CONSUMER}, feed {FEED}? [y/N]" in commands.err
     assert end_of(2) in commands.err
@@ -232,7 +232,7 @@ def test_versions_are_named_for_each_cursor(commands: Commands, exported: Sqlite
 def test_two_people_at_one_cursor(commands: Commands, exported: SqliteFeedSource) -> None:
     """Both saw version 2; the second is told what the first has done, and nothing of it is lost."""
     seen = ("--shard", "0", "--resource-version", "2")
-    commands.rows("cursor set", *OF, "--to", end_of(0), *seen, "--why", "mine")
+    commands.rows("cursor set", *OF, "--to", end_of(0), *seen, "--note", "mine")
     message = commands.fails("cursor set", *OF, "--to", end_of(1), *seen)
     assert message.startswith("StaleVersionError: ")
     assert end_of(0) in message
@@ -333,7 +333,7 @@ def test_whoever_holds_a_cursor_is_named(commands: Commands, exported: SqliteFee
 
 def test_history_says_who_changed_what(commands: Commands, exported: SqliteFeedSource) -> None:
     """Newest first, of one shard or all; each can be undone."""
-    commands.rows("cursor set", *OF, "--to", "earliest", "--yes", "--why", "a mistake")
+    commands.rows("cursor set", *OF, "--to", "earliest", "--yes", "--note", "a mistake")
     rows = commands.rows("cursor history", *OF, "--shard", "1")
     assert [(row["before"], row["after"]) for row in rows] == [
         (end_of(2), str(window(0).range.after)),
@@ -346,7 +346,7 @@ def test_history_says_who_changed_what(commands: Commands, exported: SqliteFeedS
     assert rows[0]["at"] >= rows[1]["at"]
     assert len(commands.rows("cursor history", *OF, "--limit", "2")) == 2
     number = str(rows[0]["number"])
-    (undone,) = commands.rows("cursor reset", *OF, "--change", number, "--yes", "--why", "sorry")
+    (undone,) = commands.rows("cursor reset", *OF, "--change", number, "--yes", "--note", "sorry")
     assert (undone["shard"], undone["after"]) == ("1", end_of(2))
     assert at(exported) == [str(window(0).range.after), end_of(2)]
     (row, *_) = commands.rows("cursor history", *OF, "--shard", "1")

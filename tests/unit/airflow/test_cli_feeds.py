@@ -63,8 +63,8 @@ def test_read_goes_on_where_it_stopped(commands: Commands, source: SqliteFeedSou
     source.drain(FEED)
     whole = commands.rows("read", "--feed", FEED, "--shard", "0")
     first = commands.rows("read", "--feed", FEED, "--shard", "0", "--limit", "5")
-    assert f"--after {first[-1]['ulid']}" in commands.err
-    rest = commands.rows("read", "--feed", FEED, "--shard", "0", "--after", first[-1]["ulid"])
+    assert f"--start {first[-1]['ulid']}" in commands.err
+    rest = commands.rows("read", "--feed", FEED, "--shard", "0", "--start", first[-1]["ulid"])
     assert first + rest == whole
 
 
@@ -72,10 +72,10 @@ def test_read_begins_with_a_time(commands: Commands, source: SqliteFeedSource) -
     """Events of that time are the first ones; of 1970, all."""
     source.drain(FEED)
     part = ("--feed", FEED, "--shard", "0", "--limit", "3")
-    rows = commands.rows("read", *part, "--after", "2013-01-01T01:00:00Z")
+    rows = commands.rows("read", *part, "--start", "2013-01-01T01:00:00Z")
     assert [row["time"][11:16] for row in rows] == ["01:00", "01:20", "01:40"]
-    assert commands.rows("read", *part, "--after", "1970-01-01T00:00:00Z") == commands.rows("read", *part)
-    assert commands.rows("read", *part, "--after", "2013-01-02T00:00:00Z") == []
+    assert commands.rows("read", *part, "--start", "1970-01-01T00:00:00Z") == commands.rows("read", *part)
+    assert commands.rows("read", *part, "--start", "2013-01-02T00:00:00Z") == []
 
 
 def test_read_is_a_table_for_people(commands: Commands, source: SqliteFeedSource) -> None:
@@ -92,7 +92,7 @@ def test_read_begins_after_what_was_purged(commands: Commands, source: SqliteFee
     source.purge(FEED, START + HOUR)
     rows = commands.rows("read", "--feed", FEED, "--shard", "0", "--limit", "1")
     assert [row["time"] for row in rows] == ["2013-01-01T01:00:00Z"]
-    message = commands.fails("read", "--feed", FEED, "--shard", "0", "--after", "2013-01-01T00:30:00Z")
+    message = commands.fails("read", "--feed", FEED, "--shard", "0", "--start", "2013-01-01T00:30:00Z")
     assert message.startswith("PurgedError: ")
 
 
@@ -331,7 +331,7 @@ def test_an_unknown_feed_is_named(commands: Commands, arguments: tuple[str, ...]
             "ShardNotFoundError: feed 'nyc.Flight' never had an event in shard 7; it has 0, 1",
         ),
         (("--shard", str(UUID(int=7))), "does not match the feed's shard key type int"),
-        (("--shard", "0", "--drain", "--after", "2100-01-01T00:00:00Z"), "CursorBeyondFeedError: "),
+        (("--shard", "0", "--drain", "--start", "2100-01-01T00:00:00Z"), "CursorBeyondFeedError: "),
     ],
     ids=["unknown", "type", "beyond"],
 )
@@ -353,8 +353,8 @@ def test_a_place_that_is_not_in_the_feed(
         (("read", "--feed", FEED), "required: --shard"),
         (("read", "--feed", FEED, "--shard", "x"), "'x' is not a shard"),
         (("read", "--feed", FEED, "--shard", "0", "--limit", "0"), "'0' is not a whole number"),
-        (("read", "--feed", FEED, "--shard", "0", "--after", "1:00"), "'1:00' is not a time"),
-        (("read", "--feed", FEED, "--shard", "0", "--after", "01ILO"), "'01ILO' is not a ULID"),
+        (("read", "--feed", FEED, "--shard", "0", "--start", "1:00"), "'1:00' is not a time"),
+        (("read", "--feed", FEED, "--shard", "0", "--start", "01ILO"), "'01ILO' is not a ULID"),
         (("status", "--output", "xml"), "invalid choice: 'xml'"),
     ],
     ids=lambda value: " ".join(value)[-30:] if isinstance(value, tuple) else "",

@@ -43,7 +43,7 @@ def begun(stock: Stock, seconds: float = 60.0) -> None:
 
 def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
     """It says what it reads, and from when on folds can start from it."""
-    arguments = ("--path", stock.lake, "--range-rows", "40", "--output", "json")
+    arguments = ("--output-path", stock.lake, "--range-rows", "40", "--output", "json")
     assert commands.run("snapshot take", "--feed", CAPTURE, *arguments) == 0, commands.err
     (row,) = json.loads(commands.out)
     assert (row["feed"], row["table"], row["rows"]) == (CAPTURE, TABLE, 100)
@@ -54,7 +54,7 @@ def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
 
 def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
     """The result says which; what is no part of the key is refused."""
-    arguments = ("--path", stock.lake, "--output", "json", "--where")
+    arguments = ("--output-path", stock.lake, "--output", "json", "--where")
     assert commands.run("snapshot take", "--feed", CAPTURE, *arguments, "id > 90 and id <= 95") == 0, (
         commands.err
     )
@@ -80,7 +80,7 @@ def test_one_is_given_up_after_a_question(
 ) -> None:
     """Who answers no has changed nothing; who gives up frees the table for another output."""
     begun(stock)
-    assert commands.run("snapshot take", "--feed", CAPTURE, "--path", stock.lake) == 2
+    assert commands.run("snapshot take", "--feed", CAPTURE, "--output-path", stock.lake) == 2
     assert "SnapshotError" in commands.err
     assert f"snapshot give-up --feed {CAPTURE} --table {TABLE} --conn-id changefeed_default" in commands.err
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))

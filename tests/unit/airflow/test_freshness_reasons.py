@@ -16,7 +16,7 @@ from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.core.values import format_time
+from airflow_changefeed.core.values import format_time, parse_time
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.doctor.airflow import DagState
 from airflow_changefeed.doctor.freshness import check_freshness
@@ -123,12 +123,13 @@ def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -
     (reason,) = found.reasons
     until = format_time(found.complete_until)
     unpause = "airflow dags unpause hourly"
-    backfill = f"airflow backfill create --dag-id hourly --from-date {until} --to-date ..."
-    assert reason.remedy == (
-        f"Unpause it: {unpause}. If its schedule does not catch up, backfill the runs that it left out: "
-        f"{backfill}"
-    )
-    for command in (unpause, backfill.replace("...", until)):
+    backfill = f"airflow backfill create --dag-id hourly --from-date {until} --to-date "
+    words = f"Unpause it: {unpause}. If its schedule does not catch up, backfill the runs that it left out: "
+    assert reason.remedy.startswith(words + backfill)
+    last = parse_time(reason.remedy.removeprefix(words + backfill))
+    # The present time, of which Airflow starts no run before it is over.
+    assert last < shop.source.now() < last + HOUR
+    for command in (unpause, reason.remedy.removeprefix(words)):
         assert get_parser().parse_args(shlex.split(command)[1:]).func
 
 

@@ -67,7 +67,7 @@ def test_a_move_is_planned_then_made_published_and_kept(operator: Visitor, sourc
     planned = operator.ask("move", **CURSOR, to=TWO, resource_version=version)
     assert (planned["is_back"], planned["again"], planned["skipped"]) == (True, 6, 0)
     assert row(source).resource_version == version
-    made = operator.send("move", {"to": TWO, "resource_version": version, "why": "bad file"}, **CURSOR)
+    made = operator.send("move", {"to": TWO, "resource_version": version, "note": "bad file"}, **CURSOR)
     moved = row(source)
     assert made["cursor"]["resource_version"] == moved.resource_version == version + 1
     assert moved.ulid == moved.ack == Ulid.floor(START + timedelta(hours=2)).previous()
@@ -246,7 +246,7 @@ def test_a_version_from_the_future_is_refused(operator: Visitor, source: SqliteF
         ({"to": TWO, "resource_version": None}, 428, "resource_version is missing"),
         ({"to": TWO, "resource_version": "new"}, 422, "resource_version: "),
         ({"resource_version": 1}, 422, "to: Field required"),
-        ({"to": TWO, "resource_version": 1, "why": "x" * 3000}, 422, "why: "),
+        ({"to": TWO, "resource_version": 1, "note": "x" * 3000}, 422, "note: "),
         ([], 422, ""),
     ],
 )
@@ -355,11 +355,11 @@ def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
     def plan_late(*arguments: Any) -> Any:
         planned = plan_moves(*arguments) if moment == "after the plan" else None
         monkeypatch.setattr(actions, "plan_moves", plan_moves)
-        Visitor("OP").send("move", {"to": TWO, "resource_version": version, "why": "first"}, **CURSOR)
+        Visitor("OP").send("move", {"to": TWO, "resource_version": version, "note": "first"}, **CURSOR)
         return planned or plan_moves(*arguments)
 
     monkeypatch.setattr(actions, "plan_moves", plan_late)
-    answer = operator.send("move", {"to": to, "resource_version": version, "why": "second"}, 409, **CURSOR)
+    answer = operator.send("move", {"to": to, "resource_version": version, "note": "second"}, 409, **CURSOR)
     assert (answer["error"], answer["present_version"]) == ("StaleVersionError", version + 1)
     assert (row(source).resource_version, source.history(FEED, CONSUMER, shard=0)[0].why) == (
         version + 1,

@@ -43,7 +43,7 @@ DAG_ID, HIDDEN_DAG, HIDDEN_CONN = "page_owasp", "page_owasp_hidden", "hidden_fee
 #: A value for each name that a route may be asked with; of a body those that it must have.
 GOOD: dict[str, Any] = {
     **{"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER, "dag_id": DAG_ID, "task_id": "export"},
-    **{"shard": "0", "to": "latest", "resource_version": 1, "fencing_token": 1, "number": 1, "why": "test"},
+    **{"shard": "0", "to": "latest", "resource_version": 1, "fencing_token": 1, "number": 1},
     **{"start": "2013-01-01T00:00:00Z", "end": "2013-01-01T04:00:00Z", "at": "2013-01-01T01:00:00Z"},
     **{"first": 0, "count": 10, "unit_seconds": 3600, "note": "test", "name": "page.js"},
     **{"max_attempts": 3, "on_poison": "park"},
