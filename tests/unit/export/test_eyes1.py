@@ -68,7 +68,7 @@ def draw_together(source: Source, feeds: list[str]) -> list[Any]:
     for future in found:
         try:
             results.append(future.result(3))
-        except BaseException as error:  # noqa: BLE001 - it is what is looked at
+        except BaseException as error:
             results.append(error)
     for _, _, future in asked:
         # Else the interpreter waits for their threads at its end.

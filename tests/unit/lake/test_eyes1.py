@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,24 @@ from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
+from airflow_changefeed.core.window import Window
+from airflow_changefeed.cursors.window_grid import end_of_window
 from airflow_changefeed.exceptions import FoldError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.core.window import Window
 from airflow_changefeed.lake.plan import find_fold, table_of
+from airflow_changefeed.lake.snapshot_ranges import read_here
 from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.lake.states import BaseChoice
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
-from airflow_changefeed.lake.snapshot_ranges import read_here
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.storage.files import open_files
+from tests.identity import DATABASE
 from tests.unit.lake.lake import take
 from tests.unit.lake.stock import CAPTURE, TABLE, Stock
+from tests.unit.lake.test_newest import Lake
 
 
 @pytest.mark.parametrize("shard", ["+1", " +1 "])
@@ -83,7 +87,7 @@ class TestEyes1TwoTables:
         with closing(sqlite3.connect(path)) as connection:
             for table in (TABLE, self.OTHER):
                 connection.execute(f'create table "{table}" (id integer primary key, name text)')
-                connection.execute(f'insert into "{table}" values (1, \'one\')')
+                connection.execute(f"insert into \"{table}\" values (1, 'one')")
             connection.commit()
         self.source = SqliteFeedSource(str(path))
         tables = (TableCapture(TABLE), TableCapture(self.OTHER))
@@ -117,3 +121,32 @@ class TestEyes1TwoTables:
         self.take(TABLE)
         with pytest.raises(FoldError):
             table_of(store, None, open_files(self.lake, None))
+
+
+def test_eyes1_a_snapshot_that_is_exact_later_is_named_beside_a_state_of_no_use(tmp_path: Path) -> None:
+    """Somebody took it because the capture was recreated: the old state hides that it is for later."""
+    lake = Lake(Stock.create(tmp_path, shard="0"))
+    lake.snapshot()
+    lake.fold()
+    stock = lake.stock
+    spec = stock.source.capture(CAPTURE).spec
+    stock.source.drop_feed(CAPTURE)
+    stock.source.enable_capture(spec)
+    stock.change("insert into stock (name) values ('new')")
+    end = stock.export_all(lake.end).end
+    late = lake.snapshot()
+    assert late.exact_from > end
+    store, bases = ExportStore(stock.export, CAPTURE), BaseChoice(stock.lake)
+    try:
+        said = find_fold(store, end, TABLE, bases).unknown
+    except FoldError as error:
+        said = error.message
+    assert format_time(late.exact_from) in said, said
+
+
+def test_eyes1_the_window_of_a_time_ends_by_the_unit_also_where_no_shard_is_yet(tmp_path: Path) -> None:
+    """As of a capture whose shard is an expression, in its quiet first hours."""
+    store = ExportStore(str(tmp_path / "out"), CAPTURE)
+    store.claim(DATABASE, unit=timedelta(hours=1))
+    start = datetime(2013, 1, 1, tzinfo=timezone.utc)
+    assert end_of_window(store, start + timedelta(minutes=12)) == start + timedelta(hours=1)

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from airflow_changefeed.consumers.holding import Holding
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import ConsumerNotFoundError
 from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.connection import _KEPT
 from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.spark.joined_jobs import JoinedTasks
