@@ -129,3 +129,22 @@ def test_eyes1_each_spec_of_a_list_has_a_receipt_where_the_connection_cannot_be_
     with pytest.raises(ChangefeedError, match="from_a_newer_version"):
         run_spec(no_session, job, unreadable, lambda line: None)
     assert read_receipt(store, second.attempt) is not None
+
+
+def test_eyes1_a_thread_whose_token_is_drawn_goes_on_while_the_next_ones_are_drawn() -> None:
+    """It waits for the lock, which the next thread that draws may hold for minutes, and not for its token."""
+    draws = Draws(Source(lambda feed: 5))  # type: ignore[arg-type] # it is used for these calls only
+    draws._source.blocks.append(threading.Event())  # type: ignore[attr-defined]
+    plan: Any = SimpleNamespace(feed=FEED, database=DATABASE)
+    with ThreadPoolExecutor(1) as pool:
+        # As the next thread that draws, after the one that drew for all.
+        with draws._lock:
+            asks = pool.submit(draws, plan, 1)
+            while not draws._waiting:
+                time.sleep(0.001)
+            draws._draw_all()
+            try:
+                found = asks.result(3)
+            except TimeoutError:
+                found = None
+        assert found == 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EYES1: what review of the quiet captures and late snapshots has found; each test fails until it is mended."""
+"""EYES1: what review of the quiet captures and late snapshots has found; each fails until it is mended."""
 
 from __future__ import annotations
 
