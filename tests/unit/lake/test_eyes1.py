@@ -17,7 +17,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.window_grid import end_of_window
-from airflow_changefeed.exceptions import FoldError
+from airflow_changefeed.exceptions import FoldError, NotExportedError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
@@ -150,3 +150,25 @@ def test_eyes1_the_window_of_a_time_ends_by_the_unit_also_where_no_shard_is_yet(
     store.claim(DATABASE, unit=timedelta(hours=1))
     start = datetime(2013, 1, 1, tzinfo=timezone.utc)
     assert end_of_window(store, start + timedelta(minutes=12)) == start + timedelta(hours=1)
+
+
+def test_eyes1_a_base_of_before_a_capture_was_recreated_is_not_used_in_quiet_hours(tmp_path: Path) -> None:
+    """
+    What changed between the drop and the new capture nobody has recorded: the fold would be wrong, silently.
+
+    Its quiet hours are empty units now, which say nothing of when the capture began.
+    """
+    lake = Lake(Stock.create(tmp_path, shard="0"))
+    lake.snapshot()
+    lake.fold()
+    stock = lake.stock
+    spec = stock.source.capture(CAPTURE).spec
+    stock.source.drop_feed(CAPTURE)
+    stock.change("delete from stock where id < 50")
+    stock.source.enable_capture(spec)
+    end = stock.export_all(lake.end).end
+    store = ExportStore(stock.export, CAPTURE)
+    with pytest.raises((FoldError, NotExportedError)):
+        found = find_fold(store, end, TABLE, BaseChoice(stock.lake))
+        if found.unknown:
+            raise FoldError(found.unknown)
