@@ -30,7 +30,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.storage.files import open_files
 from tests.identity import DATABASE
-from tests.unit.lake.lake import take
+from tests.unit.lake.lake import merge_here, take
 from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 from tests.unit.lake.test_newest import Lake
 
@@ -172,3 +172,20 @@ def test_eyes1_a_base_of_before_a_capture_was_recreated_is_not_used_in_quiet_hou
         found = find_fold(store, end, TABLE, BaseChoice(stock.lake))
         if found.unknown:
             raise FoldError(found.unknown)
+
+
+def test_eyes1_quiet_hours_of_a_recreated_capture_are_not_merged(tmp_path: Path) -> None:
+    """The frontier moves over changes that nobody has recorded; only the first event has it refused."""
+    stock = Stock.create(tmp_path, shard="0")
+    take(stock.source, CAPTURE, stock.lake)
+    paths = {"path": stock.export, "output": stock.lake}
+    stock.change("insert into stock (name) values ('new')")
+    first = stock.export_all()
+    assert merge_here(stock.source, CAPTURE, TABLE, paths, first.end).rows == 101
+    spec = stock.source.capture(CAPTURE).spec
+    stock.source.drop_feed(CAPTURE)
+    stock.change("delete from stock where id < 50")
+    stock.source.enable_capture(spec)
+    second = stock.export_all(first.end)
+    with pytest.raises((FoldError, NotExportedError)):
+        merge_here(stock.source, CAPTURE, TABLE, paths, second.end)
