@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EYES1: what review of dropped consumers and shared sources has found; each fails until it is mended."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_changefeed.consumers.holding import Holding
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.exceptions import ConsumerNotFoundError
+from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.sources.sqlite.connection import _KEPT
+from airflow_changefeed.spark.executors import opened
+from airflow_changefeed.spark.joined_jobs import JoinedTasks
+from tests.unit.export.flights import FEED, Flights
+from tests.unit.spark.queries import Checkpoint, Query
+
+
+@pytest.fixture
+def flights(tmp_path: Path) -> Flights:
+    """A feed with events in two shards."""
+    flights = Flights.create(tmp_path / "feeds.db")
+    flights.add(30, 0, shard=1, length=3)
+    flights.add(6, 1, shard=2)
+    return flights
+
+
+def test_eyes1_a_dropped_consumer_is_named_by_a_query_whose_leases_are_due(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query with a trigger of more than 20 s renews before it acknowledges: it says the same."""
+    query = Query(flights, Checkpoint(), consumer="lake")
+    flights.add(3, 0)
+    query.run()
+    flights.source.drop_consumer("lake", FEED)
+    flights.add(3, 1)
+    monkeypatch.setattr(Holding, "is_due", True)
+    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
+        query.run()
+
+
+def test_eyes1_a_dropped_consumer_is_named_where_a_shard_is_new(flights: Flights) -> None:
+    """The query takes the new shard before it acknowledges."""
+    query = Query(flights, Checkpoint(), consumer="lake")
+    query.run()
+    flights.source.drop_consumer("lake", FEED)
+    flights.add(3, 3, shard=77)
+    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
+        query.run()
+
+
+@dataclass(frozen=True)
+class Reads:
+    """A function that reads a feed; it fails in the middle where it is told to, and leaves a cycle."""
+
+    connection: JobConnection
+    database: str
+    fails: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            with opened(self.connection, FEED, self.database) as source:
+                rows = source.stream(FEED, 1, UlidRange(Ulid.MIN, Ulid.floor(source.now())), batch_rows=4)
+                first = next(rows)
+                if self.fails:
+                    error = RuntimeError("the disk is full")
+                    error.rows = (rows, error)  # type: ignore[attr-defined]
+                    raise error
+                count = first.num_rows + sum(each.num_rows for each in rows)
+            yield pa.RecordBatch.from_pydict({"facts": [f"{count}"]})
+
+
+def test_eyes1_a_function_that_fails_half_way_leaves_no_closed_connection_behind(flights: Flights) -> None:
+    """
+    The others go on; and what the garbage collector ends later is not kept for another database.
+
+    The kept connections are by the id of a database, which another one may get in a reused worker.
+    """
+    flights.source.seal(FEED, flights.source.now())
+    connection, database = JobConnection(flights.source.describe()), flights.source.identity().id
+    gc.disable()
+    try:
+        functions = (Reads(connection, database, fails=True), Reads(connection, database))
+        job = JoinedTasks({0: [(place, one, 0) for place, one in enumerate(functions)]})
+        batch = pa.RecordBatch.from_pydict({"id": [0]})
+        found = [json.loads(row["facts"]) for rows in job(iter([batch])) for row in rows.to_pylist()]
+        assert "the disk is full" in found[0]["error"]
+        assert found[1]["rows"] == ["30"]
+        gc.collect()
+    finally:
+        gc.enable()
+    assert _KEPT.connections == {}
