@@ -246,7 +246,7 @@ def seal(source: FeedSource, args: Namespace) -> None:
         for seal in seals.values()
     ]
     show(rows, args.output)
-    echo(f"Sealed feed {args.feed} until {format_time(until)}; shards with events: {len(rows)}")
+    echo(f"Sealed feed {args.feed} until {format_time(until)}; shards: {len(rows)}")
 
 
 @command

@@ -202,7 +202,9 @@ def _check_purged(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
 
 
 def _check_beyond(feed: str, statuses: list[ShardStatus], after: Ulid) -> None:
-    if statuses and all(after > status.highest_cursor for status in statuses):
+    # A capture's shard is there before its first event; its high-water time says nothing then.
+    used = [status for status in statuses if status.head is not None or status.purged_upto > Ulid.MIN]
+    if used and all(after > status.highest_cursor for status in used):
         raise CursorBeyondFeedError(
             f"feed {feed!r}: a consumer cannot begin after {after}, because the ULID is beyond the "
             "high-water time of every shard. The ULID is from another feed, or the database was "

@@ -141,6 +141,7 @@ class Plan(Document):
     :param database: identity of the feed's database.
     :param spec: of the attempt of a started job: token of the plan that it was started with; else 0.
     :param gaps: of a capture, as its manifests have them.
+    :param captured_since: as its manifests have it.
     :param is_whole: whether it has all shards of the feed, as none were named.
     :param names: in the output, of the feed's columns that it spells in other letter case.
     """
@@ -159,6 +160,7 @@ class Plan(Document):
     database: str = ""
     spec: int = 0
     gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
+    captured_since: datetime | None = None
     is_whole: bool = True
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -245,6 +247,7 @@ class Manifest(Document):
     :param database: identity of the feed's database; empty in a manifest of before there were any.
     :param gaps: of a capture's tables, as :class:`~airflow_changefeed.core.capture.CapturedTable` has them: a
         unit without rows has no file that could say so. Only those tables that have any.
+    :param captured_since: when its capture was created, for the same reason; None for a feed that is none.
     """
 
     KIND = "changefeed manifest"
@@ -264,6 +267,7 @@ class Manifest(Document):
     columns: Mapping[str, str] = field(default_factory=dict)
     database: str = ""
     gaps: Mapping[str, tuple[tuple[datetime, datetime], ...]] = field(default_factory=dict)
+    captured_since: datetime | None = None
 
     @property
     def rows(self) -> int:

@@ -114,9 +114,10 @@ def output_grid(outputs: Iterable[ManifestStore], shard: Shard, place: Ulid) -> 
 
 
 def end_of_window(output: ManifestStore, at: datetime) -> datetime:
-    """Return the end of the window that holds what is just before a time; the time where it is unknown."""
+    """Return the end of the window that the moment before a time is in; without a known window, the time."""
     before = Ulid.floor(at).previous()
-    grids = (output_grid([output], shard, before) for shard in output.shards())
+    # The output's unit needs no shard.
+    grids = (output_grid([output], shard, before) for shard in output.shards() or [0])
     grid = next(filter(None, grids), None)
     return at if grid is None else grid.ceiling(before).next().time
 

@@ -97,7 +97,7 @@ def _plan(
     from airflow_changefeed.capture.shapes import shaped_schema
 
     columns = shaped_schema(feed.schema(), request.options.shape, feed=request.feed)
-    gaps = _gaps(columns)
+    gaps, captured_since = _captured(columns)
     check_shards(feed.info, request.shards)
     store.check(feed.database, request.options, request.windows, request.unit)
     names = kept_names(columns.names, store.column_names())
@@ -159,6 +159,7 @@ def _plan(
         options=request.options,
         database=feed.database,
         gaps=gaps,
+        captured_since=captured_since,
         is_whole=request.shards is None,
         names=names,
     )
@@ -200,13 +201,20 @@ def _warn_if_moved(state: FeedState, store: ExportStore, request: ExportRequest)
     )
 
 
-def _gaps(schema: pa.Schema) -> dict[str, tuple[tuple[datetime, datetime], ...]]:
-    """Return the gaps of a capture's tables that have any; read before the seal, as open ones refuse it."""
+def _captured(
+    schema: pa.Schema,
+) -> tuple[dict[str, tuple[tuple[datetime, datetime], ...]], datetime | None]:
+    """
+    Return the gaps of a capture's tables that have any, and when it was created.
+
+    Read before the seal, as open gaps refuse it.
+    """
     from airflow_changefeed.sources.arrow import shape_of
 
     shape = shape_of(schema)
-    tables = {} if shape is None else shape.tables
-    return {name: table.gaps for name, table in tables.items() if table.gaps}
+    if shape is None:
+        return {}, None
+    return {name: table.gaps for name, table in shape.tables.items() if table.gaps}, shape.begun_at
 
 
 def _beginnings(

@@ -20,7 +20,7 @@ from ulid import ULID
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError
+from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError, TransientError
 from airflow_changefeed.export.planner import committed
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.attempts import (
@@ -143,42 +143,57 @@ class Draws:
     """
     Draws attempt tokens: called with a plan and a token, it returns a higher one.
 
-    Of threads that ask at the same time one asks for all, so that many feeds need few connections.
+    If several threads ask at the same time, one of them asks the database for all, over one connection.
     """
 
     def __init__(self, source: FeedSource) -> None:
         self._source = source
         self._lock = Lock()
         self._waiting: deque[tuple[Plan, int, Future[int]]] = deque()
+        self._is_drawing = False
 
     def __call__(self, plan: Plan, above: int) -> int:
         """
         Draw a token.
 
         :raises ConnectionNotUsableError: the connection leads to another database than the plan's.
+        :raises LockTimeoutError: the database is busy; also where another thread's token had to wait for it.
         """
-        own: Future[int] = Future()
-        self._waiting.append((plan, above, own))
+        token: Future[int] = Future()
         with self._lock:
-            if not own.done():
-                self._draw_all()
-        return own.result()
+            self._waiting.append((plan, above, token))
+            is_first, self._is_drawing = not self._is_drawing, True
+        while is_first and (group := self._next_group()):
+            self._draw(group)
+        return token.result()
 
-    def _draw_all(self) -> None:
-        # A snapshot: those who ask later must not make this thread work for ever.
-        asked = [self._waiting.popleft() for _ in range(len(self._waiting))]
+    def _next_group(self) -> deque[tuple[Plan, int, Future[int]]]:
+        with self._lock:
+            group, self._waiting = self._waiting, deque()
+            self._is_drawing = bool(group)
+        return group
+
+    def _draw(self, group: deque[tuple[Plan, int, Future[int]]]) -> None:
         try:
             with self._source.connected():
-                for plan, above, future in asked:
+                while group:
+                    plan, above, token = group[0]
                     try:
                         check_database(self._source, plan.feed, plan.database)
-                        future.set_result(self._source.next_attempt(plan.feed, above=above))
+                        token.set_result(self._source.next_attempt(plan.feed, above=above))
+                    except TransientError:
+                        # The others would wait as long for the same database.
+                        raise
                     except Exception as error:
-                        future.set_exception(error)
-        except Exception as error:
-            for _, _, future in asked:
-                if not future.done():
-                    future.set_exception(error)
+                        token.set_exception(error)
+                    group.popleft()
+        except BaseException as error:
+            for _, _, token in group:
+                token.set_exception(error)
+            if not isinstance(error, Exception):
+                with self._lock:
+                    self._is_drawing = False
+                raise
 
 
 def write_receipt(store: ExportStore, spec: int, attempt: int, result: ExportResult) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_NAMED = 5
+RECREATED = "the capture was recreated"
 _REMEDY = f"delete its folder, or fold with base={BEGINNING!r}"
 
 
@@ -94,7 +95,7 @@ class Base:
         """Return why a fold until ``end``, exclusive, cannot start from this base; empty if it can."""
         begun = shape.begun_at
         if self.facts.shape.begun_at != begun and (begun is None or begun < end):
-            return "the capture was recreated since"
+            return f"{RECREATED} since"
         return self.missed(shape.tables[self.table].gaps if self.table in shape.tables else (), end)
 
     def missed(self, gaps: Collection[tuple[datetime, datetime]], end: datetime) -> str:
@@ -117,7 +118,7 @@ def find_bases(
 
     :param table: None for the only one that has bases.
     :param end: of the fold, exclusive.
-    :param problems: gets a sentence where the only snapshots are exact later.
+    :param problems: gets a sentence where a snapshot is exact only later.
     :raises FoldError: the chosen base is not there, or not before the time.
     :raises ManifestError: a base is damaged or has lost files.
     """
@@ -129,6 +130,17 @@ def find_bases(
         raise ManifestError(f"{problem.message}; {_REMEDY}", **problem.facts) from None
 
 
+def captured_shape(choice: BaseChoice, store: ExportStore) -> CaptureShape | None:
+    """Return the capture's shape as any of its bases has it; None if it has none."""
+    files = open_files(choice.path, choice.storage_options)
+    for table in claims.tables(files, store.feed):
+        for one in _known(choice, store, table, files, datetime.max.replace(tzinfo=timezone.utc)):
+            base = one.read()
+            if base is not None:
+                return base.facts.shape
+    return None
+
+
 def _find_bases(
     choice: BaseChoice, store: ExportStore, table: str | None, end: datetime, problems: list[str]
 ) -> Iterator[Base]:
@@ -137,13 +149,13 @@ def _find_bases(
     known: list[_Known] = []
     if len(tables) == 1:
         candidates = list(_known(choice, store, tables[0], files, end))
-        whole = [one for one in candidates if not one.where]
-        late = [one for one in whole if one.exact_from > end]
-        if late and len(late) == len(whole):
+        late = [one for one in candidates if one.exact_from > end]
+        late = [one for one in late if (one.begin == choice.base if choice.is_named else not one.where)]
+        if late:
             first = min(late, key=lambda one: one.exact_from)
             problems.append(
-                f"the snapshot of {first} is exact from {format_time(first.exact_from)} on, so a fold at "
-                "that time or later can start from it: use a window that ends then"
+                f"the snapshot of {first} can be used from {format_time(first.exact_from)} on: choose a "
+                "window that ends then or later"
             )
         candidates = [one for one in candidates if one.exact_from <= end]
         known = sorted(candidates, key=lambda one: (one.begin, one.is_state), reverse=True)
@@ -165,7 +177,7 @@ def _find_bases(
             f"{table or 'the table'} of feed {store.feed!r} cannot be folded at {format_time(end)} from "
             f"a base of {format_time(choice.base)}: {choice.path} has no state of that time, and no "
             f"snapshot that began then and is exact before. Choose another base ({there}), or fold with "
-            f"base={BEGINNING!r}",
+            f"base={BEGINNING!r}" + "".join(f"; {problem}" for problem in problems),
             feed=store.feed,
             table=table,
         )

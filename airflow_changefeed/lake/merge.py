@@ -36,11 +36,10 @@ from airflow_changefeed.lake.current import (
 )
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
 from airflow_changefeed.lake.plan import FoldSource, table_of
-from airflow_changefeed.lake.states import NEWEST
+from airflow_changefeed.lake.states import NEWEST, BaseChoice
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
-from airflow_changefeed.storage.files import open_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +74,9 @@ def merge(
     output = CurrentOutput(
         request.output,
         request.feed,
-        table_of(export, request.table, open_files(request.states or request.output, storage_options)),
+        table_of(
+            export, request.table, BaseChoice(request.states or request.output, NEWEST, storage_options)
+        ),
         storage_options,
         table_format=request.table_format,
         catalog_table=request.catalog_table,

@@ -25,7 +25,7 @@ from airflow_changefeed.core.values import (
 )
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.lake.bases import Base, find_bases
+from airflow_changefeed.lake.bases import RECREATED, Base, captured_shape, find_bases
 from airflow_changefeed.lake.inputs import (
     FileColumns,
     FoldedFiles,
@@ -36,7 +36,6 @@ from airflow_changefeed.lake.inputs import (
     table_columns,
 )
 from airflow_changefeed.lake.states import BaseChoice, BaseFacts
-from airflow_changefeed.output import claims
 from airflow_changefeed.output.coverage import Interval, find_missing, named_missing
 from airflow_changefeed.output.read import (
     UnitFile,
@@ -48,7 +47,6 @@ from airflow_changefeed.output.read import (
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN
-from airflow_changefeed.storage.files import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -237,12 +235,12 @@ def find_fold(
     return replace(source, unknown="; ".join([source.unknown, *problems])) if source.unknown else source
 
 
-def table_of(store: ExportStore, table: str | None, bases: Files) -> str:
+def table_of(store: ExportStore, table: str | None, bases: BaseChoice) -> str:
     """
     Return which table of a capture is meant.
 
     :param table: None if it has only one; a name is not checked.
-    :param bases: root of its snapshots and states, which say it before the first event does.
+    :param bases: where its snapshots and states are: before the first event they name its tables.
     :raises FoldError: it has several, or neither a base nor events yet.
     :raises ManifestError: nothing was exported there.
     """
@@ -250,12 +248,10 @@ def table_of(store: ExportStore, table: str | None, bases: Files) -> str:
         return table
     export_there(store)
     newest = _newest_file(store, from_milliseconds(0))
-    if newest is not None:
-        return foldable_table(file_columns(store, newest).shape, None)
-    known = claims.tables(bases, store.feed)
-    if len(known) != 1:
+    shape = captured_shape(bases, store) if newest is None else file_columns(store, newest).shape
+    if shape is None:
         raise _no_events(store)
-    return known[0]
+    return foldable_table(shape, None)
 
 
 def fold_from(store: ExportStore, base: Base, at: datetime) -> FoldSource:
@@ -308,11 +304,16 @@ def _find(store: ExportStore, end: datetime, table: str | None, base: Base | Non
     other_key = _other_key(store, groups, name, captured)
     # Of the units up to this time: a feed is not sealed beyond a gap before that is resolved.
     gaps = {gap for manifest, _ in found for gap in manifest.gaps.get(name, ())}
+    since = max(filter(None, (manifest.captured_since for manifest, _ in found)), default=None)
     if base is not None:
         problem = _OTHER_KEY if other_key else base.missed(gaps, end) or _misfit(source, base)
+        if since is not None and since != base.facts.shape.begun_at:
+            problem = RECREATED
         return replace(source, unknown=problem)
     gap = _last_gap(store, name, end, gaps)
     unknown = _unknown(store, known.shape, captured, units, end)
+    if since is not None and known.shape.begun_at is not None and since > known.shape.begun_at:
+        unknown = f"{RECREATED} at {format_time(since)}, and has no events yet: {RESOLVE}"
     if other_key is not None:
         unknown = (
             f"events until {format_time(other_key)} were recorded with another key than its current key "

@@ -37,7 +37,6 @@ from airflow_changefeed.output.coverage import named_missing
 from airflow_changefeed.output.read import export_there
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import FeedSource
-from airflow_changefeed.storage.files import open_files
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def reconcile(
     # Before the reading ends, so that its events end before it.
     current = None
     if request.base == CURRENT:
-        table = table_of(store, request.reading.table, open_files(output, storage_options))
+        table = table_of(store, request.reading.table, BaseChoice(output, NEWEST, storage_options))
         current = look(CurrentOutput(output, feed, table, storage_options))
     taken = take_snapshot(source, request.reading, storage_options, read, report)
     files = ReadingFiles(output, feed, taken.table, storage_options, database=taken.database)
@@ -218,8 +217,9 @@ def find_sides(
         gaps = f": nothing is complete in {named_missing(missing)}" if missing else ""
         raise NotExportedError(
             f"table {task.table!r} of feed {task.feed!r} was read, and is compared at "
-            f"{format_time(at)}, but {store.path} is not exported until then{gaps}. Export the windows until "
-            f"{format_time(end_of_window(store, at))}; a retry within a day compares the rows that were read",
+            f"{format_time(at)}, but {store.path} is not exported until then{gaps}. Export the windows that "
+            f"end by {format_time(end_of_window(store, at))}; a retry within a day compares the rows that "
+            "were read",
             feed=task.feed,
             at=at,
             missing=missing,

@@ -292,4 +292,5 @@ def _manifest(
         schema="" if schema is None else schema_text(schema),
         columns={column.name: str(column.type) for column in schema or ()},
         gaps=plan.gaps,
+        captured_since=plan.captured_since,
     )

@@ -85,12 +85,14 @@ def _run_specs(
         )
         return result
 
+    draws: Draws | None = None
     with (
-        closing(open_source(connection.source)) as source,
         contextlib.ExitStack() as jobs,
         ThreadPoolExecutor(_FEEDS_AT_ONCE, thread_name_prefix="changefeed-feed") as pool,
     ):
-        draws = Draws(source)
+        # Where the source cannot be opened, each spec says so in a receipt of its own.
+        with contextlib.suppress(Exception):
+            draws = Draws(jobs.enter_context(closing(open_source(connection.source))))
         found = list(pool.map(run, specs))
     failed = [each for each in found if isinstance(each, Exception)]
     if failed:

@@ -52,6 +52,7 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.connections: dict[int, sqlite3.Connection] = {}
+        self.blocks: set[int] = set()
 
 
 _KEPT = _Kept()
@@ -105,7 +106,8 @@ class SqliteDatabase:
             finally:
                 if kept is None:
                     connection.close()
-                else:
+                # Not if it is called when the block is over: a generator may be closed that late.
+                elif id(kept) in _KEPT.blocks:
                     kept.text_factory = str
                     _KEPT.connections[id(self)] = kept
 
@@ -119,10 +121,12 @@ class SqliteDatabase:
         """
         with self.connect() as connection:
             _KEPT.connections[id(self)] = connection
+            _KEPT.blocks.add(id(connection))
             try:
                 yield
             finally:
                 _KEPT.connections.pop(id(self), None)
+                _KEPT.blocks.discard(id(connection))
 
     def _to_wal(self, connection: sqlite3.Connection) -> None:
         """

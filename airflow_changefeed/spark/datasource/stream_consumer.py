@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import cast
 
@@ -86,6 +87,10 @@ class StreamConsumer:
         :raises LeaseLostError: a newer query of the consumer took over.
         :raises ConsumerNotFoundError: the consumer was dropped.
         """
+        with self._dropped():
+            self._acknowledge(places, last_events)
+
+    def _acknowledge(self, places: Mapping[Shard, Ulid], last_events: Mapping[Shard, Ulid]) -> None:
         self._take(last_events)
         ahead = {}
         for shard, last in last_events.items():
@@ -98,19 +103,25 @@ class StreamConsumer:
         self._work.begin()
         for shard, place in ahead.items():
             self._work.mark_place(shard, place, self._holding.rows[shard].fencing_token)
+        self._work.commit()
+
+    @contextmanager
+    def _dropped(self) -> Iterator[None]:
+        """Say what to do where the consumer was dropped."""
         try:
-            self._work.commit()
+            yield
         except ConsumerNotFoundError as error:
             raise ConsumerNotFoundError(
                 f"consumer {self.name!r} of feed {self.feed!r} was dropped while its query ran. Start the "
-                "query again: it creates the consumer where its checkpoint stands",
+                "query again: it creates the consumer at its checkpoint",
                 **error.facts,
             ) from None
 
     def renew(self) -> None:
         """Renew the leases where that is due."""
         if self._holding.is_due:
-            _, lost = self._holding.renew()
+            with self._dropped():
+                _, lost = self._holding.renew()
             if lost:
                 raise LeaseLostError(
                     f"consumer {self.name!r} of feed {self.feed!r}: another query took over "

@@ -233,3 +233,23 @@ def test_two_upgrades_of_a_capture_make_its_triggers_once(feeds: Database, clien
         client.results("update changefeed.captures set version = changefeed.version(); commit")
     assert waiting.result() == ""
     assert client.rows(made) == before
+
+
+def test_enabling_a_capture_waits_for_its_new_shard(feeds: Database, client: Client) -> None:
+    """As for its table: for as long as the session says, and then it names what holds it."""
+    table, capture = "myservice.WaitingTable{}", "myservice.WaitingCapture"
+    for number in (1, 2):
+        client.results(f"create table {table.format(number)} (id int not null primary key, v int null)")
+    enable = f"exec changefeed.enable_capture @capture = N'{capture}', @guard_schema = 0"
+    client.results(f"{enable}, @table = N'{table.format(1)}', @shard = N'id % 2'")
+    second = f"{enable}, @table = N'{table.format(2)}', @shard = N'7'"
+    client.results(
+        "begin transaction; declare @result int; "
+        f"exec changefeed.[feed_write_lock:{capture}] @shard_id = 7, @lock_timeout = 0, @lock_result = @result output"
+    )
+    with feeds.client() as other:
+        said = other.fails(77101, f"set lock_timeout 3000; {second}", "or a shard all the time")
+        assert "@lock_timeout" not in said
+    client.results("rollback")
+    client.results(second)
+    assert [row[0] for row in client.results(f"exec changefeed.[shards:{capture}]")[0]] == [7]

@@ -180,7 +180,7 @@ def test_the_command_compares_here(shop: Shop, capsys: pytest.CaptureFixture[str
     )
     shop.behind("update stock set name = 'x' where id = 10")
     assert commands.run("reconcile", *arguments) == 2
-    assert re.search(r"Export the windows until \S+Z; a retry within a day", commands.err)
+    assert re.search(r"Export the windows that end by \S+Z; a retry within a day", commands.err)
     shop.export()
     assert commands.run("reconcile", *arguments) == 1, commands.err
     (row,) = json.loads(commands.out)

@@ -16,6 +16,7 @@ import pytest
 from airflow.cli import simple_table
 
 from airflow_changefeed.cli.output import held_back, plain_value
+from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import DeadLetter, DeadLetterState
 from airflow_changefeed.core.cursor import CursorRow, Frontier
 from airflow_changefeed.core.feed import FeedKind, ShardStatus
@@ -391,3 +392,15 @@ def test_a_writer_that_stays_is_told_of(
     with closing(sqlite3.connect(database, isolation_level=None)) as writer:
         writer.execute("begin immediate")
         assert commands.fails("seal", "--feed", FEED).startswith("LockTimeoutError: ")
+
+
+def test_a_seal_does_not_count_a_shard_without_events_as_one_with_events(
+    commands: Commands, database: str
+) -> None:
+    """The shard of a capture is there from the start, and nobody has changed the table yet."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('create table "nyc.Plane" (tail text primary key not null, seats integer)')
+    SqliteFeedSource(database).enable_capture(CaptureSpec((TableCapture("nyc.Plane"),)))
+    (row,) = commands.rows("seal", "--feed", "nyc.Plane_changes")
+    assert row["head"] is None
+    assert "; shards: 1" in commands.err

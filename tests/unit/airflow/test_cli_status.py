@@ -151,7 +151,7 @@ def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSourc
     assert {row["head_time"] for row in rows} == {"2013-01-01T05:40:00Z", "2013-01-01T05:50:00Z"}
     (until,) = {row["until"] for row in rows}
     assert format_time(before) <= until <= format_time(source.now())
-    assert f"Sealed feed {FEED} until {until}; shards with events: 2" in commands.err
+    assert f"Sealed feed {FEED} until {until}; shards: 2" in commands.err
     assert not any(state.has_outbox for state in source.shards(FEED))
 
 

@@ -50,12 +50,10 @@ def test_a_snapshot_that_is_exact_later_is_named(stock: Stock) -> None:
     first = stock.export_all()
     take(stock.source, CAPTURE, stock.lake)
     store, bases = ExportStore(stock.export, CAPTURE), BaseChoice(stock.lake)
-    with pytest.raises(
-        FoldError, match=r"the snapshot of .* is exact from .* on, so a fold at that time or later"
-    ):
+    with pytest.raises(FoldError, match=r"the snapshot of .* can be used from .* on: choose a window"):
         find_fold(store, first.end, TABLE, bases)
     stock.change("insert into stock (name) values ('new')")
     second = stock.export_all(first.end)
     assert find_fold(store, second.end, TABLE, bases).base is not None
     unknown = find_fold(store, first.end, TABLE, bases).unknown
-    assert re.search("did not record the rows .* is exact from", unknown)
+    assert re.search("did not record the rows .* can be used from", unknown)

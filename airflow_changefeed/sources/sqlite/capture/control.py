@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from airflow_changefeed.sources.sqlite.capture.gaps import (
     unrecorded_fields,
 )
 from airflow_changefeed.sources.sqlite.capture.plan import (
+    WHOLE_NUMBER,
     Plan,
     check_columns,
     check_policy,
@@ -129,7 +129,6 @@ class SqliteCapture:
             for number, table in enumerate(capture.tables)
         ]
         tables = replace(tables, capture=capture)
-        _begin_shards(tables, spec, now_ms)
         _restart(tables, whole, filled if record_rows else (), now_ms, _ENABLING)
 
     def _enable_again(self, tables: FeedTables, *, record_rows: bool) -> None:
@@ -294,10 +293,10 @@ class SqliteCapture:
         )
 
 
-def _begin_shards(tables: FeedTables, spec: CaptureSpec, now_ms: int) -> None:
+def _begin_shards(tables: FeedTables, now_ms: int) -> None:
     """Give a capture the shards that are plain numbers, so that windows before its first event are units."""
-    for table in spec.tables:
-        if re.fullmatch(r"\s*-?\d+\s*", table.shard, re.ASCII):
+    for table in tables.captured.spec.tables:
+        if WHOLE_NUMBER.fullmatch(table.shard):
             shard = int(table.shard)
             store_high_water(tables, shard, load_high_water(tables, shard, now_ms))
 
@@ -324,6 +323,7 @@ def _restart(
     :param whole: as of :func:`with_triggers`.
     :param numbers: of the tables whose rows are to be recorded, too.
     """
+    _begin_shards(tables, now_ms)
     capture = with_triggers(tables.connection, tables.captured, whole)
     store_capture(tables.connection, capture)
     begin_recording(replace(tables, capture=capture), numbers, now_ms, by)

@@ -28,7 +28,7 @@ from airflow_changefeed.sources.sqlite.feed.names import (
 
 #: SQLite's limit of 2,000 columns in a result holds two images and what is read before them.
 MAX_FIELDS = 990
-_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,20}\s*")
+WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,20}\s*")
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Plan:
             self.problems += nullable_keys(self.connection, table.table)
             self._check_shard(table, [one for one, place in columns if place])
             before = known.get(table.table)
-            if self.before and before and not _WHOLE_NUMBER.fullmatch(table.shard):
+            if self.before and before and not WHOLE_NUMBER.fullmatch(table.shard):
                 self.problems += _taken_keys(self.before, before, table.shard)
             given = self._fields(table.table, captured[table.table], before, contested)
             types = {column.name: column.type for column in captured[table.table]}
@@ -281,7 +281,7 @@ def _scratch_shard(scratch: sqlite3.Connection, shard: str, keys: list[Column], 
 
 def shard_sql(shard: str) -> str:
     """Return a shard's expression in parentheses, on lines of its own: it may end in a comment."""
-    return shard.strip() if _WHOLE_NUMBER.fullmatch(shard) else f"(\n{shard}\n)"
+    return shard.strip() if WHOLE_NUMBER.fullmatch(shard) else f"(\n{shard}\n)"
 
 
 def declared(column: Column) -> str:

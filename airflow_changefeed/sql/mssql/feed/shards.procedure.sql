@@ -1,4 +1,4 @@
--- The state of each shard that ever had an event, even if all its rows are still in the outbox, or that is a capture's constant.
+-- The state of each shard that had an event, even if all its rows are still in the outbox, or is the constant shard of a capture.
 -- result: shard_id, time, head, sealed_until, purged_upto, has_outbox. time: the high-water time; no ULID below it will be assigned.
 --     head: last event in the feed, null without any. sealed_until: null before the first seal. A seal raises the floor first and then
 --     shard after shard: until then, or where it fails half-way, a shard is sealed up to its own high-water time only.

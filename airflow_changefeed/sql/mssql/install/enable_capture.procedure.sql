@@ -208,6 +208,17 @@ begin
             else
                 update <<schema>>.[captures] set is_changing = 1 where capture_id = @capture_id;
 
+            -- A shard that is a number is known before its first event, so that the windows until then are exported as empty ones.
+            set @number = try_convert(bigint, @shard);
+            if @number is not null
+            begin
+                set @sql = concat(N'if not exists (select 1 from <<schema_in_text>>.', quotename(concat(N'state:', @capture)), N' as s where s.shard_id = @number)
+begin
+    exec <<schema_in_text>>.', quotename(concat(N'lock_shard:', @capture)), N' @shard_id = @number, @lock_timeout = 2000;
+    exec <<schema_in_text>>.', quotename(concat(N'update_state:', @capture)), N' @shard_id = @number, @time_hint = ''1970-01-01'', @count = 0;
+end');
+                exec sys.sp_executesql @sql, N'@number bigint', @number = @number;
+            end;
             if @no is null
             begin
                 select @no = count(*) from <<schema>>.[capture_tables] as t where t.capture_id = @capture_id;
@@ -219,17 +230,6 @@ begin
                     0, 0, N'[]', max(c.column_id)
                 from sys.columns as c where c.object_id = @object_id;
                 exec <<schema>>.[set_capture_columns] @capture_id = @capture_id, @table_no = @no;
-                -- A shard that is a number is known before its first event, so that the windows until then are exported as empty ones.
-                set @number = try_convert(bigint, @shard);
-                if @number is not null
-                begin
-                    set @sql = concat(N'if not exists (select 1 from <<schema_in_text>>.', quotename(concat(N'state:', @capture)), N' as s where s.shard_id = @number)
-    begin
-        exec <<schema_in_text>>.', quotename(concat(N'lock_shard:', @capture)), N' @shard_id = @number, @lock_timeout = 2000;
-        exec <<schema_in_text>>.', quotename(concat(N'update_state:', @capture)), N' @shard_id = @number, @time_hint = ''1970-01-01'', @count = 0;
-    end');
-                    exec sys.sp_executesql @sql, N'@number bigint', @number = @number;
-                end;
                 exec <<schema>>.[create_capture_objects] @capture_id = @capture_id, @table_no = @no;
                 -- Creating the triggers has locked the table until the end of this transaction: only what needs that follows.
                 set @sql = concat(N'<<schema_in_text>>.', quotename(concat(N'capture_rows.', @no, N':', @capture)));
@@ -279,7 +279,7 @@ begin
         end try
         begin catch
             if @@trancount > 0 rollback;
-            if error_number() not in (1205, 1222) or @is_own = 0 throw;
+            if (error_number() not in (1205, 1222) and not (error_number() = 77101 and error_message() like N'% shard %')) or @is_own = 0 throw;
             exec <<schema>>.[pause_setup] @capture = @capture, @lock_timeout = @lock_timeout, @until = @until output;
         end catch;
     end;

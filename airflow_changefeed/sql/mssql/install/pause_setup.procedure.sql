@@ -1,5 +1,5 @@
 -- Pauses before a set-up tries again to lock a captured table, so that the sessions queued behind it can go on. Call in a catch block, for the
--- errors 1205 and 1222, outside any transaction.
+-- errors 1205, 1222 and 77101 of a shard, outside any transaction.
 -- @capture: its name. @lock_timeout: of the caller's session, in milliseconds, -1 for none. @until: when it gives up; set by the first call, to
 -- that time from now, at most a minute.
 -- errors: 77101 it has given up; transient

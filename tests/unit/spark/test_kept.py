@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EYES1: what review of dropped consumers and shared sources has found; each fails until it is mended."""
+"""What a query or a worker keeps, and somebody else ends: a dropped consumer, a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def flights(tmp_path: Path) -> Flights:
     return flights
 
 
-def test_eyes1_a_dropped_consumer_is_named_by_a_query_whose_leases_are_due(
+def test_a_dropped_consumer_is_named_by_a_query_whose_leases_are_due(
     flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query with a trigger of more than 20 s renews before it acknowledges: it says the same."""
@@ -46,7 +46,7 @@ def test_eyes1_a_dropped_consumer_is_named_by_a_query_whose_leases_are_due(
         query.run()
 
 
-def test_eyes1_a_dropped_consumer_is_named_where_a_shard_is_new(flights: Flights) -> None:
+def test_a_dropped_consumer_is_named_where_a_shard_is_new(flights: Flights) -> None:
     """The query takes the new shard before it acknowledges."""
     query = Query(flights, Checkpoint(), consumer="lake")
     query.run()
@@ -77,7 +77,8 @@ class Reads:
             yield pa.RecordBatch.from_pydict({"facts": [f"{count}"]})
 
 
-def test_eyes1_a_function_that_fails_half_way_leaves_no_closed_connection_behind(flights: Flights) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_function_that_fails_half_way_leaves_no_closed_connection_behind(flights: Flights) -> None:
     """
     The others go on; and what the garbage collector ends later is not kept for another database.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EYES1: what review of drawing tokens together has found; each test fails until it is mended."""
+"""Threads that draw tokens together: none waits for another one's fault."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def draw_together(source: Source, feeds: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_eyes1_no_thread_waits_for_ever_for_one_that_was_stopped(error: type[BaseException]) -> None:
+def test_no_thread_waits_for_ever_for_one_that_was_stopped(error: type[BaseException]) -> None:
     """Whatever ends the thread that draws for all, each of the others gets a token or an error."""
 
     def draw(feed: str) -> int:
@@ -91,7 +91,7 @@ def test_eyes1_no_thread_waits_for_ever_for_one_that_was_stopped(error: type[Bas
     assert [type(one).__name__ for one in found if isinstance(one, TimeoutError)] == []
 
 
-def test_eyes1_a_database_that_does_not_answer_is_waited_for_once(flights: Flights) -> None:
+def test_a_database_that_does_not_answer_is_waited_for_once(flights: Flights) -> None:
     """
     Not once for each feed, one after the other: a lock or login timeout is a minute, and a job has hundreds.
 
@@ -109,7 +109,7 @@ def test_eyes1_a_database_that_does_not_answer_is_waited_for_once(flights: Fligh
     assert source.calls - 1 == 1
 
 
-def test_eyes1_each_spec_of_a_list_has_a_receipt_where_the_connection_cannot_be_read(
+def test_each_spec_of_a_list_has_a_receipt_where_the_connection_cannot_be_read(
     flights: Flights, tmp_path: Path
 ) -> None:
     """As for one spec: without it the task that follows says that the job was not started, or was killed."""
@@ -131,20 +131,26 @@ def test_eyes1_each_spec_of_a_list_has_a_receipt_where_the_connection_cannot_be_
     assert read_receipt(store, second.attempt) is not None
 
 
-def test_eyes1_a_thread_whose_token_is_drawn_goes_on_while_the_next_ones_are_drawn() -> None:
-    """It waits for the lock, which the next thread that draws may hold for minutes, and not for its token."""
-    draws = Draws(Source(lambda feed: 5))  # type: ignore[arg-type] # it is used for these calls only
-    draws._source.blocks.append(threading.Event())  # type: ignore[attr-defined]
-    plan: Any = SimpleNamespace(feed=FEED, database=DATABASE)
-    with ThreadPoolExecutor(1) as pool:
-        # As the next thread that draws, after the one that drew for all.
-        with draws._lock:
-            asks = pool.submit(draws, plan, 1)
-            while not draws._waiting:
+def test_a_thread_whose_token_is_drawn_goes_on_while_the_next_ones_are_drawn() -> None:
+    """It waits for its own token only."""
+    slow = threading.Event()
+
+    def draw(feed: str) -> int:
+        if feed == "slow":
+            slow.wait(10)
+        return 5
+
+    source = Source(draw)
+    draws = Draws(source)  # type: ignore[arg-type] # it is used for these calls only
+    with ThreadPoolExecutor(3) as pool:
+        found = []
+        for number, feed in enumerate(("first", "quick", "slow")):
+            plan: Any = SimpleNamespace(feed=feed, database=DATABASE)
+            found.append(pool.submit(draws, plan, 1))
+            while not source.blocks or len(draws._waiting) < number:
                 time.sleep(0.001)
-            draws._draw_all()
-            try:
-                found = asks.result(3)
-            except TimeoutError:
-                found = None
-        assert found == 5
+        source.blocks[0].set()
+        assert found[1].result(3) == 5
+        assert not found[2].done()
+        slow.set()
+        assert found[2].result(3) == 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EYES1: what review of the quiet captures and late snapshots has found; each fails until it is mended."""
+"""Captures without events, and snapshots that are exact only later: what is refused, and what is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from airflow_changefeed.lake.states import BaseChoice
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.storage.files import open_files
 from tests.identity import DATABASE
 from tests.unit.lake.lake import merge_here, take
 from tests.unit.lake.stock import CAPTURE, TABLE, Stock
@@ -36,13 +35,13 @@ from tests.unit.lake.test_newest import Lake
 
 
 @pytest.mark.parametrize("shard", ["+1", " +1 "])
-def test_eyes1_a_shard_with_a_plus_is_a_number_on_both_engines(tmp_path: Path, shard: str) -> None:
+def test_a_shard_with_a_plus_is_a_number_on_both_engines(tmp_path: Path, shard: str) -> None:
     """T-SQL's try_convert takes it, and so does the pattern of whole numbers in the plan of SQLite."""
     stock = Stock.create(tmp_path, shard=shard)
     assert [status.shard for status in stock.source.shards(CAPTURE)] == [1]
 
 
-def test_eyes1_a_capture_of_an_older_version_gets_its_shard_when_it_is_enabled_again(tmp_path: Path) -> None:
+def test_a_capture_of_an_older_version_gets_its_shard_when_it_is_enabled_again(tmp_path: Path) -> None:
     """It was made before captures got their shards; nobody has changed its table yet."""
     stock = Stock.create(tmp_path, shard="0")
     with closing(sqlite3.connect(stock.source.database.path)) as connection:
@@ -54,7 +53,7 @@ def test_eyes1_a_capture_of_an_older_version_gets_its_shard_when_it_is_enabled_a
     assert [status.shard for status in stock.source.shards(CAPTURE)] == [0]
 
 
-def test_eyes1_a_consumer_may_begin_at_a_ulid_in_a_capture_without_events(tmp_path: Path) -> None:
+def test_a_consumer_may_begin_at_a_ulid_in_a_capture_without_events(tmp_path: Path) -> None:
     """As it may where the shard is an expression, and as it could before: no event is before it."""
     for shard, folder in (("id % 3", tmp_path / "a"), ("0", tmp_path / "b")):
         folder.mkdir()
@@ -63,7 +62,7 @@ def test_eyes1_a_consumer_may_begin_at_a_ulid_in_a_capture_without_events(tmp_pa
         create_consumer(stock.source, ConsumerSpec("c", CAPTURE), start, by="tests")
 
 
-def test_eyes1_a_named_snapshot_that_is_exact_later_is_named_with_its_time(tmp_path: Path) -> None:
+def test_a_named_snapshot_that_is_exact_later_is_named_with_its_time(tmp_path: Path) -> None:
     """Not only where the newest one is taken: the refusal names no time, and tells to choose from none."""
     stock = Stock.create(tmp_path, shard="0")
     first = stock.export_all()
@@ -75,7 +74,7 @@ def test_eyes1_a_named_snapshot_that_is_exact_later_is_named_with_its_time(tmp_p
     assert format_time(snapshot.exact_from) in caught.value.message
 
 
-class TestEyes1TwoTables:
+class TestTwoTables:
     """A capture of two tables that nobody has changed yet."""
 
     OTHER = "shop.other"
@@ -107,23 +106,23 @@ class TestEyes1TwoTables:
         request = SnapshotRequest(CAPTURE, table, self.lake, "tests/run")
         take_snapshot(self.source, request, {}, lambda *of: read_here(self.source, *of), lambda line: None)
 
-    def test_eyes1_the_refusal_names_the_tables(self, store: ExportStore) -> None:
+    def test_the_refusal_names_the_tables(self, store: ExportStore) -> None:
         """Both have a snapshot: to wait for events does not help, to name the table does."""
         self.take(TABLE)
         self.take(self.OTHER)
         with pytest.raises(FoldError) as caught:
-            table_of(store, None, open_files(self.lake, None))
+            table_of(store, None, BaseChoice(self.lake))
         assert TABLE in caught.value.message
         assert self.OTHER in caught.value.message
 
-    def test_eyes1_the_only_table_with_a_snapshot_is_not_the_only_table(self, store: ExportStore) -> None:
+    def test_the_only_table_with_a_snapshot_is_not_the_only_table(self, store: ExportStore) -> None:
         """With the first event the same merge is refused, as the capture has two: so it is from the start."""
         self.take(TABLE)
-        with pytest.raises(FoldError):
-            table_of(store, None, open_files(self.lake, None))
+        with pytest.raises(FoldError, match="several tables"):
+            table_of(store, None, BaseChoice(self.lake))
 
 
-def test_eyes1_a_snapshot_that_is_exact_later_is_named_beside_a_state_of_no_use(tmp_path: Path) -> None:
+def test_a_snapshot_that_is_exact_later_is_named_beside_a_state_of_no_use(tmp_path: Path) -> None:
     """Somebody took it because the capture was recreated: the old state hides that it is for later."""
     lake = Lake(Stock.create(tmp_path, shard="0"))
     lake.snapshot()
@@ -144,7 +143,7 @@ def test_eyes1_a_snapshot_that_is_exact_later_is_named_beside_a_state_of_no_use(
     assert format_time(late.exact_from) in said, said
 
 
-def test_eyes1_the_window_of_a_time_ends_by_the_unit_also_where_no_shard_is_yet(tmp_path: Path) -> None:
+def test_the_window_of_a_time_ends_by_the_unit_also_where_no_shard_is_yet(tmp_path: Path) -> None:
     """As of a capture whose shard is an expression, in its quiet first hours."""
     store = ExportStore(str(tmp_path / "out"), CAPTURE)
     store.claim(DATABASE, unit=timedelta(hours=1))
@@ -152,7 +151,7 @@ def test_eyes1_the_window_of_a_time_ends_by_the_unit_also_where_no_shard_is_yet(
     assert end_of_window(store, start + timedelta(minutes=12)) == start + timedelta(hours=1)
 
 
-def test_eyes1_a_base_of_before_a_capture_was_recreated_is_not_used_in_quiet_hours(tmp_path: Path) -> None:
+def test_a_base_of_before_a_capture_was_recreated_is_not_used_in_quiet_hours(tmp_path: Path) -> None:
     """
     What changed between the drop and the new capture nobody has recorded: the fold would be wrong, silently.
 
@@ -175,7 +174,7 @@ def test_eyes1_a_base_of_before_a_capture_was_recreated_is_not_used_in_quiet_hou
     assert said
 
 
-def test_eyes1_quiet_hours_of_a_recreated_capture_are_not_merged(tmp_path: Path) -> None:
+def test_quiet_hours_of_a_recreated_capture_are_not_merged(tmp_path: Path) -> None:
     """The frontier moves over changes that nobody has recorded; only the first event has it refused."""
     stock = Stock.create(tmp_path, shard="0")
     take(stock.source, CAPTURE, stock.lake)
