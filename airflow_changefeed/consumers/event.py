@@ -232,18 +232,20 @@ def pages(
     dead_letter: int | None = None,
     *,
     only: Collection[str] | None = None,
+    limit: int | None = None,
 ) -> Iterator[EventPage]:
     """
     Read the events of a range.
 
     :param dead_letter: number of the dead letter that the range holds.
+    :param limit: events, at most, from the beginning of the range; None for all.
     :param only: columns of a row that are read, the others are null; then also where the row was deleted.
     """
     from airflow_changefeed.consumers.page import EventPage
 
     on_missing = "fail" if only is None else "keys_only"
     for batch in source.stream(
-        feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only
+        feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only, limit=limit
     ):
         if batch.num_rows:
             yield EventPage(feed, shard, columns, batch, dead_letter)

@@ -56,6 +56,7 @@ def load_feeds(
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
     own = "where name = @feed" if feed else ""
+    capture = f"{_ITS_CAPTURE.format(quote(schema))} {registry_sql(schema, is_sparing=True)}"
     columns = (
         "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
         "max_hold_ms, upgrade_problem, sysutcdatetime() as read_at, "
@@ -67,7 +68,7 @@ def load_feeds(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
             + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
-            + (f"; {_ITS_CAPTURE.format(quote(schema))} {registry_sql(schema)}" if is_fresh and feed else ""),
+            + (f"; {capture}" if is_fresh and feed else ""),
             feed or "",
         )
     except Exception as error:

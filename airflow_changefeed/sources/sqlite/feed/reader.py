@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -255,12 +256,34 @@ class SqliteReader:
         batch_rows: int = 65_536,
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
+        limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        from airflow_changefeed.sources.sqlite.feed import arrow
-
-        check_stream(batch_rows, on_missing)
+        check_stream(batch_rows, on_missing, limit)
         if range_.is_empty:
             return
+        if limit is None:
+            yield from self._stream(feed, shard, range_, batch_rows, on_missing, columns)
+            return
+        # To leave a stream before its end costs nothing here.
+        with closing(
+            self._stream(feed, shard, range_, min(batch_rows, limit), on_missing, columns)
+        ) as batches:
+            for batch in batches:
+                yield batch.slice(0, limit)
+                limit -= batch.num_rows
+                if limit <= 0:
+                    return
+
+    def _stream(
+        self,
+        feed: str,
+        shard: Shard,
+        range_: UlidRange,
+        batch_rows: int,
+        on_missing: str,
+        columns: Collection[str] | None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        from airflow_changefeed.sources.sqlite.feed import arrow
 
         def ask(connection: sqlite3.Connection) -> RangeQuery:
             tables = load_feed(connection, feed)
