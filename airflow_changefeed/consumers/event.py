@@ -54,8 +54,8 @@ class FeedEvent:
     _position: int
 
     def __init__(self, page: EventPage, position: int) -> None:
-        object.__setattr__(self, "_page", page)
-        object.__setattr__(self, "_position", position)
+        _set_page(self, page)
+        _set_position(self, position)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"events are immutable; cannot set {name}")
@@ -124,7 +124,8 @@ class FeedEvent:
     @property
     def row(self) -> dict[str, Any] | None:
         """The event's row in its table; None for a capture's event."""
-        return None if self.is_captured else self.page.rows()[self.position]
+        page = self._page
+        return None if page.columns.is_captured else page.rows()[self._position]
 
     @property
     def name(self) -> str:
@@ -214,6 +215,10 @@ class FeedEvent:
         """As ``tid``, whatever the options: used to form batches."""
         found: int | None = self._value("tid")
         return found
+
+
+# Faster than object.__setattr__, which looks up the name for each event.
+_set_page, _set_position = FeedEvent._page.__set__, FeedEvent._position.__set__  # type: ignore[misc, attr-defined]
 
 
 def events_of(page: EventPage) -> Iterator[FeedEvent]:

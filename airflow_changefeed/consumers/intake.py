@@ -297,8 +297,9 @@ class Intake:
         """Read a page of each shard; returns whether there was any event."""
         # Each page costs several queries, and a consumer that is behind needs many pages.
         ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // max(len(self.readers), 1)
-        # A list, as each of them is read.
-        return any([reader.fill(may_drain=may_drain, events=ahead) for reader in readers])
+        # Each of them is read.
+        filled = [reader.fill(may_drain=may_drain, events=ahead) for reader in readers]
+        return any(filled)
 
     def leave(self) -> None:
         """Release all shards; if the database is unreachable, the leases expire by themselves."""

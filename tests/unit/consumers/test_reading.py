@@ -77,4 +77,4 @@ def test_a_page_is_read_to_its_end(shop: Shop, source: Careful) -> None:
 def test_several_batches_are_read_at_once(shop: Shop, source: Careful) -> None:
     """Each page costs some questions."""
     assert consume(shop, source, page_size=4, events=8) == 100
-    assert (max(source.sizes), source.left) == (40, 0)
+    assert (max(source.sizes), source.left) == (80, 0)

@@ -34,7 +34,7 @@ from airflow_changefeed.sources.mssql.capture.query import range_query
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.catalog import call_feed, load_feed
 from airflow_changefeed.sources.mssql.feed.mapping import Exported
 from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, ArrowQuery, BatchRows, RangeQuery
 from airflow_changefeed.sources.shared import check_purged_upto
@@ -307,7 +307,7 @@ class RangeStream:
 
     def _next_ulid(self, session: Session, feed: MssqlFeed, after: Ulid) -> Ulid:
         """Return the lowest ULID that may still be assigned, unless events after a position were purged."""
-        (row,) = session.records(*feed.call("shard_bounds", {"shard_id": feed.to_sql(self.shard)}))
+        ((row,),) = call_feed(session, feed, "shard_bounds", {"shard_id": feed.to_sql(self.shard)})
         check_purged_upto(feed.name, self.shard, after, Ulid.of_bytes(row["purged_upto"]))
         return Ulid.of_bytes(row["next_ulid"])
 
@@ -336,7 +336,7 @@ class RangeStream:
             return
         query = range_query(feed, self.shard, self.range, self.on_missing, self.columns)
         sql, values = query.end_sql(self.limit)
-        last = [Ulid.of_bytes(ulid) for (ulid,) in session.rows(sql, *values)]
+        last = [Ulid.of_bytes(ulid) for (ulid,) in session.rows(sql, *values, is_kept=True)]
         self.range = UlidRange(self.range.after, *(last or [self.range.after]))
         self.limit = None
 

@@ -70,6 +70,7 @@ def load_feeds(
             + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
             + (f"; {capture}" if is_fresh and feed else ""),
             feed or "",
+            is_kept=True,
         )
     except Exception as error:
         if isinstance(name_error(error), FeedNotFoundError):
@@ -368,7 +369,7 @@ def call_feed(
 ) -> list[list[Record]]:
     """Call a procedure of a feed, and return the rows of each result."""
     given = arguments(feed) if callable(arguments) else arguments
-    return session.results(*feed.call(procedure, given))
+    return session.results(*feed.call(procedure, given), is_kept=True)
 
 
 def call_many(session: Session, feed: MssqlFeed, calls: Sequence[Call]) -> list[list[Record]]:
