@@ -256,7 +256,7 @@ class RangeQuery(ArrowQuery):
         ulid, _, source = self._source
         # From the bottom, as the stand-in knows no maximum of binaries. The joined rows are not looked at.
         return (
-            f"{self._declarations}declare @limit int = ?; select top (1) p.u from (select top (@limit) "
+            f"{self._declarations}declare @limit bigint = ?; select top (1) p.u from (select top (@limit) "
             f"{ulid} as u {source} order by {ulid}) p order by p.u desc {FRESH}"
         ), (*self.values, limit)
 
