@@ -54,8 +54,8 @@ class FeedEvent:
     _position: int
 
     def __init__(self, page: EventPage, position: int) -> None:
-        object.__setattr__(self, "_page", page)
-        object.__setattr__(self, "_position", position)
+        _set_page(self, page)
+        _set_position(self, position)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"events are immutable; cannot set {name}")
@@ -124,7 +124,8 @@ class FeedEvent:
     @property
     def row(self) -> dict[str, Any] | None:
         """The event's row in its table; None for a capture's event."""
-        return None if self.is_captured else self.page.rows()[self.position]
+        page = self._page
+        return None if page.columns.is_captured else page.rows()[self._position]
 
     @property
     def name(self) -> str:
@@ -216,6 +217,10 @@ class FeedEvent:
         return found
 
 
+# Faster than object.__setattr__, which looks up the name for each event.
+_set_page, _set_position = FeedEvent._page.__set__, FeedEvent._position.__set__  # type: ignore[misc, attr-defined]
+
+
 def events_of(page: EventPage) -> Iterator[FeedEvent]:
     """Return the events of a page that its consumer takes, in order."""
     wanted = page.wanted()
@@ -232,18 +237,20 @@ def pages(
     dead_letter: int | None = None,
     *,
     only: Collection[str] | None = None,
+    limit: int | None = None,
 ) -> Iterator[EventPage]:
     """
     Read the events of a range.
 
     :param dead_letter: number of the dead letter that the range holds.
+    :param limit: events, at most, from the beginning of the range; None for all.
     :param only: columns of a row that are read, the others are null; then also where the row was deleted.
     """
     from airflow_changefeed.consumers.page import EventPage
 
     on_missing = "fail" if only is None else "keys_only"
     for batch in source.stream(
-        feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only
+        feed, shard, range_, batch_rows=page_size, on_missing=on_missing, columns=only, limit=limit
     ):
         if batch.num_rows:
             yield EventPage(feed, shard, columns, batch, dead_letter)

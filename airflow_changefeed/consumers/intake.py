@@ -38,8 +38,10 @@ _SLICE = 1.0
 _SOON = 0.01
 #: Between two looks whether a purge has passed a shard, which is a statement of its own.
 _LOOK_SECONDS = 60.0
+#: For so long a consumer that is behind reads on to the heads it knows, before it polls again.
+_POLL_SECONDS = 0.5
 #: Batches read ahead when a consumer is behind, over all its shards.
-_BATCHES_AHEAD = 5
+_BATCHES_AHEAD = 10
 
 
 class Intake:
@@ -66,8 +68,7 @@ class Intake:
         self._may_be_lost, self._looked = False, -math.inf
         #: Seconds from the last request on, until a lease of others expires.
         self._free_in = math.inf
-        # Closing a stream early costs a connection on a server, and nothing on an embedded database.
-        self._may_stop_early = not source.capabilities.parallel_writers
+        self._polled = -math.inf
 
     def register(self, timeout: float | None, should_stop: Callable[[], bool]) -> None:
         """Wait until a shard is held; returns at once if the feed has no shards yet."""
@@ -266,28 +267,39 @@ class Intake:
         return shards[begin:] + shards[:begin]
 
     def _poll(self, may_drain: bool, events: int) -> bool:
-        """Poll for new events in one statement and read them; returns whether there were any."""
+        """
+        Read new events up to the known heads, or poll for them in one statement and read them.
+
+        :return: whether there were any.
+        """
         if not self.holding.rows and may_drain:
             self._update_shards()
             self.ask()
         if self._may_be_lost:
             self._check_purged()
+        known = [reader for reader in self._awake().values() if reader.is_behind]
+        if self._pace.clock() - self._polled < _POLL_SECONDS and self._fill(known, may_drain, events):
+            return True
+        self._polled = self._pace.clock()
         found = self._source.poll(self._wanted.feed, self._wanted.consumer)
         if self._wanted.shards is None and set(found.shards) - set(self._known) and may_drain:
             self._known = found.shards
             self.ask()
-        is_any = False
+        behind = []
         for shard, reader in self._awake().items():
             new_events = found.new_events.get(shard)
-            if new_events is None:
-                continue
-            if self._may_stop_early:
-                reader.head = new_events.head
-            if new_events.has_outbox or (new_events.head is not None and new_events.head > reader.after):
-                # Each page costs several queries, and a consumer that is behind needs many pages.
-                ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // len(self.readers)
-                is_any = reader.fill(may_drain=may_drain, events=ahead) or is_any
-        return is_any
+            reader.head = None if new_events is None else new_events.head
+            if reader.is_behind or (new_events is not None and new_events.has_outbox):
+                behind.append(reader)
+        return self._fill(behind, may_drain, events)
+
+    def _fill(self, readers: Sequence[ShardReader], may_drain: bool, events: int) -> bool:
+        """Read a page of each shard; returns whether there was any event."""
+        # Each page costs several queries, and a consumer that is behind needs many pages.
+        ahead = min(_BATCHES_AHEAD * events, LARGEST_PAGE) // max(len(self.readers), 1)
+        # Each of them is read.
+        filled = [reader.fill(may_drain=may_drain, events=ahead) for reader in readers]
+        return any(filled)
 
     def leave(self) -> None:
         """Release all shards; if the database is unreachable, the leases expire by themselves."""

@@ -148,7 +148,8 @@ class EventPage:
         if self._rows is None:
             names = self.columns.fields
             columns = [python_values(self.batch.column(name)) for name in names]
-            self._rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            # Each row has a value for each name.
+            self._rows = [dict(zip(names, row, strict=False)) for row in zip(*columns, strict=True)]
         return self._rows
 
 

@@ -62,6 +62,11 @@ class ShardReader:
         return len(self._ahead)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the feed is known to have events that were not read yet."""
+        return self.head is not None and self.head > self.after
+
+    @property
     def is_done(self) -> bool:
         """Whether no event that was read is still to be consumed."""
         return not self._ahead and not self._taken
@@ -114,14 +119,10 @@ class ShardReader:
         return len(self._ahead) > known or (self.after > before and self._fill(may_drain, events))
 
     def _read_pages(self, range_: UlidRange, size: int) -> None:
-        """Read at least one page of a range."""
-        limit = len(self._ahead) + size
-        for page in pages(self._source, self._feed, self.shard, range_, self._columns, size):
+        """Read the first events of a range."""
+        for page in pages(self._source, self._feed, self.shard, range_, self._columns, size, limit=size):
             self._ahead.extend(events_of(page))
             self.after = page.last
-            # A stream read to its end returns its connection for reuse.
-            if len(self._ahead) >= limit and self.after < range_.upto:
-                break
 
     def _read_to_unreadable(self, upto: Ulid, size: int) -> None:
         """Read on by halves up to the event that cannot be read, and put it in its place."""

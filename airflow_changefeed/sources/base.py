@@ -284,6 +284,7 @@ class FeedReader(Protocol):
         batch_rows: int = 65_536,
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
+        limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """
         Stream the events of a range, joined with their rows, as Arrow batches of :meth:`schema`.
@@ -294,6 +295,7 @@ class FeedReader(Protocol):
             deleted.
         :param columns: of the event table, or of a capture's rows, that are read; the others are null. None
             for all.
+        :param limit: events, at most, from the beginning of the range, 1 or more; None for all.
         :raises PurgedError: part of the range was purged before or while it was read.
         :raises MissingEventError: an event's row was deleted, and ``on_missing`` is ``fail``.
         :raises ColumnTypeError: a value cannot be exported unchanged; names the column.

@@ -56,11 +56,13 @@ def check_count(name: str, count: int, most: int, unit: str = "") -> None:
         raise InvalidArgumentError(f"{name} must be 1 to {most}{unit}, not {count}")
 
 
-def check_stream(batch_rows: int, on_missing: str) -> None:
+def check_stream(batch_rows: int, on_missing: str, limit: int | None) -> None:
     """Check the options of a stream of events."""
     problems = []
     if not 1 <= batch_rows <= MAX_BATCH_ROWS:
         problems.append(f"batch_rows must be 1 to {MAX_BATCH_ROWS}, not {batch_rows}")
+    if limit is not None and limit < 1:
+        problems.append(f"limit must be 1 or more events, not {limit}")
     if on_missing not in ON_MISSING:
         problems.append(f"on_missing must be one of {', '.join(ON_MISSING)}, not {on_missing!r}")
     InvalidArgumentError.collect("stream", problems)

@@ -48,7 +48,8 @@ def test_all_types_can_be_selected(check: Check, kind: FeedKind, only: tuple[str
     """By the stream, by the question for lengths, and by that for texts; or nulls of all these types."""
     query = _query(kind, only)
     text = next(number for number, column in enumerate(query.columns) if column.part.is_text)
-    for sql in (query.sql, query.sizes_sql, query.differing_sql(text, {Ulid.MIN: "a", Ulid.MAX: "b"})[0]):
+    differing, _ = query.differing_sql(text, {Ulid.MIN: "a", Ulid.MAX: "b"})
+    for sql in (query.sql, query.sizes_sql, query.end_sql(10)[0], differing):
         batch = f"create procedure s.tested (@p varbinary(100)) as begin\n{sql.replace('?', '@p')}\nend"
         assert check(batch, *SCHEMAS, FEED_TABLE, EVENT_TABLE, rules=False) == []
 

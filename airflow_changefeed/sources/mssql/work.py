@@ -246,6 +246,8 @@ class MssqlConsumerSession:
     def _undo(self, sql: str = _END) -> None:
         """Leave nothing open; discard a connection that fails to roll back."""
         if self._session is not None:
+            # Not every server need keep what was prepared in a transaction that is rolled back.
+            self._session.forget_prepared()
             try:
                 self._session.execute(sql)
             except Exception:

@@ -102,6 +102,20 @@ def test_a_range_is_taken_at_its_word(either: Bench) -> None:
     assert streamed == ulids[3:10]
 
 
+def test_a_limit_cuts_the_range_behind_its_first_events(either: Bench) -> None:
+    """In batches of any size, and not beyond the range; a limit of nothing is refused."""
+    keys = [key for (key,) in either.write(10)]
+    ulids = [event.ulid for event in either.events()]
+    range_ = UlidRange(ulids[0], ulids[7])
+    for limit, batch_rows, expected in ((4, 3, keys[1:5]), (4, 100, keys[1:5]), (100, 5, keys[1:8])):
+        batches = list(either.source.stream(either.feed, 0, range_, batch_rows=batch_rows, limit=limit))
+        assert [key for batch in batches for key in batch.column("EventID").to_pylist()] == expected
+        assert all(0 < batch.num_rows <= batch_rows for batch in batches)
+    assert list(either.source.stream(either.feed, 8, ALL, limit=1)) == []
+    with pytest.raises(InvalidArgumentError, match="limit must be 1 or more events, not 0"):
+        list(either.source.stream(either.feed, 0, range_, limit=0))
+
+
 def test_a_range_without_events_gives_no_rows(either: Bench) -> None:
     """An empty range, one between events, and a shard that has none."""
     either.write(1, hint=PAST)

@@ -24,11 +24,23 @@ class Careful(SqliteFeedSource):
         super().__init__(*args, **options)
         self.sizes: list[int] = []
         self.left = 0
+        self.polls = 0
+        self.pages = 0
 
     @property
     def capabilities(self) -> Capabilities:
         """As those of a server."""
         return replace(super().capabilities, parallel_writers=True)
+
+    def poll(self, *args: Any) -> Any:
+        """Count the polls."""
+        self.polls += 1
+        return super().poll(*args)
+
+    def read_feed(self, *args: Any) -> Any:
+        """Count the pages of keys."""
+        self.pages += 1
+        return super().read_feed(*args)
 
     def stream(self, *args: Any, **options: Any) -> Iterator[Any]:
         """Note how much was read, and whether somebody left before the end."""
@@ -77,4 +89,10 @@ def test_a_page_is_read_to_its_end(shop: Shop, source: Careful) -> None:
 def test_several_batches_are_read_at_once(shop: Shop, source: Careful) -> None:
     """Each page costs some questions."""
     assert consume(shop, source, page_size=4, events=8) == 100
-    assert (max(source.sizes), source.left) == (40, 0)
+    assert (max(source.sizes), source.left) == (80, 0)
+
+
+def test_a_consumer_reads_up_to_the_head_that_a_poll_found(shop: Shop, source: Careful) -> None:
+    """It polls to register, for the head, and behind it; no keys are read to know where a page ends."""
+    assert consume(shop, source, page_size=10, events=1) == 100
+    assert (source.polls, source.pages) == (3, 0)

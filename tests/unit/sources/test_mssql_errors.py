@@ -205,7 +205,7 @@ def test_an_older_installation_says_how_to_upgrade_it() -> None:
     class Old:
         text = "Invalid column name 'max_hold_ms'."
 
-        def results(self, *_: object) -> None:
+        def results(self, *_: object, **__: object) -> None:
             raise _error(self.text)
 
     session: Any = Old()

@@ -163,12 +163,18 @@ def load_registry(session: Session, schema: str, feed_id: int | None = None) -> 
     return read_registry(session.results(f"declare @feed_id int = ?; {registry_sql(schema)}", feed_id or 0))
 
 
-def registry_sql(schema: str) -> str:
-    """Return the question for the capture of ``@feed_id``, or for all (0); no result for who may not ask."""
+def registry_sql(schema: str, *, is_sparing: bool = False) -> str:
+    """
+    Return the question for the capture of ``@feed_id``, or for all (0); no result for who may not ask.
+
+    :param is_sparing: whether a feed that is no capture gets no result either, instead of four empty ones.
+    """
     registry = quote(schema)
     may_select = _MAY_SELECT.format(literal(f"{registry}.[readable_captures]"))
+    is_capture = f"if exists (select 1 from {registry}.[readable_captures] where feed_id = @feed_id) "
     return (
-        f"if {may_select} begin "
+        # A statement of its own, as who may not ask would be refused for one that names the view.
+        f"if {may_select} begin {is_capture if is_sparing else ''}begin "
         "select c.capture_id, c.feed_id, c.name, c.key_change, c.keep_unchanged, c.session_keys, "
         "c.trace_key, c.with_sequence, c.guard_table, c.guard_schema, c.on_ddl, c.has_ddl, "
         "c.not_for_replication, c.is_enabled, c.enabled_at, "
@@ -182,7 +188,7 @@ def registry_sql(schema: str) -> str:
         f"{_of(registry, 'readable_capture_columns', 'k')}order by k.table_no, k.place; "
         "select g.number, g.capture_id, g.table_no, g.reason, g.found_at, g.after_time, g.resolved_at, "
         "g.resolved_by, g.note "
-        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end"
+        f"{_of(registry, 'readable_capture_gaps', 'g')}order by g.number; end end"
     )
 
 

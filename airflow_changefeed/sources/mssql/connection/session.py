@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 #: A result: names of its columns, and rows.
 Result = tuple[list[str], list[tuple[Any, ...]]]
+#: Statements that a connection keeps prepared.
+_KEEP_PREPARED = 16
 
 
 class Session:
@@ -42,6 +44,8 @@ class Session:
         self.columns: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
         #: The captures among the feeds, likewise.
         self.captures: dict[tuple[str, int, str], MssqlCapture] = {}
+        #: Cursors of prepared statements, by text; the one used last comes last.
+        self._prepared: dict[str, mssql_python.Cursor] = {}
         _LIVE.add(self)
 
     @property
@@ -49,14 +53,16 @@ class Session:
         """The driver's own connection."""
         return self._connection
 
-    def execute(self, sql: str, *values: Any) -> list[Result]:
+    def execute(self, sql: str, *values: Any, is_kept: bool = False) -> list[Result]:
         """
         Run a batch to its end, because an error may follow its results.
 
         :param values: of the parameters ``?``.
+        :param is_kept: whether a batch with parameters stays prepared, for the next time. To release it is a
+            request of its own.
         :return: column names and rows of each result that has columns.
         """
-        with self._cursor() as cursor:
+        with self._prepared_cursor(sql) if is_kept and values else self._cursor() as cursor:
             results = []
             if values:
                 cursor.execute(sql, values)
@@ -79,6 +85,28 @@ class Session:
             self.is_broken = True
             raise
 
+    @contextmanager
+    def _prepared_cursor(self, sql: str) -> Iterator[mssql_python.Cursor]:
+        """Lend the cursor of a statement, which the driver prepares once; closed after an error."""
+        cursor = self._prepared.pop(sql, None) or self._connection.cursor()
+        try:
+            yield cursor
+        except BaseException:
+            self.is_broken = True
+            with suppress(Exception):
+                cursor.close()
+            raise
+        self._prepared[sql] = cursor
+        if len(self._prepared) > _KEEP_PREPARED:
+            self._prepared.pop(next(iter(self._prepared))).close()
+
+    def forget_prepared(self) -> None:
+        """Release the prepared statements."""
+        while self._prepared:
+            _, cursor = self._prepared.popitem()
+            with suppress(Exception):
+                cursor.close()
+
     def set_lock_timeout(self, milliseconds: int, first: str = "") -> None:
         """
         Set the lock timeout.
@@ -89,18 +117,18 @@ class Session:
         self.execute(f"{first}set lock_timeout {milliseconds}")
         self.lock_timeout_ms = milliseconds
 
-    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, sql: str, *values: Any, is_kept: bool = False) -> list[tuple[Any, ...]]:
         """Return the rows of a batch with one result."""
-        results = self.execute(sql, *values)
+        results = self.execute(sql, *values, is_kept=is_kept)
         return results[0][1] if results else []
 
-    def results(self, sql: str, *values: Any) -> list[list[Record]]:
+    def results(self, sql: str, *values: Any, is_kept: bool = False) -> list[list[Record]]:
         """Return the rows of each result, by column name."""
-        return [as_records(result) for result in self.execute(sql, *values)]
+        return [as_records(result) for result in self.execute(sql, *values, is_kept=is_kept)]
 
-    def records(self, sql: str, *values: Any) -> list[Record]:
+    def records(self, sql: str, *values: Any, is_kept: bool = False) -> list[Record]:
         """Return the rows of a batch with one result, or of all together, by column name."""
-        return [row for rows in self.results(sql, *values) for row in rows]
+        return [row for rows in self.results(sql, *values, is_kept=is_kept) for row in rows]
 
     def insert(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
         """Run an insert once for each row."""

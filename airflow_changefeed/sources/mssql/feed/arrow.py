@@ -34,7 +34,7 @@ from airflow_changefeed.sources.mssql.capture.query import range_query
 from airflow_changefeed.sources.mssql.connection.errors import is_driver_error
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Session
-from airflow_changefeed.sources.mssql.feed.catalog import load_feed
+from airflow_changefeed.sources.mssql.feed.catalog import call_feed, load_feed
 from airflow_changefeed.sources.mssql.feed.mapping import Exported
 from airflow_changefeed.sources.mssql.feed.query import MAX_VALUE_BYTES, ArrowQuery, BatchRows, RangeQuery
 from airflow_changefeed.sources.shared import check_purged_upto
@@ -257,6 +257,7 @@ class RangeStream:
     :param range: what is left of it; ``(after, upto]``.
     :param batch_rows: rows of a batch, at most.
     :param columns: of a row, that are read; None for all.
+    :param limit: events, at most; None for all, and where the range has been cut.
     """
 
     database: MssqlDatabase
@@ -266,6 +267,7 @@ class RangeStream:
     batch_rows: int
     on_missing: str
     columns: Collection[str] | None = None
+    limit: int | None = None
     _begin: Ulid = field(init=False)
     _is_bounded: bool = field(default=False, init=False)
     _schema: pa.Schema | None = field(default=None, init=False)
@@ -287,6 +289,7 @@ class RangeStream:
         with self._bulk.connect(feed=self.feed, shard=self.shard) as session:
             found = load_feed(session, self._bulk.schema, self.feed, is_fresh=True)
             self._bound(session, found)
+            self._cut(session, found)
             query = range_query(found, self.shard, self.range, self.on_missing, self.columns)
             if self._schema is not None:
                 check_schema(query.schema, self._schema, self.feed)
@@ -304,7 +307,7 @@ class RangeStream:
 
     def _next_ulid(self, session: Session, feed: MssqlFeed, after: Ulid) -> Ulid:
         """Return the lowest ULID that may still be assigned, unless events after a position were purged."""
-        (row,) = session.records(*feed.call("shard_bounds", {"shard_id": feed.to_sql(self.shard)}))
+        ((row,),) = call_feed(session, feed, "shard_bounds", {"shard_id": feed.to_sql(self.shard)})
         check_purged_upto(feed.name, self.shard, after, Ulid.of_bytes(row["purged_upto"]))
         return Ulid.of_bytes(row["next_ulid"])
 
@@ -326,6 +329,16 @@ class RangeStream:
             upto = min(self.range.upto, last)
             self.range = UlidRange(min(self.range.after, upto), upto)
             self._is_bounded = True
+
+    def _cut(self, session: Session, feed: MssqlFeed) -> None:
+        """Cut the range behind the events that are asked for, once."""
+        if self.limit is None or self.range.is_empty:
+            return
+        query = range_query(feed, self.shard, self.range, self.on_missing, self.columns)
+        sql, values = query.end_sql(self.limit)
+        last = [Ulid.of_bytes(ulid) for (ulid,) in session.rows(sql, *values, is_kept=True)]
+        self.range = UlidRange(self.range.after, *(last or [self.range.after]))
+        self.limit = None
 
     def _recheck(self, query: RangeQuery) -> Recheck:
         def ask(number: int, texts: Mapping[Ulid, str]) -> dict[Ulid, bytes]:

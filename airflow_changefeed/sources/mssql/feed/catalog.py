@@ -56,6 +56,7 @@ def load_feeds(
     """
     note = note_schemas(schema, "@feed") if is_noted else ""
     own = "where name = @feed" if feed else ""
+    capture = f"{_ITS_CAPTURE.format(quote(schema))} {registry_sql(schema, is_sparing=True)}"
     columns = (
         "feed_id, name, kind, shard_key_type, ulid_column, shard_column, floor_time, tolerance_ms, "
         "max_hold_ms, upgrade_problem, sysutcdatetime() as read_at, "
@@ -67,8 +68,9 @@ def load_feeds(
             # A separate statement, to find one feed by its key: another feed may be locked by a set-up.
             f"declare @feed nvarchar(128) = nullif(?, N''); {note} {registered(schema, columns, own)}"
             + (f"; {_columns_of(schema, feed)}" if is_fresh else "")
-            + (f"; {_ITS_CAPTURE.format(quote(schema))} {registry_sql(schema)}" if is_fresh and feed else ""),
+            + (f"; {capture}" if is_fresh and feed else ""),
             feed or "",
+            is_kept=True,
         )
     except Exception as error:
         if isinstance(name_error(error), FeedNotFoundError):
@@ -367,7 +369,7 @@ def call_feed(
 ) -> list[list[Record]]:
     """Call a procedure of a feed, and return the rows of each result."""
     given = arguments(feed) if callable(arguments) else arguments
-    return session.results(*feed.call(procedure, given))
+    return session.results(*feed.call(procedure, given), is_kept=True)
 
 
 def call_many(session: Session, feed: MssqlFeed, calls: Sequence[Call]) -> list[list[Record]]:

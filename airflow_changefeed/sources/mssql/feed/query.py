@@ -245,6 +245,21 @@ class RangeQuery(ArrowQuery):
         statement = f"select {ulid} as u, {missing} as m{values} {source} order by {ulid} {FRESH}"
         return f"{self._declarations}{statement}"
 
+    def end_sql(self, limit: int) -> tuple[str, tuple[Any, ...]]:
+        """
+        Return a statement, with its parameters, for the last of the first events of the range.
+
+        Its range is then read, as a server plans a limited range like the whole.
+
+        :param limit: events, at most.
+        """
+        ulid, _, source = self._source
+        # From the bottom, as the stand-in knows no maximum of binaries. The joined rows are not looked at.
+        return (
+            f"{self._declarations}declare @limit bigint = ?; select top (1) p.u from (select top (@limit) "
+            f"{ulid} as u {source} order by {ulid}) p order by p.u desc {FRESH}"
+        ), (*self.values, limit)
+
     def differing_sql(self, number: int, texts: Mapping[Ulid, str]) -> tuple[str, tuple[Any, ...]]:
         """
         Return a statement, with its parameters, that gives the events whose text is another one than we have.

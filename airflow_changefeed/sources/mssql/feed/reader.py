@@ -121,11 +121,14 @@ class MssqlReader(MssqlCalls):
         batch_rows: int = 65_536,
         on_missing: str = "fail",
         columns: Collection[str] | None = None,
+        limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         from airflow_changefeed.sources.mssql.feed.arrow import RangeStream
 
-        check_stream(batch_rows, on_missing)
-        yield from RangeStream(self.database, feed, shard, range_, batch_rows, on_missing, columns).batches()
+        check_stream(batch_rows, on_missing, limit)
+        yield from RangeStream(
+            self.database, feed, shard, range_, batch_rows, on_missing, columns, limit
+        ).batches()
 
     def stale_marks(self, feed: str) -> list[StaleMark]:
         (rows,) = self._ask(feed, "list_stale_marks")
