@@ -245,7 +245,8 @@ def test_enabling_a_capture_waits_for_its_new_shard(feeds: Database, client: Cli
     second = f"{enable}, @table = N'{table.format(2)}', @shard = N'7'"
     client.results(
         "begin transaction; declare @result int; "
-        f"exec changefeed.[feed_write_lock:{capture}] @shard_id = 7, @lock_timeout = 0, @lock_result = @result output"
+        f"exec changefeed.[feed_write_lock:{capture}] @shard_id = 7, @lock_timeout = 0, "
+        "@lock_result = @result output"
     )
     with feeds.client() as other:
         said = other.fails(77101, f"set lock_timeout 3000; {second}", "or a shard all the time")
