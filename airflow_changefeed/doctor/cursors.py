@@ -54,7 +54,7 @@ class FeedState:
     """
     The state of a feed.
 
-    :param shards: all shards that ever had an event.
+    :param shards: all shards that the feed has.
     :param rows: cursors of all checked consumers and exports.
     :param consumers: by name, also those without a row; exports are not among them.
     :param dead_letters: that are open.

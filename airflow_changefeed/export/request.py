@@ -32,7 +32,7 @@ class ExportRequest:
 
     :param windows: each becomes a unit of each shard, not overlapping; None exports a batch from the
         consumer's cursor.
-    :param shards: None for all that have ever had an event.
+    :param shards: None for all that are known.
     :param unit: length of the windows, which are then at multiples of it, counted from 1970 UTC; None where
         each has a length of its own. An output keeps the unit of its first export.
     :param run: who makes the export, for example ``dag_id/run_id/task_id/try``.

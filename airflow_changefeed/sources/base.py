@@ -83,7 +83,7 @@ class NewEvents:
 
 #: A feed and the consumer whose cursors count in a poll; None for no consumer: every event is new.
 Ask = tuple[str, str | None]
-#: For a shard that ever had an event: last event in the feed, whether rows wait in the outbox, and cursor.
+#: For a known shard: last event in the feed, whether rows wait in the outbox, and cursor.
 PolledShard = tuple[Shard, Ulid | None, bool, Ulid | None]
 
 
@@ -93,7 +93,8 @@ class FeedStatus:
     Result of one poll of a feed.
 
     :param at: the database's clock, read first.
-    :param shards: those that ever had an event, even if all its rows are still in the outbox.
+    :param shards: those that had an event, even if all its rows are still in the outbox, and the constant
+        shards of a capture.
     :param after: the consumer's cursors in them, exclusive; a shard left out is at ``Ulid.MIN``.
     :param new_events: shards with events beyond their cursor, in the feed or waiting in the outbox.
     :param heads: last event in the feed, of every shard that has one: for callers that keep cursors
@@ -108,7 +109,7 @@ class FeedStatus:
 
     @classmethod
     def of(cls, at: datetime, found: Sequence[PolledShard]) -> FeedStatus:
-        """Return the result for each shard that ever had an event."""
+        """Return the result for each known shard."""
         after = {shard: cursor for shard, _, _, cursor in found if cursor is not None}
         new_events = {}
         for shard, head, has_outbox, cursor in found:
@@ -223,7 +224,10 @@ class FeedReader(Protocol):
         """
 
     def shards(self, feed: str) -> list[ShardStatus]:
-        """Return the state of each shard that ever had an event, even if all its rows are in the outbox."""
+        """
+        Return the state of each known shard: it had an event, even if all its rows are in the outbox, or is a
+        constant shard of a capture.
+        """
 
     def poll(self, feed: str, consumer: str) -> FeedStatus:
         """

@@ -164,7 +164,7 @@ class FeedControl(Protocol):
         Also applies to shards that do not exist yet. An idle shard can be sealed; sealing again is harmless.
 
         :param until: exclusive; at most the database's current time.
-        :return: a seal for each shard that has ever had an event.
+        :return: a seal for each known shard.
         :raises NotYetError: ``until`` is less than a minute in the future.
         :raises FutureTimeError: ``until`` is further in the future.
         :raises LockTimeoutError: a writer or drain holds a lock longer than the lock timeout.

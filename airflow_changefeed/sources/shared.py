@@ -325,7 +325,7 @@ class FeedPoll:
     Result of one poll of a feed for several consumers.
 
     :param at: the database's clock, read first.
-    :param shards: each that ever had an event, with its last event in the feed and whether rows are
+    :param shards: each that is known, with its last event in the feed and whether rows are
         waiting.
     :param cursors: of the consumers that have cursors.
     """

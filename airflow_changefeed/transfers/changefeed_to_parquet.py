@@ -73,7 +73,7 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
         (templated)
     :param changefeed_conn_id: Airflow connection of the feed's database.
     :param path_conn_id: Airflow connection whose extra holds the fsspec storage options of ``path``.
-    :param shards: shards to export; None for all that ever had an event. (templated)
+    :param shards: shards to export; None for all that the feed has. (templated)
     :param mode: ``window`` or ``batch``. Windows and batches need different outputs and consumers.
     :param unit: length of an export unit, at whose multiples (counted from 1970 UTC) the window must begin
         and end; None makes the window one unit. Omit it for days of a time zone with summer time and for

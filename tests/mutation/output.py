@@ -351,6 +351,14 @@ OUTPUT = (
         ),
     ),
     Break(
+        "quiet_windows_of_a_recreated_capture_go_on_from_an_old_base",
+        "Base",
+        "lake/plan.py",
+        "_find",
+        {"if since is not None and since != base.facts.shape.begun_at:": "if False:"},
+        ("tests/unit/lake/test_quiet_captures.py::test_quiet_hours_of_a_recreated_capture_are_not_merged",),
+    ),
+    Break(
         "a_snapshot_is_used_before_it_is_exact",
         "Base",
         "lake/bases.py",

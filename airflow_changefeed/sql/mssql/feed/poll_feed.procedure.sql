@@ -3,7 +3,7 @@
 -- @consumers: JSON array of names, for the third result: many watchers of a feed cost one poll.
 -- result: feed, at, has_table; one row. at: the database's clock, read first. has_table: whether the caller sees
 --     the event table.
--- result: shard_id, head, has_outbox, after_ulid; for each shard that ever had an event. head: the last event in the feed, null without
+-- result: shard_id, head, has_outbox, after_ulid; for each shard that shards:T returns. head: the last event in the feed, null without
 --     any. after_ulid: the cursor of @consumer, null without any.
 -- result: place, shard_id, after_ulid; only with @consumers, the cursors of each. place: index in the array, from 0.
 -- permission: readers
