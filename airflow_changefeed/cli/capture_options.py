@@ -238,9 +238,9 @@ _TAKE = action(
     "take",
     "capture.take",
     "Read all rows of a captured table into Parquet, as a base for folds",
-    "Neither blocks writers nor waits for them. After a failure, run the same command again: it "
-    "continues where it stopped. Until the snapshot ends, events since its begin are not purged. Reads "
-    "one range after the other in this process; to read with Spark, use ChangefeedSnapshotOperator.",
+    "Waits for no writer; a writer waits for it as for any reader. After a failure, run the same command "
+    "again: it continues where it stopped. Until the snapshot ends, events since its begin are not purged. "
+    "Reads one range after the other in this process; to read with Spark, use ChangefeedSnapshotOperator.",
     *_CAPTURE,
     CONN_ID,
     OUTPUT_PATH,
@@ -253,9 +253,9 @@ RECONCILE = action(
     "reconcile",
     "capture.reconcile_table",
     "Compare a captured table with its export, row by row",
-    "Neither blocks writers nor waits for them. Reads the table once, and compares the rows with the "
-    "export at that time. If the export does not reach that time yet, run the command again after the "
-    "next export. Runs Spark on this machine, which needs Java. Exits with status 0 if table and "
+    "Waits for no writer; a writer waits for it as for any reader. Reads the table once, and compares the "
+    "rows with the export at that time. If the export does not reach that time yet, run the command again "
+    "after the next export. Runs Spark on this machine, which needs Java. Exits with status 0 if table and "
     "export are equal or were repaired, 1 if they differ, 2 if they cannot be compared.",
     *_CAPTURE,
     CONN_ID,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
 from airflow_changefeed.core.consumer import (
@@ -28,6 +28,7 @@ from airflow_changefeed.core.window import ExportUnit, Window
 
 _RANDOM = (1 << 80) - 1
 EVERYTHING = UlidRange(Ulid.MIN, Ulid.MAX)
+_GRACE, _PART = timedelta(minutes=5), 12
 
 
 class WindowState(str, Enum):
@@ -62,6 +63,16 @@ class Why(str, Enum):
     FILES_GONE = "files_gone"
     CAPTURE_GAP = "capture_gap"
     UNSEALED = "unsealed"
+
+
+def due_until(now: datetime, length: timedelta) -> datetime:
+    """
+    Return until when windows should be complete: the run of one that has just ended needs time to begin.
+
+    :param now: the database's clock.
+    :param length: of the windows; a twelfth of it is left to a run, at most five minutes.
+    """
+    return now - min(_GRACE, length / _PART)
 
 
 @dataclass(frozen=True)

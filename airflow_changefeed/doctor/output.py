@@ -77,7 +77,8 @@ def checked_fault(check: OutputCheck) -> Fault:
         f"feed {check.feed}, consumer {check.consumer}",
         f"the export in {check.path} lacked {counted(check.missing, 'range')} of windows when its files "
         f"were last checked, at {format_time(check.checked_at)}{first}",
-        f"Export the missing windows again. To list them, and to check the files again: {look}",
+        "Export the missing windows again: the page in Airflow shows them under Windows, with a backfill. To "
+        f"list them here, and to check the files again: {look}",
     )
 
 

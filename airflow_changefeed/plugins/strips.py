@@ -16,6 +16,7 @@ from airflow_changefeed.core.completeness import (
     Verdict,
     Why,
     WindowState,
+    due_until,
     judge,
     of_overview,
     since_first_event,
@@ -212,7 +213,8 @@ def _strip(
     # No window begins before 1970.
     count = min(WINDOWS, (end - EPOCH) // unit)
     windows = _windows(end, unit, count)
-    start, over = windows[0].start, border + (now - border) // unit * unit
+    due = due_until(now, unit)
+    start, over = windows[0].start, border + (due - border) // unit * unit
     # What runs may be older than the windows that are shown, or newer.
     since = min(start, verdict.complete_until or start)
     until = max(end, over)
@@ -223,7 +225,7 @@ def _strip(
     first = None if has_windows else first_event
     # Windows of an export begin with the first event anyway.
     shown = evidence if first is None else since_first_event(evidence, first)
-    states = judge(shown, Window(start, end).range).states(windows, now)
+    states = judge(shown, Window(start, end).range).states(windows, due)
     return {
         "state": whole.state.value,
         "strip": {

@@ -12,7 +12,14 @@ from functools import cached_property
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.completeness import ShardProgress, WindowState, judge, of_feed, of_row
+from airflow_changefeed.core.completeness import (
+    ShardProgress,
+    WindowState,
+    due_until,
+    judge,
+    of_feed,
+    of_row,
+)
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.core.feed import Shard, shard_text
 from airflow_changefeed.core.plan import Manifest
@@ -132,7 +139,7 @@ class Export:
         # In a shard without a cursor the consumer has not begun.
         shards = tuple(rows.get(shard, ShardProgress(shard, Ulid.MAX)) for shard in self.shards)
         evidence = replace(of_feed(found), shards=shards, runs=tuple(self.runs(wanted)))
-        return make_calendar(self.store, wanted, length, evidence, now=self.now)
+        return make_calendar(self.store, wanted, length, evidence, now=due_until(self.now, self.unit))
 
     def missing_around(self, wanted: Window) -> Row:
         """

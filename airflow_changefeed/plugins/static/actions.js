@@ -85,7 +85,7 @@ export function pauseDialog(view, uses, key) {
   const [{ dag_id, is_paused }] = uses;
   const path = `dags/${encodeURIComponent(dag_id)}`;
   actionDialog(`${is_paused ? "Resume" : "Pause"} ${dag_id}`, is_paused ? "Resume the DAG" : "Pause the DAG", [
-    h("p", {}, is_paused ? "Airflow schedules runs of this DAG again." : "Airflow starts no more runs of this DAG. Running runs continue."),
+    h("p", {}, is_paused ? "Airflow schedules runs of this DAG again. Windows that it left out stay missing until you backfill them." : "Airflow starts no more runs of this DAG. Running runs continue."),
   ], async () => {
     const present = await airflow(path);
     for (const use of uses) use.is_paused = present.is_paused;

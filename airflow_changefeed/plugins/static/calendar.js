@@ -60,7 +60,7 @@ async function fill(use, uses, element, place) {
   const again = () => fill(use, uses, element, place);
   try {
     const found = await get("windows", address(use, place));
-    redraw(element, found.begins_later ? problem(`The output ${found.begins_later}.`) : null, controls(found, use), grid(found, use, place.at),
+    redraw(element, found.begins_later ? problem(`${found.begins_later[0].toUpperCase()}${found.begins_later.slice(1)}.`) : null, controls(found, use), grid(found, use, place.at),
       legend(Object.keys(MARKS).filter((state) => state !== "running" || found.sees_runs), MARKS), chartView(use, found), missing(uses, found, again));
   } catch (error) {
     redraw(element, problem(error.message, button("Reload", again, { "data-key": "again" })));

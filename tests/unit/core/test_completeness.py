@@ -15,6 +15,7 @@ from airflow_changefeed.core.completeness import (
     Verdict,
     Why,
     WindowState,
+    due_until,
     judge,
     of_overview,
     since_first_event,
@@ -77,6 +78,14 @@ def named(missing: tuple[MissingRange, ...]) -> list[tuple[object, int, int, str
         )
         for one in missing
     ]
+
+
+def test_a_window_is_due_when_its_run_had_time_to_begin() -> None:
+    """Five minutes after an hour, and less for short windows: else all exports are red at each full hour."""
+    now, hour = datetime(2013, 1, 1, 10, tzinfo=timezone.utc), timedelta(hours=1)
+    assert now - due_until(now, hour) == timedelta(minutes=5)
+    assert now - due_until(now, 24 * hour) == timedelta(minutes=5)
+    assert now - due_until(now, timedelta(minutes=1)) == timedelta(seconds=5)
 
 
 def test_cursors_alone_say_what_was_exported() -> None:
