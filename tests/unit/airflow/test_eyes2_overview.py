@@ -36,9 +36,7 @@ def test_eyes2_a_backfill_does_not_name_a_dag_that_the_user_may_not_see(
     source.seal(FEED, START + 6 * HOUR)
     done = [UlidRange(first, hole), UlidRange(back, last)]
     advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
-    monkeypatch.setattr(
-        "airflow_changefeed.plugins.access.may_see_runs", lambda _, dag_id: dag_id != HIDDEN
-    )
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda _, dag_id: dag_id != HIDDEN)
     found: Any = troubles() if asked == "list" else reasons("OP")
     assert "window" in str(found)
     assert HIDDEN not in str(found)
