@@ -43,7 +43,7 @@ BY = f"{DAG_ID}/a run/export/1"
 def test_eyes2_a_backfill_of_a_missing_window_takes_that_one(
     schedule: Any, server: None, source: SqliteFeedSource, tmp_path: Path
 ) -> None:
-    """Whatever the timetable counts by: the begin of an interval, or the time of the run, which is its end."""
+    """Whatever the timetable counts by: begins of intervals, or the times of runs, which are their ends."""
     with DAG(DAG_ID, schedule=schedule, start_date=START, catchup=False) as dag:
         ChangefeedToParquetOperator(
             task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path), conn_id="changefeed_default"

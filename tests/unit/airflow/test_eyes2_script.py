@@ -16,7 +16,14 @@ STATIC = Path(airflow_changefeed.__file__).parent / "plugins" / "static"
 #: As much of a browser as the scripts need.
 BROWSER = """
 class Node {
-  constructor(tag) { this.tag = tag; this.children = []; this.on = {}; this.isConnected = true; this.text = ""; }
+  constructor(tag) {
+    Object.assign(this, { tag, children: [], on: {}, isConnected: true, text: "", dataset: {} });
+  }
+  contains() { return false; }
+  querySelector() { return null; }
+  querySelectorAll() { return []; }
+  replaceChildren(...all) { this.children = all; }
+  get words() { return this.text || this.children.map((one) => one.words ?? one).join(""); }
   addEventListener(name, listener) { this.on[name] = listener; }
   setAttribute(name, value) { this[name] = value; }
   append(...all) { this.children.push(...all); }
@@ -28,8 +35,10 @@ globalThis.document = { createElement: (tag) => new Node(tag) };
 CHECK = """
 const { checkAll } = await import(STRIP);
 const names = ["a", "b", "c"];
-const uses = names.map((name) => ({ conn_id: "c", dag_id: name, task_id: "t", feed: name, consumer: "x", has_windows: true }));
-const feeds = names.map((feed) => ({ feed, consumers: [{ consumer: "x", may_change: true, is_of_events: false }] }));
+const use = { conn_id: "c", task_id: "t", consumer: "x", has_windows: true };
+const uses = names.map((name) => ({ ...use, dag_id: name, feed: name }));
+const consumers = [{ consumer: "x", may_change: true, is_of_events: false }];
+const feeds = names.map((feed) => ({ feed, consumers }));
 let asked = 0;
 globalThis.fetch = async () => {
   asked += 1;
@@ -43,9 +52,44 @@ await press.on.click();
 console.log(JSON.stringify({ asked, said }));
 """
 
+#: The list of two feeds, and what its button says after the list could not be read again.
+LIST = """
+const { overview } = await import(STRIP.replace("strip.js", "overview.js"));
+const tick = () => new Promise((go) => setTimeout(go, 20));
+const consumer = { consumer: "x", may_change: true, is_of_events: false, state: "complete", strip: null,
+  complete_until: null, behind: 0, held: 0, files: null };
+const feed = { kind: "outbox", group: "rest", problem: null, troubles: [], to_come: [],
+  shard_count: 1, shards_counted: 1, consumers: [consumer] };
+const feeds = ["a", "b"].map((name) => ({ ...feed, feed: name }));
+const use = { conn_id: "c", task_id: "t", consumer: "x", has_windows: true };
+const uses = ["a", "b"].map((name) => ({ ...use, dag_id: name, feed: name }));
+let lists = 0;
+globalThis.fetch = async (url) => {
+  const isList = String(url).startsWith("api/feeds");
+  const status = isList && (lists += 1) > 1 ? 503 : 200;
+  const body = isList ? { at: "2026-01-01T00:00:00Z", feeds } : {};
+  return { ok: status === 200, status, json: async () => body };
+};
+const found = (node, key) => (node["data-key"] === key ? node
+  : (node.children ?? []).map((one) => found(one, key)).find(Boolean));
+const page = overview({ conn_id: "c", uses });
+await tick();
+const key = "check all files c";
+const press = found(page, key);
+const before = press.words;
+await press.on.click();
+await tick();
+console.log(JSON.stringify({ before, lists, after: found(page, key)?.words ?? null, page: page.words }));
+"""
+
 
 def check_all(tmp_path: Path, answers: list[int | None]) -> dict[str, object]:
     """Press the button; return how often the server was asked, and what the page says in the end."""
+    return run(tmp_path, CHECK.replace("ANSWERS", json.dumps(answers)))
+
+
+def run(tmp_path: Path, script: str) -> dict[str, object]:
+    """Run a script over the page's scripts, and return what it says."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node is not installed")
@@ -53,8 +97,7 @@ def check_all(tmp_path: Path, answers: list[int | None]) -> dict[str, object]:
     shutil.copytree(STATIC, copied)
     (copied / "package.json").write_text('{"type": "module"}')
     strip = json.dumps((copied / "strip.js").as_uri())
-    script = BROWSER + CHECK.replace("STRIP", strip).replace("ANSWERS", json.dumps(answers))
-    (copied / "check.mjs").write_text(script)
+    (copied / "check.mjs").write_text(BROWSER + script.replace("STRIP", strip))
     done = subprocess.run([node, str(copied / "check.mjs")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
@@ -76,3 +119,11 @@ def test_eyes2_what_ended_early_counts_what_it_checked(
     found = check_all(tmp_path, answers)
     assert found["asked"] == len(answers)
     assert str(found["said"]).startswith(f"Checked {checked} of 3 outputs; ")
+
+
+def test_eyes2_a_check_that_is_over_offers_no_stop(tmp_path: Path) -> None:
+    """Also where the list cannot be read again: what was found must not be lost with it."""
+    found = run(tmp_path, LIST)
+    assert (found["before"], found["lists"]) == ("Check all files", 2)
+    assert found["after"] != "Stop"
+    assert "Checked 2 of 2 outputs" in str(found["page"])
