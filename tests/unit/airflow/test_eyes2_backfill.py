@@ -47,7 +47,11 @@ def partitions(remedy: str, since: datetime | None = None) -> list[datetime]:
     ((start, end),) = re.findall(r"--from-date (\S+) --to-date (\S+)", remedy)
     start, end = (parse_time(date.rstrip(".")) for date in (start, end))
     found = _get_info_list(from_date=max(start, since or start), to_date=end, reverse=False, dag=_dag(DAG_ID))
-    return [datetime.fromtimestamp(one.partition_date.timestamp(), timezone.utc) for one in found]
+    return [
+        datetime.fromtimestamp(one.partition_date.timestamp(), timezone.utc)
+        for one in found
+        if one.partition_date
+    ]
 
 
 def test_eyes2_a_backfill_of_partitions_leaves_out_the_one_that_has_not_ended(
