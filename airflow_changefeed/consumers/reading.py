@@ -97,7 +97,15 @@ class ShardReader:
             raise lost_error(self._consumer, self._feed, self.shard, self.after, purged_upto)
 
     def _fill(self, may_drain: bool, events: int) -> bool:
-        size = max(self._page_size, min(events, LARGEST_PAGE))
+        size, known = max(self._page_size, min(events, LARGEST_PAGE)), len(self._ahead)
+        # Events that the consumer does not take may have been all there were.
+        while self._fill_once(may_drain, size):
+            if len(self._ahead) > known:
+                return True
+        return False
+
+    def _fill_once(self, may_drain: bool, size: int) -> bool:
+        """Read a page; return whether it had events."""
         upto = self.head
         if upto is None or upto <= self.after:
             if may_drain:
@@ -110,13 +118,12 @@ class ShardReader:
             upto = min(upto, self._below.previous())
         if upto is None or upto <= self.after:
             return False
-        before, known = self.after, len(self._ahead)
+        before = self.after
         try:
             self._read_pages(UlidRange(before, upto), size)
         except UNREADABLE:
             self._read_to_unreadable(upto, size)
-        # Events that the consumer does not take may have been all there were.
-        return len(self._ahead) > known or (self.after > before and self._fill(may_drain, events))
+        return self.after > before
 
     def _read_pages(self, range_: UlidRange, size: int) -> None:
         """Read the first events of a range."""

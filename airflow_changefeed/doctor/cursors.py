@@ -29,10 +29,8 @@ from airflow_changefeed.core.fault import Fault, FaultKind, Limits, park_command
 from airflow_changefeed.core.feed import FOREVER, Shard, ShardStatus, counted, max_hold_text, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import EPOCH, format_time, from_milliseconds, to_milliseconds
-from airflow_changefeed.core.window import is_border
 from airflow_changefeed.cursors.cursors import some
-from airflow_changefeed.cursors.window_grid import EventsBefore, WindowGrid, backfill_command, output_grid
-from airflow_changefeed.doctor.airflow import dag_of
+from airflow_changefeed.cursors.window_grid import EventsBefore, WindowGrid, output_grid
 from airflow_changefeed.output.manifests import ManifestStore
 from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_consumers import LeaseInfo
@@ -42,7 +40,6 @@ _NEVER_BACK = (
     "time never goes back: until the clock reaches it, all events of the shard get that time. Wait, or "
     "let the writers use another shard, or drop the feed and set it up again, which discards its order"
 )
-_ALL_RUNS = "--reprocess-behavior completed"
 _ALTHOUGH = {
     Why.HOLE: "later windows are complete",
     Why.FILES_GONE: "the consumer's cursor has passed it: its manifest is gone, or the cursor was moved",
@@ -102,8 +99,7 @@ def hole_faults(state: FeedState) -> list[tuple[MissingRange, Fault]]:
                 to = "earliest" if purged > hole.range.upto else str(hole.range.upto)
                 command = set_command(row.consumer, row.feed, row.shard, to)
                 move_on = f"move the cursor past it: {command}"
-                dag_id = dag_of(row.moved_by)
-                fault = missing_window(hole, subject(row), purged, dag_id, accept=move_on)
+                fault = missing_window(hole, subject(row), purged, accept=move_on)
                 found.append((hole, fault))
     return found
 
@@ -112,14 +108,12 @@ def missing_window(
     missing: MissingRange,
     place: str,
     purged_upto: Ulid,
-    dag_id: str | None = None,
     *,
     accept: str = "do nothing: readers report it as missing",
 ) -> Fault:
     """
     Return the fault for a window that is not exported.
 
-    :param dag_id: the DAG that exports it, if that is known.
     :param accept: what to do if its events were purged, and nobody needs them.
     """
     if missing.range.after < purged_upto:
@@ -131,17 +125,12 @@ def missing_window(
             "If the feed captures a table, a new snapshot of the table gives all later states of it. "
             f"To accept the loss, {accept}",
         )
-    after, upto = missing.range.after, missing.range.upto
-    backfill = ""
-    if dag_id is not None and is_border(after) and is_border(upto):
-        # The window may have a run, also one that has succeeded.
-        backfill = f": {backfill_command(dag_id, after.next().time, upto.next().time)} {_ALL_RUNS}"
     return Fault(
         FaultKind.WINDOW_MISSING,
         place,
         f"nothing is complete in {missing}, although {_ALTHOUGH[missing.why]}",
-        f"Find the run of that window and clear its task, or backfill the window{backfill}. A cursor that "
-        "the window holds back then moves by itself",
+        "Find the run of that window and clear its task, or backfill the window: the page in Airflow does it "
+        "under Windows. A cursor that the window holds back then moves by itself",
     )
 
 

@@ -16,7 +16,6 @@ from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, now
 from airflow_changefeed.core.window import ExportUnit, is_border
-from airflow_changefeed.doctor.airflow import dag_of
 from airflow_changefeed.doctor.cursors import missing_window
 from airflow_changefeed.exceptions import (
     ForeignOutputError,
@@ -213,7 +212,7 @@ def output_faults(
     return [
         *moved,
         *(
-            missing_window(one, place, _purged(purged, one.shard), _dag_of(rows, one.shard))
+            missing_window(one, place, _purged(purged, one.shard))
             for one in missing
             # What the feed is not sealed for is one fault for all of the output.
             if (one.shard, one.range) not in reported and one.why is not Why.UNSEALED
@@ -233,12 +232,6 @@ def seal_faults(source: FeedReader, open_store: Callable[[str], ExportStore], fe
         what, remedy = problem.facts["what"], problem.facts["remedy"]
         return [Fault(FaultKind.SEAL_LOST, output_name(store), what, remedy)]
     return []
-
-
-def _dag_of(rows: Sequence[CursorRow], shard: Shard | None) -> str | None:
-    """Return the DAG that moved the cursors of a shard last, if it is one."""
-    ids = {dag_of(row.moved_by) for row in rows if row.shard == shard}
-    return ids.pop() if len(ids) == 1 else None
 
 
 def _purged(purged: Mapping[Shard, Ulid], shard: Shard | None) -> Ulid:

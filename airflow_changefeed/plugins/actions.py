@@ -40,7 +40,7 @@ from airflow_changefeed.plugins.access import (
     same_origin,
 )
 from airflow_changefeed.plugins.api import Exporting, OfConnection
-from airflow_changefeed.plugins.connections import ConnId, ask_source
+from airflow_changefeed.plugins.connections import ConnId, ask_output, ask_source, opened
 from airflow_changefeed.plugins.rows import Row, capture_row, cursor_row, move_row, resolve_dead_letter
 from airflow_changefeed.plugins.strips import Exports
 from airflow_changefeed.plugins.windows import Export
@@ -218,12 +218,16 @@ async def files_checked(user: GetUserDep, exports: OfConnection, use: Exporting)
     """Look at the names of all files of what a task exports, and note what was missing."""
     by = user.get_name()
 
-    def question(source: FeedSource) -> Row:
-        store = Export(source, use, exports).store
-        check = check_files(source, store, str(use.consumer), without_secrets(str(use.path)), by=by)
+    path = without_secrets(str(use.path))
+
+    def question() -> Row:
+        with opened(use.conn_id) as source, source.connected():
+            store = Export(source, use, exports).store
+            check = check_files(source, store, str(use.consumer), path, by=by)
         return {"checked_at": format_time(check.checked_at), "missing": check.missing}
 
-    return await ask_source(use.conn_id, question)
+    # An output that hangs must not take the connection's turns.
+    return await ask_output(path, question)
 
 
 @router.post("/revoke", dependencies=_guarded(changing, "changefeed_revoke_lease"))

@@ -240,7 +240,13 @@ def backfill_dates(dag_id: str, start: datetime, end: datetime, unit: timedelta 
     length = interval_of(dag_id)
     if length is None:
         return _triggers(dag, window, unit)
-    dates = [info.logical_date for info in _intervals(dag, window, length)]
+    infos = _intervals(dag, window, length)
+    dates = [info.logical_date for info in infos]
+    if infos:
+        # Some timetables count by the times of runs, which are the ends of intervals.
+        first = next(dag.iter_dagrun_infos_between(dates[0], dates[-1]), None)
+        if first is None or first.data_interval != infos[0].data_interval:
+            dates = [info.run_after for info in infos]
     return _dates(dag_id, window, dates)
 
 

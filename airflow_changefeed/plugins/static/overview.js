@@ -36,6 +36,7 @@ export function overview(connection) {
       explain(connection, first, say, unknown);
     } catch (error) {
       found.textContent = "";
+      redraw(checks, checked ? h("span", { class: "note", role: "status" }, checked) : null);
       redraw(body, problem(error.message, button("Reload", () => show(), { "data-key": `reload ${connection.conn_id}` })));
     }
     body.setAttribute("aria-busy", "false");

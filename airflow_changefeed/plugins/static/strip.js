@@ -112,12 +112,12 @@ export function checkAll(connection, feeds, done) {
     press.textContent = "Stop";
     while (count < uses.length && !press.disabled && press.isConnected) {
       const use = uses[count];
-      words.textContent = `Checking output ${number(count + 1)} of ${number(uses.length)}, of ${use.dag_id}`;
+      count += 1;
+      words.textContent = `Checking output ${number(count)} of ${number(uses.length)}, of ${use.dag_id}`;
       try { await checkFiles(use); } catch (error) {
         failed.push(`${use.dag_id}: ${error.message}`);
         if ([401, undefined].includes(error.status)) break; // so would all others
       }
-      count += 1;
     }
     if (!press.isConnected) return;
     await done([`Checked ${number(count - failed.length)} of ${things(uses.length, "output")}`, ...failed.slice(0, 3),

@@ -182,10 +182,9 @@ def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSour
     advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
     missing = troubles()["window-missing"]
     assert (missing["count"], missing["windows"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, 2, True)
-    backfill = (
-        "--from-date 2013-01-01T01:00:00Z --to-date 2013-01-01T02:59:59Z --reprocess-behavior completed"
-    )
-    assert f"airflow backfill create --dag-id {DAG_ID} {backfill}. " in missing["remedy"]
+    # No command: what dates Airflow takes depends on the timetable, and who reads this may not see the DAG.
+    assert "under Windows" in missing["remedy"]
+    assert DAG_ID not in missing["remedy"]
     assert [one["count"] for one in reasons("OP")] == [1]
     source.record_check(OutputCheck(CONSUMER, FEED, "/out", source.now(), "ann", 1, START + HOUR))
     assert [(one["code"], one["count"]) for one in listed()["troubles"]] == [("window-missing", 1)]

@@ -88,17 +88,20 @@ class Session:
     @contextmanager
     def _prepared_cursor(self, sql: str) -> Iterator[mssql_python.Cursor]:
         """Lend the cursor of a statement, which the driver prepares once; closed after an error."""
-        cursor = self._prepared.pop(sql, None) or self._connection.cursor()
+        cursor = self._prepared.pop(sql, None)
         try:
+            cursor = cursor or self._connection.cursor()
             yield cursor
         except BaseException:
             self.is_broken = True
             with suppress(Exception):
-                cursor.close()
+                if cursor is not None:
+                    cursor.close()
             raise
         self._prepared[sql] = cursor
         if len(self._prepared) > _KEEP_PREPARED:
-            self._prepared.pop(next(iter(self._prepared))).close()
+            with suppress(Exception):
+                self._prepared.pop(next(iter(self._prepared))).close()
 
     def forget_prepared(self) -> None:
         """Release the prepared statements."""

@@ -10,7 +10,7 @@ workers (ADR 0003).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ _HIGHEST = 2**62
 _TYPED = {Storage.INTEGER: "0", Storage.REAL: "0.5", Storage.TEXT: "''", Storage.BLOB: "x''"}
 
 
-def stream_adbc(path: str, query: Query, batch_rows: int, lock_timeout: float) -> Iterator[pa.RecordBatch]:
+def stream_adbc(
+    path: str, query: Query, batch_rows: int, lock_timeout: float
+) -> Generator[pa.RecordBatch, None, None]:
     """
     Stream by ADBC; nobody else in this process may have the file open (see the module).
 

@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -285,7 +286,8 @@ class SqliteReader:
                     query = ask(connection)
                     rows = arrow.bounded_rows(connection, query, batch_rows)
                 batches = stream_adbc(self.database.path, query, rows, self.database.lock_timeout)
-                yield from _first(batches, limit)
+                with closing(batches):
+                    yield from _first(batches, limit)
                 # The check and the read were two connections: a purge in between would have left rows out
                 # (R12).
                 with self.database.connect() as connection, self.database.snapshot(connection):

@@ -104,7 +104,7 @@ def run(tmp_path: Path, script: str) -> dict[str, object]:
     return found
 
 
-def test_eyes2_all_outputs_are_checked(tmp_path: Path) -> None:
+def test_all_outputs_are_checked(tmp_path: Path) -> None:
     """One that is refused leaves the others to be looked at."""
     found = check_all(tmp_path, [200, 503, 200])
     assert found["asked"] == 3
@@ -112,7 +112,7 @@ def test_eyes2_all_outputs_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answers", "checked"), [([None], 0), ([401], 0), ([200, None], 1)])
-def test_eyes2_what_ended_early_counts_what_it_checked(
+def test_what_ended_early_counts_what_it_checked(
     answers: list[int | None], checked: int, tmp_path: Path
 ) -> None:
     """Never fewer than none: the one that failed was not counted, and must not be taken off."""
@@ -121,7 +121,7 @@ def test_eyes2_what_ended_early_counts_what_it_checked(
     assert str(found["said"]).startswith(f"Checked {checked} of 3 outputs; ")
 
 
-def test_eyes2_a_check_that_is_over_offers_no_stop(tmp_path: Path) -> None:
+def test_a_check_that_is_over_offers_no_stop(tmp_path: Path) -> None:
     """Also where the list cannot be read again: what was found must not be lost with it."""
     found = run(tmp_path, LIST)
     assert (found["before"], found["lists"]) == ("Check all files", 2)

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What troubles say to whom, and how many windows they count."""
+"""What troubles say to whom."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import advance
-from airflow_changefeed.plugins.overview import Overview
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.browser.exports import Nowhere
 from tests.minors import since
@@ -26,7 +23,7 @@ HIDDEN = "payroll_of_others"
 
 
 @pytest.mark.parametrize("asked", ["list", "reasons"])
-def test_eyes2_a_backfill_does_not_name_a_dag_that_the_user_may_not_see(
+def test_a_backfill_does_not_name_a_dag_that_the_user_may_not_see(
     asked: str, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it moved the cursor is known to the database; its name is Airflow's to show."""
@@ -40,13 +37,3 @@ def test_eyes2_a_backfill_does_not_name_a_dag_that_the_user_may_not_see(
     found: Any = troubles() if asked == "list" else reasons("OP")
     assert "window" in str(found)
     assert HIDDEN not in str(found)
-
-
-def test_eyes2_a_day_of_25_hours_is_one_window() -> None:
-    """Where clocks go back; its neighbours are days, and so is the strip's unit."""
-    exports = SimpleNamespace(of=lambda *_: ["a task"])
-    consumer = {"consumer": CONSUMER, "strip": {"unit_seconds": timedelta(days=1).total_seconds()}}
-    begin = datetime(2026, 10, 24, 22, tzinfo=timezone.utc)  # 25 October in Vienna
-    day = UlidRange(Ulid.floor(begin).previous(), Ulid.floor(begin + 25 * HOUR).previous())
-    count = Overview._windows(cast("Any", SimpleNamespace(exports=exports)), consumer, FEED, [day])
-    assert count == 1

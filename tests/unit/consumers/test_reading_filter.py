@@ -15,7 +15,7 @@ from tests.unit.consumers.feeds import NAME, PLAIN, Shop
 MANY = 12_000
 
 
-def test_eyes2_a_consumer_passes_any_number_of_events_that_it_does_not_take(
+def test_a_consumer_passes_any_number_of_events_that_it_does_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many pages of changes of columns alone: it reads on, however many there are."""

@@ -33,7 +33,7 @@ class Stuck(Cursor):
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_eyes2_a_connection_without_cursors_is_broken(*, is_kept: bool) -> None:
+def test_a_connection_without_cursors_is_broken(*, is_kept: bool) -> None:
     """Else it goes back into the pool, for the next call to fail, too."""
     session = Session(Lost())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="closed"):
@@ -41,7 +41,7 @@ def test_eyes2_a_connection_without_cursors_is_broken(*, is_kept: bool) -> None:
     assert session.is_broken
 
 
-def test_eyes2_a_statement_has_not_failed_where_another_cannot_be_released() -> None:
+def test_a_statement_has_not_failed_where_another_cannot_be_released() -> None:
     """It has run, and a change may not be safe to repeat; the connection is one to throw away."""
     driver = Connection()
     session = Session(driver)  # type: ignore[arg-type]

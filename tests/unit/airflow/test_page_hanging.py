@@ -32,7 +32,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answered.set()
 
 
-def test_eyes2_outputs_that_hang_leave_the_list_of_feeds(
+def test_outputs_that_hang_leave_the_list_of_feeds(
     source: SqliteFeedSource, hanging: threading.Event
 ) -> None:
     """The database answers; only a store does not, and the button goes on to the next output of it."""

@@ -18,7 +18,7 @@ from airflow_changefeed.sources.sqlite.feed import adbc
 from airflow_changefeed.sources.sqlite.feed.adbc import stream_adbc
 
 
-def test_eyes2_a_limited_bulk_read_closes_adbc_before_it_looks_for_purges(
+def test_a_limited_bulk_read_closes_adbc_before_it_looks_for_purges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two copies of SQLite that have one file open in one process release each other's locks (ADR 0003)."""

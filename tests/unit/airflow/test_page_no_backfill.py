@@ -21,11 +21,11 @@ from tests.unit.airflow.test_page_overview import HOUR, begin, troubles
 
 pytestmark = since("3.2", "how Airflow refuses it")
 
-DAG_ID = "eyes2_triggered"
+DAG_ID = "page_triggered"
 BY = f"{DAG_ID}/a run/export/1"
 
 
-def test_eyes2_no_backfill_is_printed_that_airflow_refuses(
+def test_no_backfill_is_printed_that_airflow_refuses(
     server: None, source: SqliteFeedSource, tmp_path: Path
 ) -> None:
     """Runs of a DAG without a schedule are triggered with the window as params."""
