@@ -100,8 +100,11 @@ class Session:
             raise
         self._prepared[sql] = cursor
         if len(self._prepared) > _KEEP_PREPARED:
-            with suppress(Exception):
+            try:
                 self._prepared.pop(next(iter(self._prepared))).close()
+            except Exception:
+                # This statement has run; the connection serves no other.
+                self.is_broken = True
 
     def forget_prepared(self) -> None:
         """Release the prepared statements."""
