@@ -32,8 +32,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._pauses = threading.Semaphore(0)
         self._condition: threading.Condition | None = None
+        self._is_paused = False
 
     def __call__(self) -> float:
         """Return the time."""
@@ -41,25 +41,27 @@ class Clock:
 
     def pause(self, condition: threading.Condition, seconds: float | None) -> None:
         """Wait until somebody tells something; never for the time alone."""
-        self._condition = condition
-        self._pauses.release()
+        self._condition, self._is_paused = condition, True
         assert condition.wait(60), "nobody went on"
+        self._is_paused = False
 
     def paused(self) -> None:
         """Wait until the poller pauses."""
-        assert self._pauses.acquire(timeout=60)
-
-    def forget_pauses(self) -> None:
-        """Count only pauses from now on."""
-        while self._pauses.acquire(blocking=False):
-            pass
+        until(lambda: self._is_paused)
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
-        self.now += seconds
-        assert self._condition is not None
+        """Move on while the poller pauses: it counts its next pause from a time that it has seen."""
+        until(lambda: self._is_moved(seconds))
+
+    def _is_moved(self, seconds: float) -> bool:
+        if self._condition is None:
+            return False
         with self._condition:
-            self._condition.notify_all()
+            if is_moved := self._is_paused:
+                self.now += seconds
+                self._is_paused = False
+                self._condition.notify_all()
+            return is_moved
 
 
 class WatchedSource(SqliteFeedSource):
@@ -178,14 +180,12 @@ def test_an_event_is_seen_at_the_next_poll(
         clock.paused()
         announce(path)
         for seconds in (4, 5):
-            clock.forget_pauses()
             clock.advance(seconds)
             clock.paused()
         assert (waiting.done(), source.times) == (False, [0])
         clock.advance(1)
         assert set(waiting.result(60)) == {0}
         again = threads.submit(watch.wait, {})
-        clock.forget_pauses()
         until(lambda: bool(poller._waiting))
         assert source.times == [0, 10]
         clock.advance(10)
@@ -200,13 +200,12 @@ def test_many_who_wait_cost_one_look_an_interval(
     watches = [poller.watch(FEEDS[number % 2], f"reader {number % 5}") for number in range(40)]
     waits = [threads.submit(watch.wait, {}) for watch in watches]
     until(lambda: len(poller._waiting) == 40 and not any(watch.is_new for watch in watches))
+    clock.paused()
     source.asked.clear()
     for feed in FEEDS:
-        clock.paused()
-        clock.forget_pauses()
         announce(path, feed)
         clock.advance(10)
-        until(lambda: bool(source.asked))
+        clock.paused()
     for wait in waits:
         assert set(wait.result(60)) == {0}
     assert [len(asks) for asks in source.asked] == [10, 5]
@@ -224,7 +223,6 @@ def test_nobody_is_looked_for_who_does_not_wait(
     with poller.watch(FEEDS[0], "reader") as watch:
         (thread,) = set(threading.enumerate()) - before
         assert thread.daemon
-        clock.paused()
         clock.advance(100)
         clock.paused()
         assert source.asked == []
@@ -274,8 +272,6 @@ def test_a_missing_feed_ends_its_own_waits_alone(
         until(lambda: not watch.is_new)
         lost = [threads.submit(gone.wait, {}) for _ in range(2)]
         until(lambda: len(poller._waiting) == 3 and not watch.is_new)
-        clock.paused()
-        clock.forget_pauses()
         clock.advance(10)
         errors = [wait.exception(60) for wait in lost]
         assert [type(error) for error in errors] == [FeedNotFoundError] * 2
@@ -296,7 +292,6 @@ def test_a_look_that_fails_is_told_to_all_who_wait(
             watch.wait({})
         source.error = None
         announce(path)
-        clock.paused()
         clock.advance(10)
         assert set(watch.wait({})) == {0}
 
@@ -332,7 +327,6 @@ def test_a_source_that_cannot_be_left_ends_no_poller(source: WatchedSource, cloc
             watch.wait({})
         source.error = None
         announce(path)
-        clock.paused()
         clock.advance(10)
         assert set(watch.wait({})) == {0}
 
