@@ -9,37 +9,34 @@ and checks and sums on the way. Around all tasks of an attempt stands :func:`run
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.plan import ExportOptions, FileFacts, Plan, Shape, combine_checksums
-from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.core.plan import ExportOptions, FileFacts, Plan, Shape
+from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, own_error
-from airflow_changefeed.export.checksum import checksum
+from airflow_changefeed.export.parquet import PartFile, bounded
 from airflow_changefeed.export.result import ExportResult, ProgressWatch, TaskProgress
 from airflow_changefeed.output.attempts import begin, end
 from airflow_changefeed.output.commit import Commit, commit_empty
 from airflow_changefeed.output.layout import Layout, parse_unit, unit_key
-from airflow_changefeed.output.schemas import file_schema, leaves, parse_schema, respelled, schema_text
+from airflow_changefeed.output.schemas import file_schema, parse_schema, respelled, schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
 from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
 
-#: Bytes of Arrow buffers that become one row group; the writer holds about as much again.
-ROW_GROUP_BYTES = 64 * 1024 * 1024
-#: The first rows, one in this many, decide whether a column's values repeat.
-_SAMPLE_PART = 8
+#: A part's first rows are looked at as a sample; at least so many, where its batch has them.
+_FEWEST_ROWS = 4096
 #: Rows of one part, unless the options set the number of parts: a few seconds of a task.
 PART_ROWS = 500_000
 #: Units below this are not split, and tasks not cut smaller: starting one costs more than its rows.
@@ -49,9 +46,6 @@ MOST_TASK_ROWS = 900_000
 _LEAST_TASKS = 50
 # A part costs as much as this many rows, besides its own.
 _PART_COST_ROWS = 500
-
-#: A file's facts, and what completes its upload; empty if it is not uploaded.
-WrittenFile = tuple[FileFacts, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -143,65 +137,140 @@ def write_parts(
     progress = TaskProgress(files, f"{home}/progress.json")
     schema, parts = source.schema(feed), list(parts)
     names = parts[0].get("names", {}) if parts else {}
-    yield {"schema": schema_text(_file_columns(schema, options, names, feed))}
-    for part in parts:
-        shard = parse_shard(part["shard"])
-        folder = f"{home}/{part['folder']}"
-        if files.has_uploads:
-            # Uploads are invisible until they are completed, so they go to their final place.
-            unit = parse_unit(shard, part["folder"].rpartition("/")[2])
-            if unit is None:
-                raise InvalidArgumentError(f"{part['folder']} is not the name of a unit")
-            folder = layout.placed(unit, attempt)
-        for facts, upload in write_part(
+    written = _file_columns(schema, options, names, feed)
+    yield {"schema": schema_text(written)}
+    for adjoining in _joined(_part_of(part, files, layout, home, attempt) for part in parts):
+        for part, facts, upload in write_adjoining(
             source,
             files,
-            folder,
+            adjoining,
             schema=schema,
+            written=written,
             feed=feed,
-            shard=shard,
-            range_=decode(UlidRange, part, named="part"),
-            part=part["part"],
             options=options,
-            names=names,
-            progress=partial(progress.add, part["shard"]),
+            progress=partial(progress.add, shard_text(adjoining[0].shard)),
         ):
-            path = "" if upload else f"writing/{task}/{part['folder']}/{facts.name}"
-            yield encode(StagedFile(part["unit"], path, facts, upload))
+            path = "" if upload else f"writing/{task}/{part.unit_key}/{facts.name}"
+            yield encode(StagedFile(part.unit, path, facts, upload))
 
 
-def write_part(
+@dataclass(frozen=True)
+class Part:
+    """
+    A range of a unit's events, and the folder of its files.
+
+    :param number: within the unit, from 0; part of the files' names.
+    """
+
+    unit: int
+    unit_key: str
+    number: int
+    shard: Shard
+    range: UlidRange
+    folder: str
+
+
+def _part_of(content: Mapping[str, Any], files: Files, layout: Layout, home: str, attempt: int) -> Part:
+    shard, key = parse_shard(content["shard"]), content["folder"]
+    folder = f"{home}/{key}"
+    if files.has_uploads:
+        # Uploads are invisible until they are completed, so they go to their final place.
+        unit = parse_unit(shard, key.rpartition("/")[2])
+        if unit is None:
+            raise InvalidArgumentError(f"{key} is not the name of a unit")
+        folder = layout.placed(unit, attempt)
+    range_ = decode(UlidRange, content, named="part")
+    return Part(content["unit"], key, content["part"], shard, range_, folder)
+
+
+def _joined(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield those parts together that one read gives: of one shard, each going on where the last one ends."""
+    joined: list[Part] = []
+    for part in parts:
+        if joined and (part.shard, part.range.after) != (joined[-1].shard, joined[-1].range.upto):
+            yield joined
+            joined = []
+        joined.append(part)
+    if joined:
+        yield joined
+
+
+def write_adjoining(
     source: FeedReader,
     files: Files,
-    folder: str,
+    parts: Sequence[Part],
     *,
     schema: pa.Schema,
+    written: pa.Schema,
     feed: str,
-    shard: Shard,
-    range_: UlidRange,
-    part: int,
     options: ExportOptions,
-    names: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda rows, size: None,
-) -> Iterator[WrittenFile]:
+) -> Iterator[tuple[Part, FileFacts, Mapping[str, Any]]]:
     """
-    Write the events of a range to Parquet files, and yield the facts of each as it is finished, and what
-    completes its upload.
+    Write parts that one read gives to Parquet files. Yield each file's part and facts as it is finished, and
+    what completes its upload; empty if it is not uploaded.
 
-    :param folder: where the files go; this task's own.
-    :param schema: that of ``source.schema(feed)``, asked once for many parts; the files have its columns in
-        the shape and the table format of the options.
-    :param part: number of the range within its unit, from 0; part of the files' names.
-    :param names: of the plan.
+    :param parts: of one shard, in their order, without gaps.
+    :param schema: that of ``source.schema(feed)``.
+    :param written: the columns of the files.
     :param progress: called with the rows and bytes of each finished batch.
     :raises IncompleteReadError: the source gave events out of order or outside the range.
     :raises SchemaChangedError: it gives other columns than ``schema``.
     :raises InvalidArgumentError: a shape that the feed's events cannot have.
     """
-    written = _file_columns(schema, options, names, feed)
-    stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     file: PartFile | None = None
-    number, before, last = 0, 0, str(range_.after)
+    last, number, before = parts[0], 0, 0
+    with closing(_read(source, parts, schema, written, feed, options)) as reading:
+        try:
+            for part, rows, sample in reading:
+                if part is not last:
+                    if file is not None:
+                        done, file = (last, file.finish(), file.upload), None
+                        yield done
+                    last, number = part, 0
+                offset = 0
+                while offset < rows.num_rows:
+                    if file is None:
+                        name = f"part-{part.number:05d}-{number:05d}.parquet"
+                        file = PartFile(files, f"{part.folder}/{name}", written, options, sample)
+                        number, before = number + 1, 0
+                    some = rows.slice(offset, options.target_file_rows - file.rows)
+                    file.write(some)
+                    offset += some.num_rows
+                    progress(some.num_rows, file.size - before)
+                    before = file.size
+                    if file.is_full(options):
+                        done, file = (part, file.finish(), file.upload), None
+                        yield done
+                # Otherwise they would be held while the source reads the next batch.
+                del some, rows, sample
+            if file is not None:
+                done, file = (last, file.finish(), file.upload), None
+                yield done
+        except BaseException as error:
+            if file is not None:
+                file.abandon(error)
+            raise
+
+
+def _read(
+    source: FeedReader,
+    parts: Sequence[Part],
+    schema: pa.Schema,
+    written: pa.Schema,
+    feed: str,
+    options: ExportOptions,
+) -> Generator[tuple[Part, pa.RecordBatch, pa.RecordBatch], None, None]:
+    """
+    Read adjoining parts at once, and yield rows of each, in the files' columns, and a sample of rows.
+
+    A read costs a request, or the opening of a file, and the checks around it: more than an hour of a small
+    feed.
+    """
+    shard, range_ = parts[0].shard, UlidRange(parts[0].range.after, parts[-1].range.upto)
+    stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
+    waiting, last = iter(parts), str(range_.after)
+    part = next(waiting)
     try:
         for batch in stream:
             check_schema(batch.schema, schema, feed)
@@ -214,32 +283,29 @@ def write_part(
                 rows, offset = _shaped(piece, options, feed, written), 0
                 del piece
                 while offset < rows.num_rows:
-                    if file is None:
-                        name = f"part-{part:05d}-{number:05d}.parquet"
-                        file = PartFile(files, f"{folder}/{name}", written, options, rows.slice(offset))
-                        number, before = number + 1, 0
-                    some = rows.slice(offset, options.target_file_rows - file.rows)
-                    file.write(some)
-                    offset += some.num_rows
-                    progress(some.num_rows, file.size - before)
-                    before = file.size
-                    if file.is_full(options):
-                        done, file = (file.finish(), file.upload), None
-                        yield done
-                    del some
+                    end = _end(rows, offset, part, last)
+                    if end > offset:
+                        # A part that begins at the end of a batch is judged by the rows before it, too.
+                        begin = max(0, min(offset, end - _FEWEST_ROWS))
+                        yield part, rows.slice(offset, end - offset), rows.slice(begin, end - begin)
+                    if end < rows.num_rows:
+                        part = next(waiting)
+                    offset = end
                 del rows
-        if file is not None:
-            done, file = (file.finish(), file.upload), None
-            yield done
-    except BaseException as error:
-        if file is not None:
-            file.abandon(error)
-        raise
     finally:
         # An abandoned generator would keep its connection until it is collected.
         close = getattr(stream, "close", None)
         if close is not None:
             close()
+
+
+def _end(rows: pa.RecordBatch, offset: int, part: Part, last: str) -> int:
+    """Return where a part's rows end in a batch."""
+    upto = str(part.range.upto)
+    if last <= upto:
+        return int(rows.num_rows)
+    ulids = rows.column(ULID_COLUMN)
+    return bisect_right(range(rows.num_rows), upto, lo=offset, key=lambda row: ulids[row].as_py())
 
 
 def _file_columns(
@@ -254,122 +320,6 @@ def _shaped(batch: pa.RecordBatch, options: ExportOptions, feed: str, written: p
     if rows.schema == written:
         return rows
     return pa.RecordBatch.from_arrays(rows.columns, names=written.names).cast(written)
-
-
-class ParquetFile:
-    """A Parquet file that is being written; its first rows say which columns get dictionaries."""
-
-    def __init__(
-        self, files: Files, path: str, schema: pa.Schema, compression: str, first: pa.RecordBatch
-    ) -> None:
-        self.name = path.rpartition("/")[2]
-        self.rows = 0
-        self._opened: AbstractContextManager[Any] = files.writer(path)
-        self._sink = self._opened.__enter__()
-        dictionaries: Any = _repeating(first)
-        codec = "NONE" if compression == "none" else compression
-        self._parquet = pq.ParquetWriter(
-            self._sink, schema, compression=codec, version="2.6", use_dictionary=dictionaries
-        )
-
-    @property
-    def size(self) -> int:
-        """Bytes so far."""
-        return int(self._sink.tell())
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows, in row groups of bounded bytes; a row that is larger has one of its own."""
-        for batch in bounded(rows):
-            self._parquet.write_batch(batch)
-            self.rows += batch.num_rows
-            self.note(batch)
-
-    def note(self, batch: pa.RecordBatch) -> None:
-        """Take note of rows that were written."""
-
-    @property
-    def upload(self) -> Mapping[str, Any]:
-        """What completes its upload once it is finished; empty if it is not uploaded."""
-        return getattr(self._sink, "receipt", {})
-
-    def close(self) -> int:
-        """Close the file and return its bytes."""
-        self._parquet.close()
-        size = self.size
-        self._opened.__exit__(None, None, None)
-        return size
-
-    def abandon(self, error: BaseException) -> None:
-        """Close a file that will not be used."""
-        try:
-            self._parquet.close()
-        finally:
-            self._opened.__exit__(type(error), error, error.__traceback__)
-
-
-def bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut rows into batches of bounded bytes; a row that is larger is one of its own."""
-    waiting = [rows]
-    while waiting:
-        batch = waiting.pop()
-        if batch.num_rows > 1 and batch.nbytes > ROW_GROUP_BYTES:
-            half = batch.num_rows // 2
-            waiting += [batch.slice(half), batch.slice(0, half)]
-        else:
-            yield batch
-
-
-def _repeating(batch: pa.RecordBatch) -> list[str]:
-    """
-    Return the columns, and the leaves of structs, whose values repeat, by the first rows.
-
-    A dictionary of values that do not repeat makes files larger, and looking for repetitions that are not
-    there took a third of the writing.
-    """
-    rows = batch.slice(0, batch.num_rows // _SAMPLE_PART)
-    columns = zip(rows.schema.names, rows.columns, strict=True)
-    return [
-        path
-        for name, column in columns
-        for path, values in leaves(name, column)
-        if len(values.unique()) <= rows.num_rows / 2
-    ]
-
-
-class PartFile(ParquetFile):
-    """A Parquet file of events that is being written."""
-
-    def __init__(
-        self, files: Files, path: str, schema: pa.Schema, options: ExportOptions, first: pa.RecordBatch
-    ) -> None:
-        super().__init__(files, path, schema, options.compression, first)
-        self._checksums: list[int] = []
-        self._first: Ulid | None = None
-        self._last = Ulid.MIN
-
-    def note(self, batch: pa.RecordBatch) -> None:
-        self._checksums.append(checksum(batch))
-        ulids = batch.column(ULID_COLUMN)
-        self._last = Ulid.parse_text(ulids[-1].as_py())
-        self._first = self._first or Ulid.parse_text(ulids[0].as_py())
-
-    def is_full(self, options: ExportOptions) -> bool:
-        """Whether the next rows go to another file."""
-        return self.rows >= options.target_file_rows or (
-            options.target_file_bytes is not None and self.size >= options.target_file_bytes
-        )
-
-    def finish(self) -> FileFacts:
-        """Close the file and return its facts."""
-        size = self.close()
-        return FileFacts(
-            self.name,
-            self.rows,
-            size,
-            self._first or Ulid.MIN,
-            self._last,
-            combine_checksums(self._checksums),
-        )
 
 
 def gather(facts: Iterable[Mapping[str, Any]], task: Iterable[PlannedPart]) -> WrittenParts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.parts import ParquetFile
+from airflow_changefeed.export.parquet import ParquetFile
 from airflow_changefeed.lake.snapshots import ReadRange, SnapshotFiles
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.sources.arrow import check_schema

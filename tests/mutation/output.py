@@ -211,6 +211,22 @@ OUTPUT = (
         ),
     ),
     Break(
+        "a_unit_has_events_of_the_next_one",
+        "Export unit",
+        "export/parts.py",
+        "_end",
+        {"if last <= upto:": "if True:"},
+        ("tests/unit/export/test_parts.py::test_units_that_adjoin_are_one_read",),
+    ),
+    Break(
+        "a_read_goes_over_a_gap_between_units",
+        "Export unit",
+        "export/parts.py",
+        "_joined",
+        {"(part.shard, part.range.after) != (joined[-1].shard, joined[-1].range.upto)": "False"},
+        ("tests/unit/export/test_parts.py::test_what_does_not_adjoin_is_read_apart",),
+    ),
+    Break(
         "a_task_reports_files_of_other_tasks",
         "Export unit",
         "export/parts.py",

@@ -13,12 +13,12 @@ import pytest
 from tests.unit.test_layers import BELOW_FACES, FACES, MAY_IMPORT, ROOT
 
 PAGE = (ROOT.parent / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-#: Calls and modules at most, by heading.
-LIMITS = {
-    "From execute to a row in Parquet": (12, 7),
-    "From poke to its statement": (5, 3),
-    "From a manifest to the moved cursor": (7, 4),
-}
+#: The headings of the walks.
+WALKS = (
+    "From execute to a row in Parquet",
+    "From poke to its statement",
+    "From a manifest to the moved cursor",
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def called_names(node: ast.AST) -> set[str]:
     return {getattr(each, "attr", getattr(each, "id", "")) for each in called}
 
 
-@pytest.mark.parametrize("heading", LIMITS)
+@pytest.mark.parametrize("heading", WALKS)
 def test_each_step_of_a_walk_calls_the_next_one(heading: str) -> None:
     """The functions are there, by these names, and in this order."""
     walk = steps(heading)
@@ -75,17 +75,6 @@ def test_each_step_of_a_walk_calls_the_next_one(heading: str) -> None:
         function_of(after)
         if after.is_called:
             assert after.function.rpartition(".")[2] in called_names(function_of(before)), (before, after)
-
-
-@pytest.mark.parametrize("heading", LIMITS)
-def test_a_walk_is_no_longer_than_it_may_be(heading: str) -> None:
-    """The page says how long it is; calls by Airflow, Spark and libraries do not count."""
-    walk = steps(heading)
-    calls, modules = sum(step.is_called for step in walk), len({step.file for step in walk})
-    assert f"### {heading}\n\n{calls} calls in {modules} modules.\n" in PAGE
-    most_calls, most_modules = LIMITS[heading]
-    assert 1 < calls <= most_calls
-    assert 1 < modules <= most_modules
 
 
 def test_a_step_that_is_not_called_is_found() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.checksum import checksum
-from airflow_changefeed.export.parts import PartFile
+from airflow_changefeed.export.parquet import PartFile
 from airflow_changefeed.export.verify import Extent, MisleadingFooterError, read_facts
 from airflow_changefeed.output.schemas import leaf_types, leaves, parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.codec import encode
+from airflow_changefeed.core.codec import decode, encode
 from airflow_changefeed.core.plan import ExportOptions, FileFacts
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
@@ -25,8 +25,8 @@ from airflow_changefeed.exceptions import (
     error_text,
     own_error,
 )
-from airflow_changefeed.export import parts
-from airflow_changefeed.export.parts import PlannedPart, gather, write_part
+from airflow_changefeed.export.parquet import PartFile
+from airflow_changefeed.export.parts import Part, PlannedPart, gather, write_adjoining, write_parts
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.spec import read_receipt, write_receipt
@@ -57,15 +57,13 @@ def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
     """Write one part."""
     return [
         facts
-        for facts, _ in write_part(
+        for _, facts, _ in write_adjoining(
             stream,
             LocalFiles(str(folder)),
-            str(folder),
+            [Part(0, "unit", 2, 0, RANGE, str(folder))],
             schema=SCHEMA,
+            written=SCHEMA,
             feed="f",
-            shard=0,
-            range_=RANGE,
-            part=2,
             options=ExportOptions(**options),
         )
     ]
@@ -104,13 +102,13 @@ def test_a_stream_out_of_order_is_refused(tmp_path: Path, batches: tuple[list[in
 
 def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group holds a bounded number of bytes, however unequal the rows; a row beyond it has its own."""
-    monkeypatch.setattr("airflow_changefeed.export.parts.ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr("airflow_changefeed.export.parquet.ROW_GROUP_BYTES", 1000)
     schema = pa.schema([("changefeed_ulid", pa.string()), ("raw", pa.binary())])
     sizes = [10] * 40 + [5000] + [300] * 5
     texts = [str(Ulid.of_int(number + 1)) for number in range(len(sizes))]
     values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
     batch = pa.RecordBatch.from_pydict(values, schema)
-    file = parts.PartFile(
+    file = PartFile(
         LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, ExportOptions(compression="none"), batch
     )
     file.write(batch)
@@ -149,6 +147,75 @@ def test_a_task_that_reports_a_file_of_another_unit_is_not_believed() -> None:
     assert gather(told, [PlannedPart(1, 1, {})]).files[0].facts == facts
     with pytest.raises(IncompleteReadError, match="files of another task's units"):
         gather(told, [PlannedPart(0, 1, {})])
+
+
+class Feed(Stream):
+    """A database with these batches in each of its shards, which counts reads and gives a read its range."""
+
+    def __init__(self, *batches: list[int]) -> None:
+        super().__init__(*batches)
+        self.reads: list[UlidRange] = []
+
+    def schema(self, _: str) -> pa.Schema:
+        """Give the columns."""
+        return SCHEMA
+
+    def stream(self, feed: str, shard: int, range_: UlidRange, **_: object) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Give what lies in the range."""
+        self.reads.append(range_)
+        within = Stream(*([n for n in batch if Ulid.of_int(n) in range_] for batch in self.batches))
+        yield from within.stream()
+
+
+def written_parts(feed: Feed, folder: Path, *ranges: tuple[int, int, int], **options: Any) -> dict[int, Any]:
+    """Write units of (shard, after, upto), and return the rows of each one's files."""
+    contents = [
+        {"unit": number, "part": 0, "shard": str(shard), "folder": f"unit-{number}"}
+        | encode(UlidRange(Ulid.of_int(after), Ulid.of_int(upto)))
+        for number, (shard, after, upto) in enumerate(ranges)
+    ]
+    store = ExportStore(str(folder), "f")
+    _, *facts = write_parts(
+        feed,  # type: ignore[arg-type]
+        store.files,
+        feed="f",
+        attempt=1,
+        options=ExportOptions(**options),
+        task="0",
+        parts=contents,
+    )
+    rows: dict[int, Any] = {}
+    for value in facts:
+        file = decode(StagedFile, value, named="fact")
+        table = pq.read_table(f"{store.layout.attempt(1)}/{file.path}")
+        assert read_facts(store, f"{store.layout.attempt(1)}/{file.path}", file.facts.name) == file.facts
+        rows.setdefault(file.unit, []).append(table["n"].to_pylist())
+    return rows
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 30])
+def test_units_that_adjoin_are_one_read(tmp_path: Path, size: int) -> None:
+    """It is cut where a unit ends, wherever batches end; a unit without events has no file."""
+    numbers = [1, 2, 3, 4, 10, 11, 12, 20, 21, 22, 23, 24, 25, 29]
+    feed = Feed(*(numbers[at : at + size] for at in range(0, len(numbers), size)))
+    ranges = [(0, 0, 4), (0, 4, 9), (0, 9, 11), (0, 11, 20), (0, 20, 28), (0, 28, 30)]
+    rows = written_parts(feed, tmp_path, *ranges, target_file_rows=3)
+    assert feed.reads == [UlidRange(Ulid.of_int(0), Ulid.of_int(30))]
+    assert rows == {
+        0: [[1, 2, 3], [4]],
+        2: [[10, 11]],
+        3: [[12, 20]],
+        4: [[21, 22, 23], [24, 25]],
+        5: [[29]],
+    }
+
+
+def test_what_does_not_adjoin_is_read_apart(tmp_path: Path) -> None:
+    """What lies between two ranges is another's, and another shard has another order."""
+    feed = Feed(list(range(1, 30)))
+    rows = written_parts(feed, tmp_path, (0, 0, 4), (0, 6, 8), (1, 8, 9), (1, 9, 10))
+    assert rows == {0: [[1, 2, 3, 4]], 1: [[7, 8]], 2: [[9]], 3: [[10]]}
+    assert [(int(read.after), int(read.upto)) for read in feed.reads] == [(0, 4), (6, 8), (8, 10)]
 
 
 def test_nothing_read_is_nothing_written(tmp_path: Path) -> None:

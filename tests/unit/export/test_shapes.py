@@ -16,7 +16,8 @@ import pytest
 from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
-from airflow_changefeed.export.parts import ROW_GROUP_BYTES, run_here
+from airflow_changefeed.export.parquet import ROW_GROUP_BYTES
+from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import check_shape, make_plan
 from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.export.result import ExportResult
@@ -189,7 +190,7 @@ def test_large_batches_are_shaped_in_pieces(
     export(source, store_in(tmp_path), 0, 1, shape="hasura")
     (whole,) = unit_files(store_in(tmp_path))
     assert ROW_GROUP_BYTES > 1000
-    monkeypatch.setattr("airflow_changefeed.export.parts.ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr("airflow_changefeed.export.parquet.ROW_GROUP_BYTES", 1000)
     export(source, store_in(tmp_path), 0, 1, shape="hasura")
     (pieces,) = unit_files(store_in(tmp_path))
     assert pieces.manifest.checksum == whole.manifest.checksum
