@@ -178,7 +178,7 @@ def random_80_bits() -> int:
 class HighWater:
     """
     Gives a shard's ULIDs in order: each above the last, at the running maximum of the hints
-    (ADR 0001, R3).
+    (ADR 0005, R3).
 
     :param ms: the shard's high-water time, milliseconds since 1970 UTC; no ULID below it will be given.
     :param last: the last ULID given, or ``Ulid.MIN``, as a number.

@@ -223,7 +223,7 @@ def _beginnings(
     """
     Return where shards begin for the consumer: before the first window of this run, or later.
 
-    A shard that came after windows the consumer has completed held nothing in them (ADR 0001, R7), so they
+    A shard that came after windows the consumer has completed held nothing in them (ADR 0005, R7), so they
     are complete for it: a run over old windows must not make it begin there, with a gap to its first event.
     """
     rows = state.cursors

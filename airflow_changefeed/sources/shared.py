@@ -69,7 +69,7 @@ def check_stream(batch_rows: int, on_missing: str, limit: int | None) -> None:
 
 
 def check_purged_upto(feed: str, shard: Shard, after: Ulid, purged: Ulid) -> None:
-    """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
+    """Raise PurgedError if events after a position were purged (ADR 0005, R12)."""
     if after < purged:
         raise PurgedError(
             f"feed {feed!r} shard {shard_text(shard)}: events up to {purged} were purged, so reading "

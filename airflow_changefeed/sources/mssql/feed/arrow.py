@@ -302,7 +302,7 @@ class RangeStream:
                             Ulid.parse_text(batch.column(ULID_COLUMN)[-1].as_py()), self.range.upto
                         )
                         yield batch
-            # A purge in between would have left rows out (ADR 0001, R12).
+            # A purge in between would have left rows out (ADR 0005, R12).
             self._next_ulid(session, found, self._begin)
 
     def _next_ulid(self, session: Session, feed: MssqlFeed, after: Ulid) -> Ulid:

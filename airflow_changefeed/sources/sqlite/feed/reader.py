@@ -401,7 +401,7 @@ def shard_bounds(tables: FeedTables, shard: Shard) -> tuple[Ulid, Ulid]:
 
 def load_high_water(tables: FeedTables, value: Any, now_ms: int) -> HighWater:
     """
-    Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0001, R7).
+    Return a shard's high-water time; one first used now starts at the feed's floor (ADR 0005, R7).
 
     :param value: the shard, as SQLite holds it.
     """
@@ -445,7 +445,7 @@ def count_pieces(
 
 
 def check_purged(tables: FeedTables, shard: Shard, after: Ulid) -> None:
-    """Raise PurgedError if events after a position were purged (ADR 0001, R12)."""
+    """Raise PurgedError if events after a position were purged (ADR 0005, R12)."""
     purged, _ = shard_bounds(tables, shard)
     check_purged_upto(tables.info.name, shard, after, purged)
 

@@ -67,7 +67,7 @@ class UlidBlock:
         return [Ulid.of_int(first + number) for number in range(count)]
 
     def _check_held(self) -> None:
-        # A rollback, also one to a savepoint before the lock, gives the block back (ADR 0001, R13);
+        # A rollback, also one to a savepoint before the lock, gives the block back (ADR 0005, R13);
         # and a seal in between, if the transaction is another one, has raised the high-water time above it.
         last = (int(self.first) + RESERVED - 1).to_bytes(16, "big")
         held = (
@@ -130,7 +130,7 @@ def _reserve(tables: FeedTables, shard: Shard, hint_ms: int, now_ms: int) -> Uli
         "on conflict (shard_id) do update set time_ms = time_ms",
         (value,),
     )
-    # Read again under the lock: a seal may have raised the floor since (ADR 0001, R7).
+    # Read again under the lock: a seal may have raised the floor since (ADR 0005, R7).
     clock = load_high_water(load_again(tables), value, now_ms)
     first = clock.give(hint_ms, RESERVED)
     store_high_water(tables, value, clock)

@@ -1,6 +1,6 @@
 -- One row for each shard ever ordered or locked.
 -- time: the shard's high-water time; no ULID below it will be assigned. ulid: the next one, split into ulid_high and ulid_low for counting.
--- purged_upto: inclusive; written before rows are deleted (ADR 0001, R12).
+-- purged_upto: inclusive; written before rows are deleted (ADR 0005, R12).
 create table <<schema>>.[state:<<name>>] (
     shard_id <<shard_type>> not null,
     time datetime2(3) not null,

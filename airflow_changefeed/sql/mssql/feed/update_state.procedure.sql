@@ -5,7 +5,7 @@
 -- @count: numbers to reserve, from @next_ulid_low; 0 only raises the high-water time.
 -- @previous_...: the previous high-water time and next number. @next_...: the new high-water time and the first number reserved.
 -- A new shard begins at the feed's floor, which is read under a lock held to the end of the transaction, so that a seal that raises the
--- floor waits for it, or is seen (ADR 0001, R7).
+-- floor waits for it, or is seen (ADR 0005, R7).
 -- errors: 77100 not in a transaction. 77101 a seal is raising the floor; transient
 -- permission: internal
 create or alter procedure <<schema>>.[update_state:<<name>>] (

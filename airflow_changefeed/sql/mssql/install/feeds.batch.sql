@@ -1,7 +1,7 @@
 -- All feeds of this database, one row each.
 -- tolerance_ms: a time_hint further in the future is replaced by the current time. max_hold_ms: a purge keeps events for consumers and
 -- snapshots until they are this old; -1 for as long as they are needed. floor_time: sealed until then; no event of any shard,
--- including shards first used later, gets a ULID below it (ADR 0001, R7). attempt: the last attempt token drawn.
+-- including shards first used later, gets a ULID below it (ADR 0005, R7). attempt: the last attempt token drawn.
 -- sequence_name: the sequence of the outbox's order_sequence, quoted. ulid_column, shard_column: of the event table, for serialized writers
 -- only; without shard_column the feed has only shard 0. resource_version: grows with each change of the settings, with an upgrade, and with
 -- the columns of the table (of a capture: of its tables). schema_print: a fingerprint of those columns as last seen. upgrade_problem: why

@@ -1,4 +1,4 @@
--- Flushes commits to disk if the database allows delayed durability, before a seal or drain is reported (ADR 0001, R11).
+-- Flushes commits to disk if the database allows delayed durability, before a seal or drain is reported (ADR 0005, R11).
 -- permission: internal
 create or alter procedure <<schema>>.[flush_log]
 as

@@ -2,7 +2,7 @@
 -- @n: after lock_feed:T, next value for <<schema>>.[sequence] (over (order by ...) for many rows of one statement);
 --     after lock:T, an index, 0 to 10^11 - 1. Each lock supports only one of the two, so that no ULID is assigned twice.
 -- result: the ULID. errors: 245, the only error a function can raise; its text says what is wrong.
--- Also fails if the lock was undone by a rollback to a savepoint (ADR 0001, R13): the row that lock:T wrote is then missing, or another
+-- Also fails if the lock was undone by a rollback to a savepoint (ADR 0005, R13): the row that lock:T wrote is then missing, or another
 -- writer's. A writer never waits for its own row; if another writer has it now, this waits until that writer ends, and then finds the row
 -- is not its own. If a transaction locks several feeds or shards, this returns ULIDs of the last one; use shard_ulid:T to choose the shard.
 create or alter function <<schema>>.[ulid](@n bigint) returns binary(16)

@@ -1,5 +1,5 @@
 -- All feeds of this database, one row each.
--- floor_ms: no event of any shard, including shards first used later, gets a ULID below this time (ADR 0001, R7).
+-- floor_ms: no event of any shard, including shards first used later, gets a ULID below this time (ADR 0005, R7).
 -- attempt: the last attempt token drawn.
 -- max_hold_ms: a purge keeps events for consumers and snapshots until they are this old; -1 for as long as they are needed.
 create table if not exists "changefeed.registry" (

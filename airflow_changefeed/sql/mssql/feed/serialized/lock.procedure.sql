@@ -2,7 +2,7 @@
 -- @time_hint: UTC, the desired time of the ULIDs; null for the current time. The actual time never goes back.
 -- @session_context: 1 also sets the session context read by ulid:T(@i), shard_ulid:T(@shard_id, @i) and ulid(@n); 0 leaves it.
 -- @ulid_high, @ulid_low, @ulid: the first ULID, in parts and whole. The i-th is @ulid_high + convert(binary(8), @ulid_low + i);
---     if you count this way, do not roll back to a savepoint before the lock and continue counting (ADR 0001, R13).
+--     if you count this way, do not roll back to a savepoint before the lock and continue counting (ADR 0005, R13).
 -- @lock_timeout: milliseconds, -1 waits forever.
 -- errors: 77100 not in a transaction, or under SNAPSHOT, where the transaction would begin here, as read committed. 77101 another writer or a seal holds the shard; transient
 -- permission: writers

@@ -1,4 +1,4 @@
--- Raises a shard's high-water time. Waits for open writers, which already have their ULIDs (ADR 0001, R8).
+-- Raises a shard's high-water time. Waits for open writers, which already have their ULIDs (ADR 0005, R8).
 -- @until: UTC. @lock_timeout: milliseconds.
 -- errors: 77101 lock timeout; transient, nothing was changed
 -- permission: internal
