@@ -23,6 +23,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowErr
 #: Units that a window may be cut into: eleven years of hours.
 MAX_UNITS = 100_000
 _MILLISECOND = timedelta(milliseconds=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def is_border(after: Ulid) -> bool:
@@ -190,6 +191,17 @@ class ExportUnit:
 
     def __str__(self) -> str:
         return f"shard {shard_text(self.shard)} {self.window or f'({self.range.after}, {self.range.upto}]'}"
+
+
+def count_windows(range_: UlidRange, length: timedelta) -> int:
+    """
+    Return how many windows a range has, also of which it has a part; at least one.
+
+    :param length: of the windows. Where a day or more, they follow local clocks, and may have an hour more.
+    """
+    unit = length // _MILLISECOND
+    spare = _HOUR // _MILLISECOND if length >= _DAY else 0
+    return max(1, -((range_.after.ms - range_.upto.ms + spare) // unit))
 
 
 def by_shard(units: Iterable[ExportUnit]) -> dict[Shard, list[ExportUnit]]:

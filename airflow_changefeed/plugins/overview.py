@@ -18,6 +18,7 @@ from airflow_changefeed.core.fault import Fault, FaultKind, Limits, Severity, ga
 from airflow_changefeed.core.feed import max_hold_text
 from airflow_changefeed.core.ulid import UlidRange, merge
 from airflow_changefeed.core.values import format_known, format_time, parse_time
+from airflow_changefeed.core.window import count_windows
 from airflow_changefeed.cursors.window_grid import events_before
 from airflow_changefeed.doctor.airflow import (
     DagState,
@@ -265,8 +266,8 @@ class Overview:
         """Return how many windows ranges have; None if that is not known."""
         if not consumer["strip"] or not self.exports.of(feed, consumer["consumer"]):
             return None
-        unit = int(consumer["strip"]["unit_seconds"] * 1000)
-        return sum(-((one.after.ms - one.upto.ms) // unit) for one in merge(ranges)) or None
+        length = timedelta(seconds=consumer["strip"]["unit_seconds"])
+        return sum(count_windows(one, length) for one in merge(ranges)) or None
 
     def _faults(
         self,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import from_milliseconds, parse_time, to_milliseconds
-from airflow_changefeed.core.window import Window
+from airflow_changefeed.core.window import Window, count_windows
 from airflow_changefeed.exceptions import InvalidWindowError
 from tests.unit.core.strategies import LAST_MS, milliseconds, times, ulids, windows
 
@@ -161,3 +161,27 @@ def test_a_window_of_too_many_units_is_refused() -> None:
     start = datetime(2013, 1, 1, tzinfo=timezone.utc)
     with pytest.raises(InvalidWindowError, match=r"3600000 units .* at most 100000"):
         Window(start, start + timedelta(hours=1)).cut(timedelta(milliseconds=1))
+
+
+@pytest.mark.parametrize(
+    ("hours", "length", "count"),
+    [
+        (3, 1, 3),
+        (2.5, 1, 3),
+        (0.5, 1, 1),
+        (24, 24, 1),
+        (25, 24, 1),
+        (23, 24, 1),
+        (0.5, 24, 1),
+        (49, 24, 2),
+        (47, 24, 2),
+        (241, 24, 10),
+        (27, 24, 2),
+        (169, 168, 1),
+    ],
+)
+def test_a_day_on_which_clocks_change_is_one_window(hours: float, length: int, count: int) -> None:
+    """A window of which only a part is missing counts, too."""
+    start = datetime(2026, 10, 24, 22, tzinfo=timezone.utc)
+    missing = Window(start, start + hours * HOUR).range
+    assert count_windows(missing, length * HOUR) == count
