@@ -345,7 +345,7 @@ class Model:
             assert not taken
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(STEPS)
 def test_a_column_is_never_taken_for_another(steps: list[tuple[str, int, str]]) -> None:
     """Whatever names are given, in whatever order: drift, readers and seals know each for what it is."""
