@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from airflow_changefeed.consumers.consumer import Consumer, default_rows
+from airflow_changefeed.consumers.consumer import Consumer
 from airflow_changefeed.consumers.event import Batch, FeedEvent
 from airflow_changefeed.consumers.run import run_consumer
-from airflow_changefeed.consumers.settings import DefaultOptions, create_consumer
-from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
-from airflow_changefeed.exceptions import InvalidArgumentError, LeaseLostError, PoisonError
-from tests.integration.contract.bench import Bench
+from airflow_changefeed.exceptions import LeaseLostError, PoisonError
 from tests.integration.contract.captures import CaptureBench
 from tests.integration.contract.consumer_data import BATCHES, COUNTED, NAME, begun, data_batches
 from tests.integration.contract.engines import Engine, Table
@@ -153,20 +149,6 @@ def test_whoever_lost_its_shard_writes_nothing(engine: Engine) -> None:
     assert _audit(engine) == []
 
 
-def test_events_can_be_emitted_audited_and_consumed_as_one(engine: Engine) -> None:
-    """The hand-over lies within the transaction."""
-    bench = _audited(engine)
-    emitted = []
-    with Consumer(bench.source, NAME, "shop.audited") as consumer:
-        while change := consumer.poll():
-            with consumer.transaction() as connection:
-                Audit(engine)(change, connection)
-                emitted.append(change.type)
-                consumer.consume()
-    assert emitted == [kind for kind, *_ in AUDITED]
-    assert _audit(engine) == AUDITED
-
-
 def _consume_a_txn(consumer: Consumer) -> Iterator[str]:
     """Yield the events of a transaction, as the manual's procedure does."""
     tid = consumer.get().tid
@@ -204,90 +186,3 @@ def test_a_batch_is_what_one_transaction_made(engine: Engine) -> None:
         at_head=True,
     )
     assert seen == BATCHES
-
-
-def _rows(bench: CaptureBench, count: int, **options: Any) -> list[dict[str, Any]]:
-    given = DefaultOptions.from_json(json.dumps(options))
-    with closing(default_rows(bench.source, NAME, bench.name, given)) as rows:
-        return list(islice(rows, count))
-
-
-def test_the_default_consumer_shows_boundaries(engine: Engine) -> None:
-    """The manual's output, with its option for sentinels."""
-    bench = data_batches(engine)
-    rows = _rows(bench, 14, batch_consume=True, with_txn_sentinel=True)
-    assert [row["data"] or row["changefeed_event"] for row in rows] == [
-        text for texts in BATCHES for text in (*texts, "txn")
-    ]
-
-
-def test_a_batch_of_the_default_consumer_is_consumed_whole(engine: Engine) -> None:
-    """A client that leaves in the middle of a transaction gets all of it again."""
-    bench = data_batches(engine)
-    assert [row["data"] for row in _rows(bench, 3, batch_consume=True)] == ["first", "second", "third"]
-    assert [row["data"] for row in _rows(bench, 2, batch_consume=True)] == ["second", "third"]
-
-
-def test_the_default_consumer_consumes_row_by_row(engine: Engine) -> None:
-    """An event when the row behind it is asked for; two rows for an update."""
-    bench = data_batches(engine)
-    assert [row["data"] for row in _rows(bench, 2)] == ["first", "second"]
-    assert [row["data"] for row in _rows(bench, 1)] == ["second"]
-    bench.run("update \"shop.t\" set data = '2nd' where data = 'second'")
-    bench.run("delete from \"shop.t\" where data = '2nd'")
-    rows = _rows(bench, 13, poll_timeout=0)[9:]
-    told = [(row["changefeed_event"], row["data"]) for row in rows]
-    assert told == [("old", "second"), ("new", "2nd"), ("del", "2nd"), ("poll_timeout", None)]
-    assert rows[0]["changefeed_id"] == rows[1]["changefeed_id"]
-
-
-def test_the_default_consumer_tells_metadata(engine: Engine) -> None:
-    """Epoch, sequence and transaction, each where it was asked for."""
-    bench = data_batches(engine, with_sequence=True)
-    rows = _rows(bench, 10, with_epoch=True, with_sequence=True, with_tid=True)
-    assert [row["changefeed_sequence"] for row in rows] == list(range(1, 11))
-    tids = [row["changefeed_tid"] for row in rows]
-    assert [tids.count(tid) for tid in dict.fromkeys(tids)] == [1, 2, 2, 5]
-    assert all(0 <= bench.source.now().timestamp() - row["changefeed_epoch"] < 3600 for row in rows)
-    for name in ("epoch", "sequence", "tid"):
-        (row,) = _rows(bench, 1, **{f"with_{name}": True})
-        assert [key for key in row if key.startswith("changefeed_")][2:] == [f"changefeed_{name}"]
-
-
-def test_the_default_consumer_tells_that_nothing_came(engine: Engine) -> None:
-    """Neither a shard nor an event, in time; and goes on."""
-    bench = data_batches(engine)
-    with Consumer(bench.source, NAME, bench.name) as other:
-        rows = _rows(bench, 2, register_timeout=1)
-        assert [row["changefeed_event"] for row in rows] == ["register_timeout"] * 2
-        given = DefaultOptions(register_timeout=1, poll_timeout=1)
-        with closing(default_rows(bench.source, NAME, bench.name, given)) as mine:
-            assert next(mine)["changefeed_event"] == "register_timeout"
-            other.leave()
-            found = takewhile(lambda row: row["changefeed_event"] != "poll_timeout", mine)
-            told = [row["data"] for row in found if row["changefeed_event"] != "register_timeout"]
-            assert next(mine)["changefeed_event"] == "poll_timeout"
-    assert told == [text for texts in BATCHES for text in texts]
-
-
-def test_the_default_consumer_gives_way_after_its_emit_timeout(engine: Engine) -> None:
-    """To one who waits; it learns of it when it asks for the next row."""
-    bench = data_batches(engine)
-    given = DefaultOptions(emit_timeout=500)
-    with closing(default_rows(bench.source, NAME, bench.name, given)) as rows:
-        assert next(rows)["data"] == "first"
-        with Consumer(bench.source, NAME, bench.name, register_timeout=30.0) as other:
-            assert other.get().new["data"] == "first"
-            with pytest.raises(LeaseLostError):
-                next(rows)
-
-
-def test_a_plain_feed_knows_no_transactions(bench: Bench) -> None:
-    """Which is said before anything is consumed; its events are adds."""
-    bench.write(2, Payload="x")
-    create_consumer(bench.source, ConsumerSpec(NAME, bench.feed, on_poison=OnPoison.PARK), by="test")
-    with pytest.raises(InvalidArgumentError, match="plain outbox"):
-        default_rows(bench.source, NAME, bench.feed, DefaultOptions(batch_consume=True, with_tid=True))
-    with closing(default_rows(bench.source, NAME, bench.feed)) as rows:
-        told = [(row["changefeed_event"], row["EventID"], row["Payload"]) for row in islice(rows, 2)]
-    assert told == [("add", 1, "x"), ("add", 2, "x")]

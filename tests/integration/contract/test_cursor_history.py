@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from airflow_changefeed.core.cursor import KEPT_CHANGES, CursorRow
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
-    CursorBeyondFeedError,
     PurgedError,
     StaleVersionError,
 )
@@ -103,14 +101,6 @@ def test_a_rewind_below_what_was_purged_is_refused(ready: Bench) -> None:
     _move(ready, _hour(2))
     assert _row(ready).ulid == _hour(2)
     assert len(ready.source.history(ready.feed, ME, shard=0)) == 4
-
-
-def test_a_rewind_beyond_the_clock_is_refused(ready: Bench) -> None:
-    """A person's move is bound by the clock like any other."""
-    before = ready.source.history(ready.feed, ME)
-    with pytest.raises(CursorBeyondFeedError):
-        _move(ready, Ulid.floor(ready.source.now() + timedelta(days=1)))
-    assert ready.source.history(ready.feed, ME) == before
 
 
 def test_of_two_people_who_saw_one_cursor_the_second_is_refused(ready: Bench) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -179,16 +178,6 @@ def test_a_lease_runs_out_by_the_databases_clock(ready: Bench) -> None:
     assert _rows(ready)[0].ulid == _hour(0)
 
 
-def test_tokens_only_grow(ready: Bench) -> None:
-    """Given back, taken again, by the same or another."""
-    drawn = []
-    for holder in ("a", "a", "b", "a"):
-        tokens = _lease(ready, holder=holder)
-        drawn.append(tokens[0])
-        ready.source.release_leases(ME, ready.feed, tokens, holder=holder)
-    assert drawn == sorted(set(drawn))
-
-
 def test_a_token_from_before_the_consumer_was_dropped_is_worth_nothing(ready: Bench) -> None:
     """A zombie must not move the cursor of the consumer's second life."""
     old = _lease(ready)
@@ -198,24 +187,6 @@ def test_a_token_from_before_the_consumer_was_dropped_is_worth_nothing(ready: Be
     assert _lease(ready, holder="new")[0] > old[0]
     with pytest.raises((LeaseLostError, StaleVersionError)):
         ready.source.move_cursors(ME, ready.feed, [zombie], by="zombie")
-
-
-def test_giving_back_an_old_lease_leaves_the_new_one(ready: Bench) -> None:
-    """A late process does not free what it no longer holds."""
-    old = _lease(ready, seconds=0.05)
-    _wait_until(ready, _rows(ready)[0])
-    new = _lease(ready, holder="them")
-    ready.source.release_leases(ME, ready.feed, old, holder="me")
-    assert _rows(ready)[0].lease_holder == "them"
-    ready.source.release_leases(ME, ready.feed, new, holder="them")
-    ready.source.release_leases(ME, ready.feed, new, holder="them")
-    assert _rows(ready)[0].lease_holder is None
-
-
-def test_a_lease_lasts_longer_than_nothing(ready: Bench) -> None:
-    """Zero seconds are refused."""
-    with pytest.raises(InvalidArgumentError):
-        _lease(ready, seconds=0)
 
 
 def test_a_move_bumps_the_version_and_says_who(ready: Bench) -> None:
@@ -232,21 +203,6 @@ def test_a_move_bumps_the_version_and_says_who(ready: Bench) -> None:
     assert found[0].resource_version == row.resource_version + 1
     assert found[0].moved_by == "run 7"
     assert found[1].resource_version == row.resource_version
-
-
-def test_a_stale_version_moves_nothing(ready: Bench) -> None:
-    """The error carries the present row, so that the mover can decide anew."""
-    row, tokens = _rows(ready)[0], _lease(ready)
-    ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(1), tokens[0])], by="first")
-    with pytest.raises(StaleVersionError) as caught:
-        ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(2), tokens[0])], by="second")
-    present = _rows(ready)[0]
-    assert caught.value.facts["row"] == present
-    assert (present.ulid, present.moved_by) == (_hour(1), "first")
-    for wrong in (present.resource_version + 1, 0):
-        move = CursorMove(0, present.frontier, wrong, tokens[0])
-        with pytest.raises(StaleVersionError):
-            ready.source.move_cursors(ME, ready.feed, [move], by="guess")
 
 
 def test_a_move_without_a_lease_is_refused(ready: Bench) -> None:
@@ -312,51 +268,22 @@ def test_an_ack_never_goes_back(ready: Bench) -> None:
         assert _rows(ready)[0].ack == _hour(expected)
 
 
-def test_parallel_movers_lose_no_window(either: Bench) -> None:
-    """Promise 5: windows end in parallel, movers retry what they lost, the frontier is their union."""
-    either.write(1, hint=PAST)
-    either.seal()
-    source = either.source
-    source.begin_consumer(ME, either.feed, {0: _hour(0)}, by="test")
-    (first,) = source.cursors(either.feed, ME)
-    movers, hours = 6, 5
-    start = threading.Barrier(movers)
-
-    def work(mover: int) -> list[int]:
-        mine = either.engine.source()
-        tokens = []
-        start.wait(timeout=60)
-        for hour in range(mover, movers * hours, movers):
-            while True:
-                try:
-                    token = mine.acquire_leases(
-                        ME, either.feed, [0], holder=f"mover {mover}", seconds=60, all_or_none=True
-                    ).tokens[0]
-                except LeaseHeldError:
-                    continue
-                (row,) = mine.cursors(either.feed, ME)
-                frontier = row.frontier.complete(UlidRange(_hour(hour), _hour(hour + 1)))
-                move = CursorMove(0, frontier, row.resource_version, token)
-                mine.move_cursors(ME, either.feed, [move], by=f"mover {mover}")
-                mine.release_leases(ME, either.feed, {0: token}, holder=f"mover {mover}")
-                tokens.append(token)
-                break
-        return tokens
-
-    with ThreadPoolExecutor(movers) as pool:
-        granted = [token for tokens in pool.map(work, range(movers)) for token in tokens]
-    (row,) = source.cursors(either.feed, ME)
-    assert (row.ulid, row.frontier.ahead) == (_hour(movers * hours), ())
-    assert len(set(granted)) == movers * hours
-    assert row.fencing_token == max(granted)
-    assert row.resource_version == first.resource_version + movers * hours
-
-
 def test_attempt_tokens_drawn_in_parallel_differ(either: Bench) -> None:
     """Two attempts at a unit never have one token."""
     with ThreadPoolExecutor(4) as pool:
         drawn = list(pool.map(lambda _: either.engine.source().next_attempt(either.feed), range(40)))
     assert len(set(drawn)) == 40
+
+
+def test_versions_of_a_consumer_outlive_their_feed(bench: Bench) -> None:
+    """A consumer of another feed of the name begins above those of the one that was dropped."""
+    found = []
+    for _ in range(3):
+        (row,) = bench.source.begin_consumer(ME, bench.feed, {0: Ulid.MIN}, by="test")
+        found.append(row.resource_version)
+        bench.source.drop_feed(bench.feed)
+        bench.source.set_up_feed(bench.feed, kind=bench.table.kind)
+    assert found == [found[0], found[0] + 1, found[0] + 2]
 
 
 def test_a_dropped_consumer_is_forgotten(ready: Bench) -> None:
@@ -366,13 +293,3 @@ def test_a_dropped_consumer_is_forgotten(ready: Bench) -> None:
     assert _rows(ready) == {}
     ready.source.begin_consumer(ME, ready.feed, {0: _hour(2)}, by="again")
     assert _rows(ready)[0].ulid == _hour(2)
-
-
-def test_a_cursor_may_be_moved_back_by_a_person(ready: Bench) -> None:
-    """The row takes what a person decided, under the same compare-and-set."""
-    row, tokens = _rows(ready)[0], _lease(ready)
-    ready.source.move_cursors(ME, ready.feed, [_move(row, _hour(3), tokens[0])], by="run")
-    row = _rows(ready)[0]
-    back = CursorMove(0, row.frontier.moved_to(_hour(1)), row.resource_version, tokens[0])
-    ready.source.move_cursors(ME, ready.feed, [back], by="a person")
-    assert (_rows(ready)[0].ulid, _rows(ready)[0].moved_by) == (_hour(1), "a person")

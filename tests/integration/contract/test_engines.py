@@ -10,17 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.contract.engines import MSSQL_VARIABLE, expected_engines
+from tests.integration.contract.engines import MSSQL_VARIABLE
 
 FOLDER = Path(__file__).resolve().parent
-
-
-def test_the_embedded_source_is_always_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a SQL Server when the environment names one."""
-    monkeypatch.delenv(MSSQL_VARIABLE, raising=False)
-    assert expected_engines() == ["sqlite"]
-    monkeypatch.setenv(MSSQL_VARIABLE, "mssql://user:secret@127.0.0.1:9/feeds")
-    assert expected_engines() == ["sqlite", "mssql"]
 
 
 @pytest.mark.ci

@@ -13,6 +13,8 @@ from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import HistoryError
 from tests.integration.contract.bench import HOUR, KEPT, ODD, PAST, Bench
+from tests.integration.contract.captures import CAPTURE, set_up_author
+from tests.integration.contract.engines import Engine
 
 
 def _sealed(bench: Bench) -> list[Ulid]:
@@ -58,6 +60,13 @@ def test_times_in_any_order_are_sorted_by_the_feed(bench: Bench) -> None:
         bench.feed, 0, [(PAST + HOUR * hour, key) for hour, key in zip(hours, keys, strict=True)], reason="x"
     )
     assert bench.keys()[1:4] == [keys[1], keys[2], keys[0]]
+
+
+def test_a_capture_takes_no_history(engine: Engine) -> None:
+    """What was not captured did not happen to the table."""
+    source = set_up_author(engine).source
+    with pytest.raises(HistoryError, match="it is a capture"):
+        source.insert_history(CAPTURE, 0, [(source.now(), (1, 1))], reason="test")
 
 
 def test_the_mark_covers_what_was_inserted(bench: Bench) -> None:

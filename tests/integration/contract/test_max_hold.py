@@ -17,13 +17,13 @@ from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec
 from airflow_changefeed.core.cursor import Began, CursorRow
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.feed import FOREVER, FeedKind
+from airflow_changefeed.core.feed import FOREVER
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.move_plan import plan_moves
 from airflow_changefeed.cursors.moves import move_to
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.doctor.freshness import check_freshness
-from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, StaleVersionError
+from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
@@ -83,15 +83,6 @@ def test_it_is_a_setting_of_a_feed(either: Bench) -> None:
     assert _hold(either, DAY).resource_version == first.resource_version + 2
     assert [one.info.max_hold for one in source.overview()] == [DAY]
     assert _hold(either, FOREVER).max_hold == FOREVER
-
-
-def test_who_has_not_seen_it_does_not_change_it(either: Bench) -> None:
-    """The refusal says what it is now."""
-    seen = either.source.feed(either.feed).resource_version
-    _hold(either, DAY, resource_version=seen)
-    with pytest.raises(StaleVersionError, match="max_hold 1d"):
-        _hold(either, HOUR, resource_version=seen)
-    assert either.source.feed(either.feed).max_hold == DAY
 
 
 @pytest.mark.parametrize("max_hold", [timedelta(0), -DAY, DAY * 36_501, timedelta(microseconds=5)])
@@ -301,14 +292,3 @@ def test_a_batch_whose_events_were_purged_fails_though_none_is_left(bench: Bench
     request = ExportRequest(bench.feed, store.path, "export", "tests/run", None)
     with pytest.raises(PurgedError, match="the consumer is lost: events after its cursor"):
         make_plan(bench.source, store, request)
-
-
-def test_a_serialized_feed_says_it_as_well(serialized: Bench) -> None:
-    """Its rows stay in the user's table, and are no longer promised."""
-    assert serialized.table.kind is FeedKind.SERIALIZED
-    serialized.write(2, hint=PAST)
-    serialized.seal()
-    serialized.source.begin_consumer("export", serialized.feed, {0: Ulid.MIN}, by="test")
-    _hold(serialized, DAY)
-    serialized.source.purge(serialized.feed, PAST + HOUR)
-    assert _lost(serialized) == ["export"]

@@ -173,23 +173,28 @@ def test_rows_are_read_as_events_record_them(engine: Engine) -> None:
 
 
 def test_what_cannot_be_read_is_refused_by_name(engine: Engine) -> None:
-    """A table of another capture, a disabled capture, a capture that is none."""
+    """A table of another capture, and a disabled capture."""
     bench = set_up_author(engine, (1, "Anna"))
     with pytest.raises(FeedSetupError, match=r"does not have table 'shop\.stock'; .* shop\.author"):
         bench.source.table_columns(CAPTURE, "shop.stock")
-    with pytest.raises(CaptureNotFoundError, match=CAPTURE):
-        bench.source.cut_table("shop.none", AUTHOR.name, 10)
     bench.source.disable_capture(CAPTURE)
     with pytest.raises(FeedSetupError, match="the capture is disabled"):
         _read(bench, KeyRange(), AUTHOR.name)
 
 
-def _begin(bench: CaptureBench, token: str, seconds: float = DAY, path: str = "/lake") -> Any:
+def _begin(
+    bench: CaptureBench, token: str, seconds: float = DAY, path: str = "/lake", feed: str = CAPTURE
+) -> Any:
     begin = after_now(bench.source)
-    bench.source.seal(CAPTURE, begin)
+    bench.source.seal(feed, begin)
     return bench.source.begin_snapshot(
-        CAPTURE, AUTHOR.name, token=token, path=path, begin=begin, by=ODD, seconds=seconds
+        feed, AUTHOR.name, token=token, path=path, begin=begin, by=ODD, seconds=seconds
     )
+
+
+def _replace(bench: CaptureBench, old: str, new: str) -> None:
+    bench.source.end_snapshot(CAPTURE, AUTHOR.name, token=old)
+    _begin(bench, new)
 
 
 def test_the_first_of_two_snapshots_counts(engine: Engine) -> None:
@@ -207,6 +212,11 @@ def test_the_first_of_two_snapshots_counts(engine: Engine) -> None:
     assert first.expires_at - bench.source.now() > timedelta(hours=23)
     assert _begin(bench, "01B") == first
     assert bench.source.snapshots(CAPTURE) == bench.source.snapshots() == [first]
+    again = bench.enable(AUTHOR.name, name="shop.again").name
+    assert bench.source.snapshots(again) == []
+    second = _begin(bench, "01C", feed=again)
+    assert {one.token: one for one in bench.source.snapshots()} == {"01A": first, "01C": second}
+    assert bench.source.end_snapshot(again, AUTHOR.name, token="01C")
     assert not bench.source.end_snapshot(CAPTURE, AUTHOR.name, token="01B")
     assert bench.source.end_snapshot(CAPTURE, AUTHOR.name, token="01A")
     assert _begin(bench, "01B").token == "01B"
@@ -233,12 +243,12 @@ def test_marks_say_which_ranges_were_read(engine: Engine) -> None:
     bench = set_up_author(engine, (1, "Anna"))
     source, mine = bench.source, (CAPTURE, AUTHOR.name)
     _begin(bench, "01A", seconds=1.0)
-    for mark in ("0.a", "1.b"):
+    for mark in ("0.a", "0.A", "1.b"):
         with source.marking(*mine, token="01A", mark=mark, seconds=DAY):
             pass
     with pytest.raises(ZeroDivisionError), source.marking(*mine, token="01A", mark="2.c", seconds=DAY):
         raise ZeroDivisionError
-    assert source.snapshot_marks(*mine, token="01A") == {"0.a", "1.b"}
+    assert source.snapshot_marks(*mine, token="01A") == {"0.a", "0.A", "1.b"}
     assert source.snapshot_marks(*mine, token="01B") == set()
     (claim,) = source.snapshots()
     assert claim.expires_at - source.now() > timedelta(hours=23)
@@ -246,7 +256,9 @@ def test_marks_say_which_ranges_were_read(engine: Engine) -> None:
         pytest.raises(SnapshotError, match="was given up"),
         source.marking(*mine, token="01A", mark="3.d", seconds=DAY),
     ):
-        source.end_snapshot(*mine, token="01A")
+        _replace(bench, "01A", "01B")
+    assert [source.snapshot_marks(*mine, token=token) for token in ("01A", "01B")] == [set(), set()]
+    source.end_snapshot(*mine, token="01B")
     with pytest.raises(SnapshotError), source.marking(*mine, token="01A", mark="4.e", seconds=DAY):
         raise AssertionError("the block of a snapshot that has ended runs")
     _begin(bench, "01A")
@@ -271,7 +283,7 @@ def test_a_purge_stops_where_a_snapshot_has_begun(engine: Engine) -> None:
 
 
 def test_a_snapshot_that_expired_holds_no_purge_back(engine: Engine) -> None:
-    """Nobody reads for it any more."""
+    """Nobody reads for it any more; but it stays until somebody ends it."""
     bench = set_up_author(engine, (1, "Anna"))
     _begin(bench, "01A", seconds=0.001)
     bench.run("insert into \"shop.author\" (id, name) values (2, 'Ben')")
@@ -279,16 +291,36 @@ def test_a_snapshot_that_expired_holds_no_purge_back(engine: Engine) -> None:
     bench.source.seal(CAPTURE, until)
     (purged,) = bench.source.purge(CAPTURE, until)
     assert purged.rows == 1
+    assert _begin(bench, "01B").token == "01A"
 
 
 def test_a_dropped_feed_has_no_snapshot(engine: Engine) -> None:
     """Nor has one that is made anew with its name."""
     bench = set_up_author(engine, (1, "Anna"))
     _begin(bench, "01A")
+    with bench.source.marking(CAPTURE, AUTHOR.name, token="01A", mark="0.a", seconds=DAY):
+        pass
     bench.source.drop_feed(CAPTURE)
     assert bench.source.snapshots() == []
     bench.enable(AUTHOR.name)
     assert bench.source.snapshots() == []
+    _begin(bench, "01A")
+    assert bench.source.snapshot_marks(CAPTURE, AUTHOR.name, token="01A") == set()
+
+
+def test_what_is_not_a_capture_is_named(engine: Engine) -> None:
+    """With the captures that there are."""
+    source, feed, table = set_up_author(engine).source, "shop.none", AUTHOR.name
+    begin = source.now()
+    for call in (
+        lambda: source.begin_snapshot(feed, table, token="01A", path="/x", begin=begin, by="me", seconds=1),
+        lambda: source.snapshots(feed),
+        lambda: source.order_bound(feed),
+        lambda: source.first_waiting(feed),
+        lambda: source.cut_table(feed, table, 10),
+    ):
+        with pytest.raises(CaptureNotFoundError, match=f"'{feed}' not found; .*{CAPTURE}"):
+            call()
 
 
 def test_what_waits_in_the_outbox_is_known_by_its_order(engine: Engine) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from airflow_changefeed.consumers import run
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.event import Batch
 from airflow_changefeed.consumers.run import Backoff, Run, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison, Outcome
@@ -101,22 +100,6 @@ def test_a_consumer_that_does_not_park_stops_there_after_the_other_shards(
         if entry.attempt.outcome is Outcome.FAILED
     ]
     assert failed == [4, 3, 2, 1]
-
-
-def test_a_program_that_parks_goes_on_after_as_many_starts(bench: Bench) -> None:
-    """A batch ends before the event."""
-    _ready(bench)
-    sizes: list[int] = []
-    for is_last in (False, True):
-        with Consumer(bench.source, NAME, bench.feed, register_timeout=0.0) as consumer:
-            try:
-                while events := consumer.get_batch(Batch(events=10), 0.0):
-                    sizes.append(len(events))
-                    consumer.consume()
-            except MissingEventError:
-                assert not is_last
-    assert sorted(sizes) == [2, 2, 2]
-    assert len(bench.source.dead_letters(bench.feed)) == 1
 
 
 def test_a_captured_event_of_which_nothing_is_left_is_parked(engine: Engine) -> None:

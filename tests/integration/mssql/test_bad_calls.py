@@ -3,25 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import mssql_python
 import pytest
 
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
-    CursorBeyondFeedError,
     FeedSetupError,
-    FutureTimeError,
-    InvalidArgumentError,
-    NotYetError,
-    PurgedError,
-    ShardNotFoundError,
 )
 from airflow_changefeed.sources.base import FeedStatus
-from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database, Rows
 
@@ -159,43 +150,6 @@ def test_read_of_another_shape_is_refused(client: Client, columns: str) -> None:
         f"create table #read ({columns}); " + READ.format("0x00"), "(?i)77107.*EventID|does not exist"
     )
     assert client.value("select @@trancount") == 0
-
-
-SOURCE_CALLS: dict[str, tuple[Callable[[MssqlFeedSource], object], type[Exception], str]] = {
-    "no rows": (lambda source: source.read_feed(FEED, 0, Ulid.MIN, 0), InvalidArgumentError, "page_size"),
-    "purged": (lambda source: source.read_feed(FEED, 0, Ulid.MIN), PurgedError, "purged"),
-    "beyond": (lambda source: source.read_feed(FEED, 0, Ulid.MAX), CursorBeyondFeedError, "beyond"),
-    "shard of another type": (
-        lambda source: source.read_feed(FEED, "x", Ulid.MIN),
-        InvalidArgumentError,
-        "shard",
-    ),
-    "seal soon": (
-        lambda source: source.seal(FEED, source.now() + timedelta(seconds=30)),
-        NotYetError,
-        "database's clock",
-    ),
-    "seal far ahead": (
-        lambda source: source.seal(FEED, source.now() + timedelta(days=1)),
-        FutureTimeError,
-        "database's clock",
-    ),
-    "unknown shard": (
-        lambda source: (
-            source.acquire_leases("export", FEED, [9], holder="test", seconds=60, all_or_none=True).tokens
-        ),
-        ShardNotFoundError,
-        "shard 9",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SOURCE_CALLS)
-def test_source_refuses(client: Client, feeds: Database, case: str) -> None:
-    """Our source says the same, under our classes."""
-    call, error, word = SOURCE_CALLS[case]
-    with feeds.source() as source, pytest.raises(error, match=word):
-        call(source)
 
 
 def test_objects_of_another_version_are_named(feeds: Database) -> None:

@@ -4,18 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 
-from airflow_changefeed.core.feed import FeedKind
 from airflow_changefeed.exceptions import (
-    ChangefeedError,
-    FeedNotFoundError,
     FeedSetupError,
-    InvalidArgumentError,
 )
-from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sql import load_sql
 from airflow_changefeed.sql.mssql import install_script
 from tests.integration.mssql.server import Client, Database, Rows
@@ -145,6 +139,14 @@ CALLS = {
         77116,
         ["milliseconds"],
     ),
+    **{
+        f"holds {hold}": (
+            f"setup_feed N'myservice.Fine', 1, @max_hold_ms = {hold}",
+            77116,
+            ["@max_hold_ms must be 1 to 3153600000000"],
+        )
+        for hold in (0, -2, 3_153_600_000_001)
+    },
     "ulid column": (
         "setup_feed N'myservice.Fine', @blocking = 1, @ulid_column = 'EventID'",
         55000,
@@ -174,56 +176,6 @@ def test_sql_refuses(client: Client, case: str) -> None:
     """A procedure refuses what it cannot do, before it begins."""
     call, number, words = CALLS[case]
     client.fails(number, f"exec changefeed.{call}", *words)
-
-
-SET_UPS = {
-    "not found": ("myservice.Missing", {}, FeedSetupError, ["myservice.Missing", "did you mean"]),
-    "nothing like it": ("elsewhere.Unknown", {}, FeedSetupError, ["elsewhere.Unknown", "create it"]),
-    "no primary key": ("myservice.NoKey", {}, FeedSetupError, ["myservice.NoKey", "primary key"]),
-    "other mode": (
-        "myservice.Good",
-        {"kind": FeedKind.SERIALIZED},
-        FeedSetupError,
-        ["myservice.Good", "outbox"],
-    ),
-    "other shards": (
-        "myservice.Good",
-        {"shard_key_type": "bigint"},
-        FeedSetupError,
-        ["myservice.Good", "drop"],
-    ),
-    "too long": (f"{LONG_SCHEMA}.{LONG}", {}, FeedSetupError, [" 4 more", "rename"]),
-    "reserved": ("myservice.Reserved", {}, FeedSetupError, ["ulid", "time_hint", "rename"]),
-    "ours": ("myservice.Ours", {}, FeedSetupError, ["changefeed_note", "rename"]),
-    "shard type": ("myservice.Fine", {"shard_key_type": "float"}, InvalidArgumentError, ["float"]),
-    "tolerance": (
-        "myservice.Fine",
-        {"time_tolerance": timedelta(-1)},
-        InvalidArgumentError,
-        ["time_tolerance"],
-    ),
-    "no ulid": ("myservice.Fine", {"kind": FeedKind.SERIALIZED}, FeedSetupError, ["ulid", "add it"]),
-    "other key": ("myservice.Widened", {}, FeedSetupError, ["myservice.Widened", "primary key", "drop"]),
-    "no name": ("myservice.", {}, InvalidArgumentError, ["schema.table"]),
-}
-
-
-@pytest.mark.parametrize("case", SET_UPS)
-def test_source_refuses(client: Client, tables: Database, case: str) -> None:
-    """Our source says the same, under our classes."""
-    table, options, error, words = SET_UPS[case]
-    with tables.source() as source, pytest.raises(error) as caught:
-        source.set_up_feed(table, **options)
-    assert all(word.lower() in str(caught.value).lower() for word in words), caught.value
-
-
-@pytest.mark.parametrize("case", ["drop", "read"])
-def test_source_knows_no_such_feed(client: Client, tables: Database, case: str) -> None:
-    """A table that is no feed is no feed."""
-    calls = {"drop": MssqlFeedSource.drop_feed, "read": MssqlFeedSource.shards}
-    with tables.source() as source, pytest.raises(FeedNotFoundError, match=r"myservice\.Fine") as caught:
-        calls[case](source, "myservice.Fine")
-    assert isinstance(caught.value, ChangefeedError)
 
 
 def test_names_that_read_the_same_collide(tables: Database) -> None:

@@ -83,24 +83,6 @@ def test_the_installation_of_a_database_with_captures_can_be_repeated(
     assert client.rows(f"exec [changefeed].[drain_feed:{events}]") == [(0, 2)]
 
 
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ("@shard = N''", "@shard is missing"),
-        ("@shard = N'300', @shard_key_type = 'tinyint'", "must be a number"),
-        ("@insert_columns = N'[\"none\"]'", "it has no column none"),
-    ],
-)
-def test_what_writers_would_fail_at_is_refused(client: Client, settings: str, word: str) -> None:
-    """A shard that no row could have, and columns that are not there, leave no capture behind."""
-    client.results(
-        "if object_id(N'myservice.refused') is null "
-        "create table myservice.refused (id int not null primary key, other int)"
-    )
-    client.fails(77140, f"exec changefeed.enable_capture N'myservice.refused', {QUIETLY}, {settings}", word)
-    assert client.rows("select name from changefeed.captures where name like N'%refused%'") == []
-
-
 @pytest.mark.parametrize("owner", ["strangers", "db_owner"])
 def test_tables_and_captures_of_other_owners_are_refused(client: Client, owner: str) -> None:
     """Their writers would need rights on our tables; dbo and the role db_owner are two owners."""

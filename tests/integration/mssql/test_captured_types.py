@@ -13,15 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
-    HistoryError,
-    MissingEventError,
     PermissionDeniedError,
 )
-from airflow_changefeed.sources.arrow import shape_of
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.captured import AT, Captured, HandMade
 from tests.integration.mssql.server import Client, Database
@@ -169,44 +165,6 @@ def test_an_event_is_told_as_the_protocol_says(
     assert table.column("new").null_count == table.column("old").null_count - 2
 
 
-def test_the_schema_says_what_is_captured(two: HandMade, source: MssqlFeedSource) -> None:
-    """For each table its key, and where each operation's columns are found."""
-    shape = shape_of(source.schema(TWO))
-    assert shape is not None
-    assert (shape.name, shape.key_change, shape.with_sequence) == (TWO, KeyChange.DELETE_INSERT, True)
-    assert set(shape.tables) == {"myservice.orders", "myservice.items"}
-    items = shape.tables["myservice.items"]
-    assert items.key_columns == ("order_id", "no")
-    own = {"order_id": "order_id", "no": "no", "state": "state_1"}
-    assert items.columns == {Operation.INSERT: own, Operation.DELETE: own}
-    assert [items.is_whole, shape.tables["myservice.orders"].is_whole] == [False, True]
-
-
-def test_pages_give_the_key_of_an_event(two: HandMade, source: MssqlFeedSource) -> None:
-    """Statement and row, of which an image is no part."""
-    source.drain(TWO)
-    page = source.read_feed(TWO, 0, Ulid.MIN)
-    assert [event.key for event in page.events] == [(number, 1) for number in range(1, 7)]
-    assert [column.name for column in source.feed(TWO).key_columns] == [
-        "changefeed_statement",
-        "changefeed_row",
-    ]
-    assert TWO in [info.name for info in source.feeds()]
-
-
-def test_an_empty_range_has_no_batch(two: HandMade, source: MssqlFeedSource) -> None:
-    """Below the first event, and where nothing lies."""
-    source.drain(TWO)
-    assert list(source.stream(TWO, 0, UlidRange(Ulid.MIN, Ulid.of_int(5)))) == []
-    assert list(source.stream(TWO, 0, UlidRange(Ulid.MIN, Ulid.MIN))) == []
-
-
-def test_history_is_refused(two: HandMade, source: MssqlFeedSource) -> None:
-    """A capture has what was done, and nothing else."""
-    with pytest.raises(HistoryError, match="it is a capture"):
-        source.insert_history(TWO, 0, [(CAPTURED_AT, (9, 9))], reason="test")
-
-
 @pytest.fixture(scope="module")
 def plain(database: Database) -> Iterator[HandMade]:
     """A capture of one narrow table."""
@@ -255,15 +213,6 @@ def broken(database: Database, source: MssqlFeedSource) -> Iterator[HandMade]:
         source.drain(BROKEN)
         client.results(f"delete from {capture.full} where changefeed_statement = 2")
         yield capture
-
-
-@pytest.mark.parametrize("on_missing", ["fail", "keys_only"])
-def test_an_event_whose_rows_are_gone_is_never_passed_over(
-    broken: HandMade, source: MssqlFeedSource, on_missing: str
-) -> None:
-    """Nor told by its key alone, which says nothing."""
-    with pytest.raises(MissingEventError, match="'keys_only' does not help"):
-        list(source.stream(BROKEN, 0, ALL, on_missing=on_missing))
 
 
 def test_a_capture_that_is_not_in_the_registry_is_no_plain_feed(

@@ -7,13 +7,11 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from airflow_changefeed import __version__
-from airflow_changefeed.core.values import format_time
 from airflow_changefeed.sql.mssql import script
 from tests.integration.mssql.server import Client, Database, Rows, new_database
 from tests.unit.airflow.commands import Commands, connection_json
@@ -218,60 +216,3 @@ def test_operators_do_all_by_commands(fed: Commands) -> None:
     assert [row["rows"] for row in fed.rows(*purge, "--yes")] == [2]
     (state,) = fed.rows("status", "--feed", FEED)
     assert state["purged_upto_time"] == "2013-01-01T02:59:59.999Z"
-
-
-def test_the_future_is_not_sealed(fed: Commands, feed: Database) -> None:
-    """The database's clock decides."""
-    with feed.source() as source:
-        now = source.now()
-    for ahead, error in ((timedelta(seconds=50), "NotYetError"), (timedelta(days=1), "FutureTimeError")):
-        message = fed.fails("seal", "--feed", FEED, "--until", format_time(now + ahead))
-        assert message.startswith(f"{error}: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("seal", "--feed", "no.Such"), "FeedNotFoundError: feed 'no.Such' not found"),
-        (
-            ("read", "--feed", FEED, "--shard", "0"),
-            "does not match the feed's shard key type uniqueidentifier",
-        ),
-        (("read", "--feed", FEED, "--shard", SHARD[:-4] + "0000"), "ShardNotFoundError: "),
-        (("setup-feed", "myservice.Missing"), "table 'myservice.Missing' not found"),
-    ],
-    ids=["feed", "type", "shard", "table"],
-)
-def test_names_that_are_not_there(fed: Commands, arguments: tuple[str, ...], message: str) -> None:
-    """Each is named."""
-    assert message in fed.fails(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [("seal", ()), ("purge", ("--before", "2013-01-01T00:00:00Z", "--yes"))]
-)
-def test_who_reads_may_not_operate(
-    fed: Commands, feed: Database, monkeypatch: pytest.MonkeyPatch, name: str, options: tuple[str, ...]
-) -> None:
-    """The message names the role that may."""
-    role = f"alter role [changefeed.readers:{FEED}] add member {{user}}"
-    with _login(feed, role, "grant select on myservice.MyEvent to {user}") as description:
-        _connect(monkeypatch, "READER", description)
-        fed.conn_id = "reader"
-        message = fed.fails(name, "--feed", FEED, *options)
-        assert message.startswith("PermissionDeniedError: ")
-        assert "changefeed.operators" in message
-        assert description["password"] not in message
-
-
-def test_no_secret_is_shown_where_the_login_fails(
-    fed: Commands, feed: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither by default nor where logs are wanted."""
-    canary = "Canary1!{};hunter2"
-    _connect(monkeypatch, "WRONG", feed.description | {"password": canary})
-    fed.conn_id = "wrong"
-    for more in ((), ("--verbose",)):
-        assert fed.run("status", *more) == 2
-        assert "ConnectionNotUsableError: " in fed.err
-        assert "hunter2" not in fed.out + fed.err

@@ -68,33 +68,6 @@ def test_rows_of_one_insert_come_in_the_order_of_its_order_by(client: Client) ->
     assert [version for _, _, version, *_ in guides.read(client)] == expected
 
 
-def test_consumer_loop(client: Client) -> None:
-    """OUTBOX.md, "Consumer code": the highest ulid of a page is the next cursor, until a page is empty."""
-    for version in range(1, 8):
-        guides.write(client, 0, "2023-05-31 12:00:00", 1000, version)
-    seen, cursor = [], b"\0"
-    while page := guides.read(client, cursor, page_size=3):
-        seen += page
-        cursor = page[-1][0]
-    assert [row[2] for row in seen] == [*range(1, 8)]
-    assert guides.read(client) == seen
-
-
-def test_order_stands_above_time_hint(client: Client) -> None:
-    """TestHappyDayOutbox: hints that go back take the time of the event before; pages and re-reads agree."""
-    keys = [(1000, 1), (1001, 1), (1000, 2), (1001, 2), (1000, 3)]
-    for minute, key in zip((0, 3, 2, 1, 10), keys, strict=True):
-        guides.write(client, 0, f"2023-05-31 12:{minute}:00", *key)
-    page1 = guides.read(client, page_size=3)
-    assert [guides.time(row[0]) for row in page1] == ["12:00", "12:03", "12:03"]
-    page2 = guides.read(client, page1[-1][0])
-    assert [guides.time(row[0]) for row in page2] == ["12:03", "12:10"]
-    assert [row[1:3] for row in guides.read(client)] == keys
-    assert guides.read(client) == page1 + page2
-    for kind, rows in (("outbox", 0), ("feed", 5)):
-        assert client.value(f"select count(*) from [changefeed].[{kind}:myservice.MyEvent]") == rows
-
-
 def test_read_type_has_the_shape_of_read(client: Client) -> None:
     """
     TestSetupFeedOutbox takes #read from type:read:T.

@@ -11,15 +11,20 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import datetime, timezone
 
 import mssql_python
 import pytest
 
+from airflow_changefeed.exceptions import PermissionDeniedError
+from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.errors import thrown
 from tests.integration.mssql.server import Client, Database
 
 OUTBOX, SERIALIZED = "myservice.Outbox", "myservice.Serialized"
+GUARDED = "myservice.Guarded"
+UNTIL = datetime(2020, 1, 1, tzinfo=timezone.utc)
 READ = {
     ("EXECUTE", name)
     for name in (
@@ -249,3 +254,38 @@ def _number(client: Client, call: str) -> int | None:
         found = thrown(problem)
         return found[0] if found else None
     return None
+
+
+@pytest.fixture(scope="module")
+def stranger(database: Database) -> Iterator[MssqlFeedSource]:
+    """Set up a feed, and a login that may see the database and nothing else."""
+    user, password = f"stranger_{os.getpid()}", f"Aa1!{secrets.token_hex(12)}"
+    with database.client() as client:
+        client.results(f"create table {GUARDED} (EventID int not null primary key)")
+        client.results(f"exec changefeed.setup_feed N'{GUARDED}', @outbox = 1")
+        client.results(f"create login {user} with password = '{password}'")
+        client.results(f"create user {user} for login {user}")
+        # Else a reader may not see the event table's key.
+        client.results(f"grant select on {GUARDED} to {user}")
+        login = {"user": user, "password": password}
+        try:
+            with closing(MssqlFeedSource(**database.description | login)) as source:
+                yield source
+        finally:
+            client.results(f"revoke select on {GUARDED} from {user}")
+            client.results(f"drop user {user}")
+            client.results(f"drop login {user}")
+
+
+def test_a_missing_permission_names_the_object_and_the_role(
+    stranger: MssqlFeedSource, client: Client
+) -> None:
+    """Of the first object that is in the way."""
+    user = stranger.database.server.user
+    with pytest.raises(PermissionDeniedError, match=r"feeds.*changefeed\.readers:"):
+        stranger.seal(GUARDED, UNTIL)
+    client.results(f"alter role [changefeed.readers:{GUARDED}] add member {user}")
+    with pytest.raises(
+        PermissionDeniedError, match=r"(?i)seal_feed.*alter role \[changefeed\.operators:myservice\.guarded\]"
+    ):
+        stranger.seal(GUARDED, UNTIL)

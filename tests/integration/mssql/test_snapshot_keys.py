@@ -158,20 +158,3 @@ def test_a_part_is_what_its_conditions_say(lab: Lab, keyed: dict[str, str], name
             assert sorted(row["k"] for row in found) == expected
             bounds = lab.source.cut_table(KEYED, f"myservice.{table}", 1, where=where)
             assert len(bounds) == len(expected)
-
-
-def test_rows_may_come_and_go_at_every_end(lab: Lab) -> None:
-    """Bounds stay true where their own row is deleted, and where rows come between, below and above."""
-    capture = lab.capture("moving", "k nvarchar(9) primary key", "N'd'", "N'f'", "N'h'")
-    bounds = lab.source.cut_table(capture, "myservice.moving", 1)
-    lab.client.results("delete from myservice.moving where k = N'f'")
-    lab.insert("moving", "N'a'", "N'e'", "N'g'", "N'z'")
-    found = [sorted(row["k"] for row in lab.read(capture, "moving", one)) for one in key_ranges(bounds)]
-    assert found == [["a", "d"], ["e"], ["g", "h"], ["z"]]
-
-
-def test_an_empty_table_is_one_range_without_rows(lab: Lab) -> None:
-    """It has no bound."""
-    capture = lab.capture("empty", "k int primary key")
-    assert lab.source.cut_table(capture, "myservice.empty", 1) == []
-    assert lab.read(capture, "empty") == []

@@ -13,14 +13,11 @@ import pytest
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
-    CaptureNotFoundError,
     ColumnTypeError,
     FeedSetupError,
-    InvalidArgumentError,
     ReplicaBehindError,
     SchemaChangedError,
 )
-from airflow_changefeed.sources.base_capture import KeyRange
 from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from tests.integration.mssql.lab import WHOLE, Lab
@@ -211,34 +208,6 @@ def test_what_does_not_fit_its_events_is_refused(lab: Lab, name: str) -> None:
     capture = lab.capture(f"refused_{name}", columns, **options)
     alter(lab, capture)
     assert words in _refusal(lab, capture, f"myservice.refused_{name}")
-
-
-def test_all_reasons_are_named_at_once(lab: Lab) -> None:
-    """One remedy after the other would take as many attempts."""
-    capture = lab.capture("several", "k int primary key, v int null, w int null", delete=None)
-    for column in ("v", "w"):
-        lab.client.results(f"alter table myservice.several drop column {column}")
-    lab.source.disable_capture(capture)
-    message = _refusal(lab, capture, "myservice.several")
-    for word in ("disabled", "deletes are not captured", "column v is missing; column w is missing"):
-        assert word in message
-
-
-def test_what_is_not_captured_is_named(lab: Lab) -> None:
-    """With the names that there are."""
-    capture = lab.capture("known", "k int primary key")
-    with pytest.raises(FeedSetupError, match=r"does not have table 'dbo\.no'; it has myservice\.known"):
-        lab.source.table_columns(capture, "dbo.no")
-    with pytest.raises(CaptureNotFoundError, match=r"'dbo\.no' not found; .*myservice\.known_changes"):
-        lab.source.cut_table("dbo.no", "dbo.no", 1)
-    with pytest.raises(InvalidArgumentError, match="rows must be at least 1, not 0"):
-        lab.source.cut_table(capture, "myservice.known", 0)
-    with pytest.raises(InvalidArgumentError, match="batch_rows must be 1 to"):
-        lab.read(capture, "known", batch_rows=0)
-    with pytest.raises(
-        InvalidArgumentError, match="is not a key of the table, which has 1 column; cut the table"
-    ):
-        lab.read(capture, "known", KeyRange("[1, 2]"))
 
 
 def test_a_secondary_must_have_the_snapshot(database: Database, lab: Lab) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.exceptions import ChangefeedError, NotSealedError, changefeed_error
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest, JobConnection
 from airflow_changefeed.export.spec import write_spec
@@ -94,28 +93,6 @@ def test_an_export_and_a_frame_hold_every_event(
     assert frame.orderBy(*order).collect() == exported
     hour = frame.where("changefeed_shard = 1 and changefeed_time >= timestamp'2020-01-01 03:00:00Z'")
     assert [row["EventID"] for row in hour.orderBy(*order).collect()] == list(range(350, 400))
-
-
-def test_what_is_not_sealed_is_refused(
-    source: MssqlFeedSource, database: Database, spark: SparkSession
-) -> None:
-    """And said until when it is."""
-    source.seal(FEED, WINDOW.end)
-    error = _error(lambda: _frame(spark, database, end="2999-01-01T00:00:00Z"))
-    assert isinstance(error, NotSealedError)
-
-
-def test_a_wrong_password_is_refused_without_repeating_it(database: Database, spark: SparkSession) -> None:
-    """The error names the server, not the secret."""
-    error = _error(lambda: _frame(spark, database, password="not-the-Password-1"))
-    assert isinstance(error, ChangefeedError)
-    assert "not-the-Password-1" not in str(error)
-
-
-def _error(load: Any) -> ChangefeedError | None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of ours
-        load()
-    return changefeed_error(caught.value)
 
 
 def test_a_stream_writes_each_event_once(source: MssqlFeedSource, database: Database) -> None:

@@ -173,21 +173,6 @@ def test_clocks_of_v2_that_are_below_zero_count_on(upgraded: Upgraded, client: C
 
 READ = "drop table if exists #read; create table #read (ulid binary(16), AggregateID bigint, Version int); "
 CALL = f"{READ} exec changefeed.[read_feed:{OUTBOX}] "
-REFUSED = {
-    "a shard that was never used": (77105, "@shard_id = 77, @cursor = 0x02"),
-    "a cursor beyond the clock": (77105, "@shard_id = 0, @cursor = 0xff"),
-    "no cursor": (77108, "@shard_id = 0, @cursor = null"),
-    "a page of no rows": (77108, "@shard_id = 0, @cursor = 0x00, @pagesize = 0"),
-    "no page size": (77108, "@shard_id = 0, @cursor = 0x00, @pagesize = null"),
-    "a page that is too large": (77108, "@shard_id = 0, @cursor = 0x00, @pagesize = 100001"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_v2_answers_with_no_rows_is_refused(client: Client, case: str) -> None:
-    """As the guide says, with what to do instead."""
-    number, arguments = REFUSED[case]
-    client.fails(number, CALL + arguments)
 
 
 def test_a_shard_that_was_never_used_is_read_from_its_beginning(client: Client) -> None:
@@ -207,14 +192,6 @@ def test_an_order_number_of_the_writers_own_waits(upgraded: Upgraded, client: Cl
     first, _ = client.results(f"exec changefeed.[inspect_outbox:{OUTBOX}]")
     found = {row[0]: row[3] for row in first}
     assert found[5] == 9000000000000000000
-
-
-def test_a_time_hint_of_tomorrow_takes_the_present(upgraded: Upgraded, client: Client) -> None:
-    """Further ahead than the tolerance, which setup_feed sets."""
-    _add(client, "6, dateadd(day, 1, sysutcdatetime()), 6, 1")
-    with upgraded.database.source() as source:
-        (event,) = source.read_feed(OUTBOX, 6, Ulid.MIN).events
-        assert event.ulid.time <= source.now()
 
 
 def test_the_first_use_of_a_shard_has_a_clock_before_it(client: Client) -> None:

@@ -47,16 +47,6 @@ def test_what_changed_beneath_is_noted_once(client: Client) -> None:
     assert _version(client, other) == before
 
 
-def test_a_version_does_not_come_again_with_another_feed_of_the_name(client: Client) -> None:
-    """Whoever saw the one that was dropped is refused by the new one, too."""
-    feed = _table(client, "again")
-    seen = _version(client, feed)
-    client.results(f"exec changefeed.drop_feed N'{feed}', @resource_version = {seen}")
-    client.results(f"exec changefeed.setup_feed N'{feed}', 1")
-    assert _version(client, feed) == seen + 1
-    client.fails(77155, f"exec changefeed.drop_feed N'{feed}', @resource_version = {seen}")
-
-
 def test_a_change_in_the_transaction_of_a_set_up_is_a_new_version(client: Client) -> None:
     """As migrations do it: whoever saw the feed before is refused, though nothing was noted between."""
     feed = _table(client, "migrated")
@@ -67,15 +57,3 @@ def test_a_change_in_the_transaction_of_a_set_up_is_a_new_version(client: Client
     )
     assert _version(client, feed) == seen + 1
     client.fails(77155, f"exec changefeed.drop_feed N'{feed}', @resource_version = {seen}", "nothing was")
-
-
-def test_versions_of_consumers_outlive_their_feed(client: Client) -> None:
-    """A consumer of another feed of the name begins above those of the one that was dropped."""
-    feed = _table(client, "outlived")
-    begin = f"exec changefeed.[begin_consumer:{feed}] N'export', 0, 0x{'00' * 16}, N'me'"
-    version = "select max(resource_version) from changefeed.consumers where consumer = N'export'"
-    client.results(begin)
-    client.results(f"exec changefeed.drop_feed N'{feed}'")
-    client.results(f"exec changefeed.setup_feed N'{feed}', 1")
-    client.results(begin)
-    assert client.value(version) == 2

@@ -45,8 +45,11 @@ def _closed(password: str) -> Iterator[MssqlFeedSource]:
     yield source_at(port, ONCE_MORE, password=password, driver_options={"login_timeout": 1})
 
 
-WAYS: dict[str, Callable[[str], Any]] = {
+REFUSED: dict[str, Callable[[str], Any]] = {
     "refused": lambda password: _at(password, {"logins": ("echo",)}),
+}
+#: Where nobody repeats the password, one that could be taken apart is enough.
+WAYS: dict[str, Callable[[str], Any]] = {
     "cut": lambda password: _at(password, {"logins": (CUT,)}),
     "silent": lambda password: _at(password, {"logins": (SILENCE,)}),
     "not encrypted": lambda password: _at(password, {"encryption": ENCRYPTS_NOTHING}, encrypt="yes"),
@@ -67,13 +70,15 @@ def _told(error: BaseException) -> str:
     return f"{error} {error!r} {facts} {chain} {pickle.dumps(error)!r} {error.__cause__!r}"
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize(
+    ("way", "password"),
+    [*(("refused", password) for password in PASSWORDS), *((way, PASSWORDS[2]) for way in WAYS)],
+)
 def test_no_failure_tells_the_password(
     way: str, password: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither in the error, nor in what it came from, nor in a log at debug level, nor beside it."""
-    with caplog.at_level(logging.DEBUG), WAYS[way](password) as source:
+    with caplog.at_level(logging.DEBUG), (REFUSED | WAYS)[way](password) as source:
         with pytest.raises(ChangefeedError) as caught:
             source.database.ask(lambda session: session.execute("select 1"), feed="s.T")
         printed = capfd.readouterr()

@@ -14,13 +14,9 @@ import pytest
 
 from airflow_changefeed.consumers.event import Batch
 from airflow_changefeed.consumers.run import Backoff, Run, run_consumer
-from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import (
-    Attempt,
-    ConsumerSpec,
     DeadLetterState,
     OnPoison,
-    Outcome,
 )
 from airflow_changefeed.exceptions import (
     ConsumerNotFoundError,
@@ -29,7 +25,7 @@ from airflow_changefeed.exceptions import (
     SourceUnavailableError,
     WorkTransactionError,
 )
-from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop
+from tests.unit.consumers.feeds import CAPTURE, NAME, Shop
 
 SAY = "insert into audit values (?, ?)"
 
@@ -180,21 +176,6 @@ def test_whoever_waits_for_its_turn_outlives_a_database_that_is_away(shop: Shop)
         _run(shop, _say, Blinking(), backoff=backoff)
 
 
-def test_a_new_shard_whose_clock_is_behind_the_consumers_begin_is_read(shop: Shop) -> None:
-    """A consumer that began at a time does not stop at a shard whose first events are older."""
-    begin = shop.source.now()
-    create_consumer(shop.source, ConsumerSpec(NAME, PLAIN), begin, by="test")
-    shop.connection.execute(f"insert into \"{PLAIN}\" (id, data) values (1, 'old'), (2, 'new')")
-    shop.connection.execute(
-        f'insert into "changefeed.outbox:{PLAIN}" (shard_id, time_hint, id) values (7, 1000, 1)'
-    )
-    with shop.consumer(feed=PLAIN) as consumer:
-        assert consumer.get().row["data"] == "old"
-        consumer.consume()
-        shop.connection.execute(f'insert into "changefeed.outbox:{PLAIN}" (shard_id, id) values (7, 2)')
-        assert consumer.get().row["data"] == "new"
-
-
 def test_a_consumer_that_is_dropped_while_it_runs_blames_no_event(shop: Shop) -> None:
     """It stops, and nothing of it is left for one of its name that comes later."""
     shop.create(max_attempts=1, on_poison=OnPoison.PARK)
@@ -294,20 +275,6 @@ def test_a_time_limit_leaves_another_alarm_as_it_was(shop: Shop) -> None:
     with _alarm(0.05, rung):
         assert _run(shop, waits, handler_timeout=60.0).events == 1
     assert rung == [1]
-
-
-def test_nothing_is_logged_of_a_consumer_that_was_dropped(shop: Shop) -> None:
-    """Else one of its name that comes later would count it."""
-    shop.create()
-    shop.insert("a")
-    with shop.consumer() as consumer:
-        event, token = consumer.get(), consumer.token(0)
-        attempt = Attempt(event.id, event.id, 1, 1, shop.source.now(), Outcome.FAILED, "no")
-        consumer.log(0, attempt, token)
-        assert len(shop.source.invocations(CAPTURE, NAME)) == 1
-        shop.source.drop_consumer(NAME, CAPTURE)
-        consumer.log(0, attempt, token)
-    assert shop.source.invocations(CAPTURE, NAME) == []
 
 
 @pytest.mark.parametrize(

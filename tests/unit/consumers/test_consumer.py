@@ -3,19 +3,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
 from airflow_changefeed.consumers.event import Batch
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
-    ConsumerNotFoundError,
     ConsumerUseError,
-    FeedNotFoundError,
     InvalidArgumentError,
-    WorkTransactionError,
 )
 from airflow_changefeed.sources import open_source
 from tests.unit.consumers.feeds import CAPTURE, NAME, PLAIN, Shop
@@ -250,28 +243,6 @@ def test_events_that_are_ordered_come_also_in_a_transaction(shop: Shop) -> None:
         assert consumer.poll() is None
 
 
-def test_work_that_commits_by_itself_consumes_nothing(shop: Shop) -> None:
-    """Its event comes again."""
-    shop.create()
-    shop.insert("a")
-    with shop.consumer() as consumer:
-        event = consumer.get()
-        with pytest.raises(WorkTransactionError), consumer.transaction() as connection:  # noqa: PT012 - its end
-            consumer.consume()
-            with pytest.raises(sqlite3.DatabaseError):
-                connection.execute("commit")
-        assert consumer.get() == event
-
-
-def test_unknown_consumers_and_feeds_are_refused(shop: Shop) -> None:
-    """With the names of those that there are."""
-    shop.create()
-    with pytest.raises(ConsumerNotFoundError, match=NAME):
-        shop.consumer("other")
-    with pytest.raises(FeedNotFoundError):
-        shop.consumer(feed="shop.None")
-
-
 def test_all_that_is_wrong_with_the_options_is_told_at_once(shop: Shop) -> None:
     """With the range of each."""
     shop.create()
@@ -298,19 +269,3 @@ def test_a_source_that_reads_by_adbc_is_refused(shop: Shop) -> None:
     shop.source = open_source({**shop.source.describe(), "bulk_reader": "adbc"})
     with pytest.raises(InvalidArgumentError, match="bulk_reader"):
         shop.consumer()
-
-
-def test_a_cursor_below_what_was_purged_is_told(shop: Shop) -> None:
-    """Nothing is passed over without a word."""
-    from airflow_changefeed.exceptions import PurgedError
-
-    shop.create()
-    shop.insert("a", "b")
-    shop.source.drain(CAPTURE)
-    with shop.consumer():
-        pass
-    with closing(sqlite3.connect(shop.path)) as connection:
-        connection.execute(f'update "changefeed.state:{CAPTURE}" set purged_upto = ?', (Ulid.MAX.bytes,))
-        connection.commit()
-    with shop.consumer() as consumer, pytest.raises(PurgedError):
-        consumer.get()

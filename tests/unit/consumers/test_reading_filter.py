@@ -12,7 +12,7 @@ from airflow_changefeed.consumers.page import EventPage
 from airflow_changefeed.consumers.run import run_consumer
 from tests.unit.consumers.feeds import NAME, PLAIN, Shop
 
-MANY = 12_000
+MANY = 3_000
 
 
 def test_a_consumer_passes_any_number_of_events_that_it_does_not_take(

@@ -64,24 +64,6 @@ def test_it_stops_at_an_event_that_failed_too_often(shop: Shop) -> None:
     assert shop.said() == ["a", "b"]
 
 
-def test_attempts_are_counted_across_restarts(shop: Shop) -> None:
-    """From the log: what was stopped in the middle is not given all its attempts again."""
-    shop.create(max_attempts=3)
-    shop.insert("a")
-    handler, stop = Sayer(a=9), threading.Event()
-
-    def failing(event: Any, connection: Any) -> None:
-        stop.set()
-        handler(event, connection)
-
-    for _ in range(2):
-        stop.clear()
-        assert run(shop, failing, stop=stop).failures == 1
-    with pytest.raises(PoisonError):
-        run(shop, failing)
-    assert [number for _, number, _ in log_of(shop)] == [1, 2, 3]
-
-
 def test_a_parked_event_is_left_behind_and_the_next_ones_are_handled(shop: Shop) -> None:
     """Its window is not complete: the ack stays below it until it is resolved."""
     shop.create(max_attempts=2, on_poison=OnPoison.PARK)

@@ -218,12 +218,6 @@ def test_a_pipe_does_not_hold_who_reads_it(files: LocalFiles) -> None:
     assert files.size(f"{files.root}/pipe") is None
 
 
-def test_the_system_has_what_an_output_needs() -> None:
-    """Python knows of each call whether it takes an open folder here."""
-    assert {os.open, os.mkdir, os.rename, os.rmdir, os.stat, os.unlink} <= os.supports_dir_fd
-    assert {os.listdir, os.scandir} <= os.supports_fd
-
-
 # ---- an export
 
 
@@ -296,6 +290,7 @@ COMING = [
 ]
 
 
+@pytest.mark.ci
 def test_whatever_of_an_export_is_a_link_nothing_happens_where_it_leads(
     flights: Flights, store: ExportStore, tmp_path: Path
 ) -> None:
@@ -452,7 +447,7 @@ def test_a_fold_is_not_given_a_file_that_is_a_link(tmp_path: Path) -> None:
         base_of(snapshots, taken)
 
 
-@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize("format", ["delta", pytest.param("iceberg", marks=pytest.mark.ci)])
 def test_the_metadata_of_a_table_is_not_written_where_a_link_leads(tmp_path: Path, format: str) -> None:
     """The libraries follow links: their folder is looked at before each call."""
     export = Export(format, tmp_path / "home")
@@ -473,6 +468,7 @@ def test_the_metadata_of_a_table_is_not_written_where_a_link_leads(tmp_path: Pat
         export.table().look()
 
 
+@pytest.mark.ci
 def test_the_metadata_of_an_iceberg_table_cannot_say_that_it_is_written_elsewhere(tmp_path: Path) -> None:
     """It is a file in the output, and the next commit would have written where it says."""
     export = Export("iceberg", tmp_path / "home")

@@ -19,7 +19,6 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
     ConnectionNotUsableError,
-    CursorBeyondFeedError,
     FeedSetupError,
     HistoryError,
     InvalidArgumentError,
@@ -143,23 +142,6 @@ def test_a_lease_has_a_finite_length(source: SqliteFeedSource, seconds: float) -
         source.acquire_leases("c", "t", [0], holder="h", seconds=seconds, all_or_none=True)
 
 
-def test_a_consumer_does_not_begin_beyond_the_clock(source: SqliteFeedSource) -> None:
-    """It would pass over every event until then."""
-    with pytest.raises(CursorBeyondFeedError):
-        source.begin_consumer("c", "t", {0: Ulid.MAX}, by="test")
-    assert source.cursors("t") == []
-
-
-def test_an_ack_does_not_lie_beyond_the_clock(source: SqliteFeedSource) -> None:
-    """It never goes back, so it would give up the consumer's protection for ever."""
-    (row,) = source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
-    tokens = source.acquire_leases("c", "t", [0], holder="h", seconds=60, all_or_none=True).tokens
-    move = CursorMove(0, row.frontier, row.resource_version, tokens[0], ack=Ulid.MAX)
-    with pytest.raises(CursorBeyondFeedError):
-        source.move_cursors("c", "t", [move], by="test")
-    assert source.cursors("t")[0].ack == Ulid.MIN
-
-
 def test_a_cursor_moves_once_in_a_call(source: SqliteFeedSource) -> None:
     """The second of two moves would not have seen the first."""
     (row,) = source.begin_consumer("c", "t", {0: Ulid.MIN}, by="test")
@@ -167,17 +149,6 @@ def test_a_cursor_moves_once_in_a_call(source: SqliteFeedSource) -> None:
     move = CursorMove(0, row.frontier, row.resource_version, tokens[0])
     with pytest.raises(InvalidArgumentError, match="two moves"):
         source.move_cursors("c", "t", [move, move], by="test")
-
-
-@pytest.mark.parametrize(
-    ("options", "word"), [({"batch_rows": 0}, "batch_rows"), ({"on_missing": "keysonly"}, "on_missing")]
-)
-def test_a_stream_refuses_options_out_of_range(
-    source: SqliteFeedSource, options: dict[str, Any], word: str
-) -> None:
-    """A misspelt on_missing must not stand for the one that hides what is missing."""
-    with pytest.raises(InvalidArgumentError, match=word):
-        list(source.stream("t", 0, ALL, **options))
 
 
 @pytest.mark.parametrize(

@@ -75,23 +75,6 @@ def test_a_column_that_is_renamed_keeps_its_field(file: CaptureFile) -> None:
     source.seal(NAME, source.now())
 
 
-def test_columns_that_change_their_names_with_each_other_keep_their_fields(file: CaptureFile) -> None:
-    """And a column that takes the name of one which was renamed gets a field of its own."""
-    file.sql("create table pair (id integer primary key, a int, b int)", "insert into pair values (1, 1, 2)")
-    file.enable("pair", name="pairs", snapshot=True)
-    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
-        file.sql(f"alter table pair rename column {old} to {new}")
-    shape = file.source.refresh_capture("pairs").shape.tables["pair"]
-    assert shape.columns[Operation.INSERT] == {"id": "id", "b": "a", "a": "b"}
-    file.sql("alter table pair rename column id to number", "alter table pair rename column a to z")
-    file.sql("alter table pair add column a int", "update pair set a = 5")
-    shape = file.source.refresh_capture("pairs").shape.tables["pair"]
-    assert shape.key_columns == ("number",)
-    assert shape.columns[Operation.INSERT] == {"number": "id", "b": "a", "z": "b", "a": "pair.a"}
-    file.sql("update pair set a = 6")
-    assert file.changes("pairs")[-1][2] == {"id": 1, "a": 1, "b": 2, "pair.a": 6}
-
-
 def test_a_key_that_the_shard_names_keeps_its_name(file: CaptureFile) -> None:
     """The expression is not ours to change; recording goes on meanwhile."""
     file.enable(TableCapture("flight", shard="id % 2"))

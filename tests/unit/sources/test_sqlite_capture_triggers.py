@@ -75,15 +75,6 @@ def test_an_update_counts_where_bytes_or_type_differ(
     assert file.sql("select changefeed_op from t_changes") == [("i",), ("u",)]
 
 
-def test_an_update_that_changes_nothing_is_recorded_where_that_is_wanted(path: Path) -> None:
-    """Else it is left out."""
-    file = CaptureFile(path, FLIGHT)
-    file.enable("flight", keep_unchanged=True)
-    file.sql("insert into flight values (1, 'a')", "update flight set status = status")
-    row = {"id": 1, "status": "a"}
-    assert file.changes("flight_changes") == [("add", None, row), ("upd", row, row)]
-
-
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
