@@ -7,23 +7,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
-import pendulum
 import psutil
 import pytest
-from airflow.sdk import DAG
-from airflow.timetables.base import TimeRestriction
-from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
@@ -33,84 +25,14 @@ from tests.system.airflow_settings import PROJECT
 from tests.system.demo.flights import FEED, SHARDS, events_of
 from tests.system.demo.surroundings import DAILY, Surroundings
 from tests.system.processes import (
-    FileLock,
-    HomeError,
     command_line,
     descendants,
     free_port,
-    interrupts_blocked,
-    is_hung_up,
     wait_for,
 )
-from tests.system.ui.policy import dag_policy
-from tests.system.ui.port import check_free, parse_port
-from tests.system.ui.run import Ui
-from tests.system.ui.timetable import PastTimetable
 from tests.unit.export.flights import Flights, hours
 
 OPEN = "Airflow's UI is open"
-
-
-@pytest.mark.parametrize("text", ["", "http", "-1", "0", "65536", "80 80", "8,080"])
-def test_a_port_that_is_no_port_is_refused_with_an_example(text: str) -> None:
-    """The message says what was given, what may be given, and how."""
-    with pytest.raises(HomeError, match=r"PORT must be a number from 1 to 65535, not .*make ui PORT=9090"):
-        parse_port(text)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - what others do is refused, too
-def test_a_taken_port_is_refused_before_anything_is_made(tmp_path: Path, address: str) -> None:
-    """The message names another port, which is free."""
-    with socket.socket() as other:
-        other.bind((address, 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(HomeError, match=f"Port {port} cannot be had: another program") as caught:
-            Ui(tmp_path / "ui", port).run()
-    check_free(int(str(caught.value).rpartition("=")[2]))
-    assert not (tmp_path / "ui").exists()
-
-
-def test_a_second_ui_in_one_folder_is_refused_with_the_address_of_the_first(tmp_path: Path) -> None:
-    """Nothing of the first is touched: the lock comes before all else."""
-    first = FileLock(tmp_path / "ui.lock", note="(http://127.0.0.1:8080)")
-    first.acquire()
-    try:
-        with pytest.raises(
-            HomeError, match=r"held by process \d+ \(http://127.0.0.1:8080\).*another make ui"
-        ):
-            Ui(tmp_path / "ui", free_port()).run()
-    finally:
-        first.release()
-
-
-def test_the_example_dags_run_by_backfill_and_by_hand_and_never_by_the_clock() -> None:
-    """The past has its hours, the present has none; a DAG that somebody adds keeps its schedule."""
-    start, hour = datetime(2013, 1, 1, tzinfo=timezone.utc), timedelta(hours=1)
-    example, own = (
-        DAG(name, schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"), tags=[name])
-        for name in ("changefeed", "mine")
-    )
-    dag_policy(example)
-    dag_policy(own)
-    assert isinstance(own.timetable, CronDataIntervalTimetable)
-    assert isinstance(example.timetable, PastTimetable)
-    ask = partial(example.timetable.next_dagrun_info, last_automated_data_interval=None)
-    backfilled = ask(restriction=TimeRestriction(pendulum.instance(start), None, catchup=True))
-    assert backfilled is not None
-    assert backfilled.data_interval == (start, start + hour)
-    assert ask(restriction=TimeRestriction(pendulum.instance(start), None, catchup=False)) is None
-    by_hand = example.timetable.infer_manual_data_interval(run_after=pendulum.instance(start + 2.5 * hour))
-    assert by_hand == (start + hour, start + 2 * hour)
-
-
-def test_a_closed_terminal_is_noticed() -> None:
-    """Where nobody sends SIGHUP, the terminal itself tells."""
-    master, terminal = os.openpty()
-    assert not is_hung_up(terminal)
-    os.close(master)
-    assert is_hung_up(terminal)
-    os.close(terminal)
 
 
 @pytest.mark.ci
@@ -196,33 +118,6 @@ def test_ctrl_c_while_loading_ends_the_writers_and_the_next_start_loads_again(tm
     psutil.wait_procs(writers, timeout=10)
     assert [writer for writer in writers if writer.is_running()] == []
     assert not Surroundings(folder).database.exists()
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """SIGINT raises, as in a process that nobody took it from; a worker of pytest ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_that_another_thread_takes_waits_for_the_end_of_a_block(ctrl_c: None) -> None:
-    """As of a library's pool, which has no mask; a process started half would not be ended."""
-    stop, reached = threading.Event(), list[str]()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
-    try:
-        with interrupts_blocked():
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
-            reached.append("the end of the block")
-        reached.append("too far")
-    except KeyboardInterrupt:
-        reached.append("the interrupt")
-    finally:
-        stop.set()
-        thread.join()
-    assert reached == ["the end of the block", "the interrupt"]
 
 
 def kill_the_triggerer(process: subprocess.Popen[str]) -> str:

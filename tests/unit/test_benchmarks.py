@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import mssql, mssql_orders, orders
+from tests.benchmarks import mssql_orders, orders
 from tests.benchmarks.figures import Chapter, Figure, Target, figure_of, surroundings
 from tests.benchmarks.watch import Reading, watch
 from tests.integration.contract.engines import MSSQL_VARIABLE
@@ -34,6 +34,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.ci
 def test_a_childs_children_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their processor time and memory count, and what the child says of itself arrives."""
     (tmp_path / "child.py").write_text(CHILD)
@@ -48,12 +49,6 @@ def test_a_childs_children_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert reading.seconds > 1
 
 
-def test_a_child_that_fails_is_told_with_its_words() -> None:
-    """Nothing is measured of it."""
-    with pytest.raises(RuntimeError, match=r"No module named tests\.benchmarks\.nothing"):
-        watch("tests.benchmarks.nothing", [])
-
-
 @pytest.mark.parametrize(
     ("value", "at_least", "expected"),
     [(0.9, True, True), (0.89, True, False), (0.9, False, True), (0.91, False, False)],
@@ -65,30 +60,6 @@ def test_a_target_is_met_on_its_side_of_the_limit(value: float, at_least: bool, 
     assert target.text.endswith("| yes |" if expected else "| **no** |")
 
 
-def test_a_chapter_is_two_tables() -> None:
-    """Figures with what they have of rows, time, processor and memory; then what was asked."""
-    figures = [Figure("export", 2_000_000, 4.0, 6.4, 916.2), Figure("look", 0, 0.0009)]
-    text = Chapter("Windows", figures, [Target("export, of the floor", 1.0, 0.9, at_least=True)]).text
-    assert text.splitlines() == [
-        "## Windows",
-        "",
-        "| | rows | s | rows/s | CPU s | MB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-        "| export | 2,000,000 | 4.0 | 500,000 | 6.4 | 916 |",
-        "| look |  | 0.001 |  |  |  |",
-        "",
-        "| asked | measured | limit | met |",
-        "| --- | ---: | ---: | --- |",
-        "| export, of the floor | 1.00 | at least 0.90 | yes |",
-    ]
-
-
-def test_a_table_has_no_column_without_a_figure() -> None:
-    """Of polls only seconds were measured."""
-    text = Chapter("Polls", [Figure("poll", 0, 0.02), Figure("look", 0, 0.0009)]).text
-    assert text.splitlines()[2:] == ["| | s |", "| --- | ---: |", "| poll | 0.020 |", "| look | 0.001 |"]
-
-
 def test_a_figure_of_several_runs_is_their_median() -> None:
     """Of each quantity by itself; the fastest and the slowest run are told where that was asked for."""
     readings = [Reading(4.0, 9.0, 300.0, {}), Reading(0.5, 7.0, 100.0, {}), Reading(3.0, 8.0, 200.0, {})]
@@ -96,16 +67,6 @@ def test_a_figure_of_several_runs_is_their_median() -> None:
     spread = figure_of("export", 6_000, readings, has_span=True)
     assert spread.cells == ["export", "6,000", "3.0 (0.500 to 4.0)", "2,000", "8.0", "200"]
     assert figure_of("export", 6_000, readings[:1], has_span=True).span is None
-
-
-def test_without_a_server_its_chapter_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of being left out without a word."""
-    monkeypatch.delenv(MSSQL_VARIABLE, raising=False)
-    assert mssql.run(tmp_path).text.splitlines() == [
-        "## Windows of SQL Server",
-        "",
-        "Not measured: `CHANGEFEED_TEST_MSSQL` names no server.",
-    ]
 
 
 def test_orders_are_the_same_on_both_engines(monkeypatch: pytest.MonkeyPatch) -> None:

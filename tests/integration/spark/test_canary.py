@@ -91,13 +91,3 @@ def test_of_an_option_of_the_data_source(spark: SparkSession, search: Search) ->
             reader.option("password", PASSWORD).option("encrypt", "no").load()
     search.look_at_error("error", caught.value, "127.0.0.1")
     assert search.leaks == []
-
-
-def test_of_an_option_that_does_not_belong(spark: SparkSession, flights: Flights, search: Search) -> None:
-    """A password that a feed in a file does not need is refused by its name, and so is an unknown secret."""
-    ChangefeedDataSource.register(spark)
-    reader = spark.read.format("changefeed").options(type="sqlite", path=str(flights.path), feed=FEED)
-    with pytest.raises(Exception, match="password") as caught:
-        reader.option("password", PASSWORD).option("pasword", TOKEN).load()
-    search.look_at_error("error", caught.value, "password", "pasword")
-    assert search.leaks == []

@@ -23,7 +23,6 @@ import pytest
 from airflow_changefeed.connections import spark
 from airflow_changefeed.connections.spark import check_versions, connect_session
 from airflow_changefeed.exceptions import SparkEnvironmentError, TransientError
-from airflow_changefeed.operators.fold import ChangefeedFoldOperator
 from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
@@ -32,7 +31,6 @@ from tests.exports import verify
 from tests.integration.spark.connect import connect_server
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, database, insert, metadata, server
 from tests.unit.airflow.fakes import context
-from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event
 from tests.unit.lake.stock import CAPTURE as STOCK
 from tests.unit.lake.stock import Stock
 
@@ -110,17 +108,6 @@ def test_a_task_exports_through_the_server(connected: str, tmp_path: Path) -> No
     store = ExportStore(str(tmp_path / "out"), FEED)
     assert verify(store) == []
     assert store.files.names(store.layout.attempts) == []
-
-
-def test_an_error_of_a_task_on_the_server_comes_back_as_what_it_is(connected: str, tmp_path: Path) -> None:
-    """With its class and message, so that Airflow does not retry what a person must mend."""
-    import sqlite3
-
-    with sqlite3.connect(connected) as connection:
-        connection.execute('delete from "nyc.Flight" where id = 3')
-    connection.close()
-    with pytest.raises(AssertionError, match=r"AirflowFailException: MissingEventError.*on_missing"):
-        execute(partial(operator, tmp_path / "out"), 1)
 
 
 def _run(path: Path) -> None:
@@ -217,23 +204,6 @@ def test_a_task_that_is_stopped_interrupts_none_of_its_neighbours(connected: str
     assert len(ids(tmp_path / "stopped")) < 36
 
 
-def test_a_fold_goes_through_the_server_as_well(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the state that spark-submit would write."""
-    connection = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": port}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    export = CapturedExport.create(tmp_path / "out")
-    rows = [{"id": number, "name": "boot", "price": None} for number in range(3)]
-    export.write([Event(START + HOUR / 2, "add", None, row) for row in rows])
-    arguments = {"path": export.store.path, "output_path": str(tmp_path / "folded")}
-    fold = partial(ChangefeedFoldOperator, task_id="fold", feed=CAPTURE, table=TABLE, **arguments)
-    state = execute(fold, 1)
-    assert state["rows"] == 3
-    assert pq.read_table(state["path"]).column("id").to_pylist() == [0, 1, 2]
-
-
 def test_a_snapshot_is_read_by_the_server(connected: str, tmp_path: Path) -> None:
     """In ranges, and once more where an error ended its first try."""
     stock = Stock.create(tmp_path)
@@ -275,6 +245,7 @@ def _outlive_its_server(path: Path) -> str:
     return ""
 
 
+@pytest.mark.nightly
 def test_a_server_that_dies_fails_the_task_soon(
     database: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ def plans(frame: DataFrame) -> str:
     return f"{execution.toString()} {execution.optimizedPlan().toJSON()} {execution.executedPlan().toJSON()}"
 
 
-@pytest.mark.parametrize("shard_key_type", ["int", "uniqueidentifier"])
+@pytest.mark.parametrize("shard_key_type", ["int", pytest.param("uniqueidentifier", marks=pytest.mark.ci)])
 def test_the_feed_is_what_spark_reads_of_its_export(
     session: SparkSession, tmp_path: Path, shard_key_type: str
 ) -> None:
@@ -133,6 +133,7 @@ def test_load_refuses_wrong_options_and_ranges(session: SparkSession, flights: F
     assert load(session, flights, seal=True).count() == 10
 
 
+@pytest.mark.ci
 def test_spark_shows_no_option(session: SparkSession, flights: Flights) -> None:
     """Neither a plan nor an error has a password in it; a plan has no option at all."""
     flights.add(10, 0)
@@ -154,6 +155,7 @@ def test_spark_shows_no_option(session: SparkSession, flights: Flights) -> None:
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.ci
 def test_the_guide_runs(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

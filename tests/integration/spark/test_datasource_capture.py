@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.exceptions import InvalidArgumentError, changefeed_error
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 
@@ -57,6 +55,7 @@ def load(session: SparkSession, path: Path, **options: str) -> DataFrame:
     return reader.option("feed", CAPTURE).options(**options).load()
 
 
+@pytest.mark.ci
 def test_rows_are_structs_that_spark_can_ask(session: SparkSession, database: Path) -> None:
     """A filter on ULIDs narrows what is read; one on a field is Spark's own, and both hold."""
     frame = load(session, database)
@@ -74,29 +73,3 @@ def test_rows_are_structs_that_spark_can_ask(session: SparkSession, database: Pa
     rest = frame.where(frame["changefeed_ulid"] > tenth["changefeed_ulid"])
     assert rest.count() == 20
     assert rest.where("new.id > 12").count() == 7
-
-
-def test_events_come_in_every_shape(session: SparkSession, database: Path) -> None:
-    """The same events, in the same order, as JSON."""
-    typed = load(session, database).orderBy("changefeed_ulid").collect()
-    for shape, path in (("envelope", None), ("hasura", "event.data.new"), ("debezium", "after")):
-        shaped = load(session, database, shape=shape).orderBy("changefeed_ulid").collect()
-        column = {"envelope": "new", "hasura": "payload", "debezium": "value"}[shape]
-        assert [each["changefeed_ulid"] for each in shaped] == [each["changefeed_ulid"] for each in typed]
-        for got, wanted in zip(shaped, typed, strict=True):
-            row = json.loads(got[column]) if got[column] is not None else None
-            for key in (path or "").split(".") if path else ():
-                row = row[key]
-            assert (row and row["id"]) == (wanted["new"] and wanted["new"]["id"])
-
-
-def test_a_plain_feed_has_no_other_shape(session: SparkSession, tmp_path: Path) -> None:
-    """``load()`` says so."""
-    path = tmp_path / "plain.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"create table {CAPTURE} (id integer primary key)")
-    with closing(SqliteFeedSource(path)) as source:
-        source.set_up_feed(CAPTURE)
-    with pytest.raises(Exception, match="omit shape='hasura'") as caught:
-        load(session, path, shape="hasura")
-    assert isinstance(changefeed_error(caught.value), InvalidArgumentError)

@@ -52,31 +52,6 @@ def read_all(session: SparkSession, flights: Flights, folder: Path, **options: o
             return
 
 
-def test_each_event_is_written_once(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
-    """Run by run, in batches of the size asked for, with all columns of a batch read and the seal."""
-    flights.add(40, 0, shard=1, length=4)
-    read_all(spark, flights, tmp_path, maxEventsPerTrigger=15)
-    flights.add(8, 5, shard=2)
-    read_all(spark, flights, tmp_path, maxEventsPerTrigger=15)
-    assert rows(spark, tmp_path) == written(flights)
-    frame = spark.read.parquet(str(tmp_path / "rows"))
-    batch = spark.read.format("changefeed").options(type="sqlite", path=flights.path, feed=FEED).load()
-    assert frame.dtypes == [*batch.dtypes, ("changefeed_sealed_until", "timestamp")]
-    assert frame.where("changefeed_sealed_until < changefeed_time").count() == 0
-
-
-def test_a_query_that_cannot_go_on_says_why(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
-    """Our error is in Spark's, which ends the query."""
-    flights.add(10, 0, shard=1)
-    read_all(spark, flights, tmp_path)
-    flights.add(10, 1, shard=1)
-    flights.source.seal(FEED, flights.source.now())
-    flights.source.purge(FEED, flights.source.now())
-    with pytest.raises(Exception, match="PurgedError") as caught:
-        read_all(spark, flights, tmp_path)
-    assert isinstance(changefeed_error(caught.value), PurgedError)
-
-
 def planners() -> list[int]:
     """The processes that plan a query's batches."""
     found = []
@@ -99,15 +74,20 @@ def _is_ours(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
-def test_a_query_whose_planner_is_killed_goes_on(
-    spark: SparkSession, flights: Flights, tmp_path: Path
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.nightly)])
+def test_each_event_is_written_once_though_the_planner_is_killed(
+    spark: SparkSession, flights: Flights, tmp_path: Path, kills: int
 ) -> None:
-    """In the middle of its batches, three times; ``make soak`` kills all of Spark fifty times."""
+    """
+    With all columns of a batch read, and the seal. A query that cannot go on says why.
+
+    ``make soak`` kills all of Spark fifty times.
+    """
     chance = random.Random(SEED)
-    for number in range(3):
+    options = {"maxEventsPerTrigger": 25, "consumer": "lake"}
+    for number in range(kills):
         flights.add(60, number, shard=number % 2)
-        frame = stream(spark, flights.path, maxEventsPerTrigger=7, consumer="lake")
-        running = query(frame, tmp_path, processingTime="0 seconds")
+        running = query(stream(spark, flights.path, **options), tmp_path, processingTime="0 seconds")
         while not running.recentProgress and running.isActive:
             time.sleep(0.05)
         time.sleep(chance.uniform(0, 0.3))
@@ -115,8 +95,20 @@ def test_a_query_whose_planner_is_killed_goes_on(
             os.kill(process, signal.SIGKILL)
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Spark says of it
             running.awaitTermination(60)
-    read_all(spark, flights, tmp_path, maxEventsPerTrigger=7, consumer="lake")
+    flights.add(8, 5, shard=2)
+    read_all(spark, flights, tmp_path, **options)
     assert rows(spark, tmp_path) == written(flights)
+    frame = spark.read.parquet(str(tmp_path / "rows"))
+    batch = spark.read.format("changefeed").options(type="sqlite", path=flights.path, feed=FEED).load()
+    assert frame.dtypes == [*batch.dtypes, ("changefeed_sealed_until", "timestamp")]
+    assert frame.where("changefeed_sealed_until < changefeed_time").count() == 0
+    flights.add(10, 6, shard=1)
+    flights.source.seal(FEED, flights.source.now())
+    flights.source.drop_consumer("lake", FEED)
+    flights.source.purge(FEED, flights.source.now())
+    with pytest.raises(Exception, match="PurgedError") as caught:
+        read_all(spark, flights, tmp_path, **options)
+    assert isinstance(changefeed_error(caught.value), PurgedError)
 
 
 @pytest.mark.nightly
@@ -126,14 +118,8 @@ def test_a_query_that_is_killed_fifty_times_writes_each_event_once(tmp_path: Pat
     """All of its processes die at a random moment, while others write."""
     flights = Flights.create(tmp_path / "feeds.db")
     chance = random.Random(SEED)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.integration.spark.streaming",
-        str(flights.path),
-        str(tmp_path),
-        kind,
-    ]
+    program = "tests.integration.spark.streaming"
+    command = [sys.executable, "-m", program, str(flights.path), str(tmp_path), kind]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}
     for number in range(50):
         process = subprocess.Popen(

@@ -74,6 +74,7 @@ def test_a_state_is_plain_parquet(spark: SparkSession, export: CapturedExport) -
     assert left(export) == [TABLE]
 
 
+@pytest.mark.ci
 def test_an_empty_table_can_be_read(spark: SparkSession, export: CapturedExport) -> None:
     """It has a file with columns and without rows."""
     state = run(spark, export, 2)
@@ -95,6 +96,7 @@ def test_a_fold_that_fails_leaves_nothing(spark: SparkSession, export: CapturedE
     assert left(export) == [TABLE]
 
 
+@pytest.mark.ci
 def test_all_types_arrive_as_they_are(spark: SparkSession, export: CapturedExport) -> None:
     """Times that Spark's own defaults would spoil; the session's settings are as before."""
     kinds = {

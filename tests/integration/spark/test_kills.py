@@ -29,7 +29,7 @@ from tests.integration.spark.connect import connect_server
 from tests.unit.export.faults import manifest_rows, plain_rows
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.nightly
 
 SEED = 20261123
 #: Units written in all, for each that there is.
@@ -127,13 +127,12 @@ def _rounds(
 
 
 def test_a_process_that_is_killed_has_written_little_in_vain(tmp_path: Path) -> None:
-    """A few rounds of a hundred units, whose share varies; the many are run by ``make soak``."""
+    """A few rounds of a hundred units, whose share varies."""
     flights = Flights.create(tmp_path / "feeds.db")
     flights.add(1000, 0, length=100)
     assert _rounds(_here, tmp_path, flights, units=100, rounds=4) <= MOST_WRITTEN_IN_FEW
 
 
-@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_job_that_is_killed_has_written_little_in_vain(tmp_path: Path) -> None:
     """Five hundred units on two cores of a Spark Connect server, which goes on with what it was asked."""

@@ -187,6 +187,7 @@ def test_the_table_has_all_versions_at_every_window(
     assert {row["changefeed_shard"] == row["id"] % 3 for row in merging.rows(shards=True)} == {True}
 
 
+@pytest.mark.parametrize("merging", ["iceberg"], indirect=True)
 def test_each_change_of_a_key_is_a_version(merging: Versioned) -> None:
     """Several in a window, in the same millisecond, a delete, and a new row behind it."""
     names = [shoe(1, name) for name in ("one", "two", "three", "four")]
@@ -362,11 +363,3 @@ def test_new_columns_and_names_of_ours(delta: Versioned) -> None:
     end = delta.window(2, Event(minute(121), "add", None, {**shoe(3), "_Valid_From": 1}))
     with pytest.raises(ColumnTypeError, match=r"has a column '_valid_from'.*rename the table's column"):
         delta.merge(end)
-
-
-@pytest.mark.ci
-def test_changes_of_rows_that_are_not_there_are_refused(delta: Versioned) -> None:
-    """An ended version is no row that can change."""
-    delta.merge(delta.window(0, Event(minute(1), "add", None, shoe(1)), Event(minute(2), "del", shoe(1))))
-    with pytest.raises(FoldError, match="changes a row that no earlier event has inserted"):
-        delta.merge(delta.window(1, Event(minute(61), "upd", shoe(1), shoe(1, "clog"))))

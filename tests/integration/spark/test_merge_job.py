@@ -112,6 +112,7 @@ def test_the_files_have_the_rows_of_the_table(
         assert gone == (ever - set(ids(there)) if deleted == "keep" else set())
 
 
+@pytest.mark.ci
 def test_the_job_says_how_it_ended(job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To the operator by a file, to people by its last line; what it wrote in vain is gone."""
     job.merge(job.merging.window(0, Event(minute(1), "add", None, shoe(1))))

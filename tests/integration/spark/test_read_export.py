@@ -17,6 +17,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, own_error
 from airflow_changefeed.export.verify import read_facts
+from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore
@@ -96,6 +97,19 @@ def test_an_interval_that_is_not_complete_is_refused(spark: SparkSession, store:
     with pytest.raises(ManifestError, match=r"shard 1 \[2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z\)"):
         read_export(spark, store.path, FEED, START, START + 3 * HOUR)
     assert read_export(spark, store.path, FEED, START, START + 3 * HOUR, incomplete="read").count() == 26
+
+
+def test_an_idle_hour_reads_like_a_busy_one(spark: SparkSession, flights: Flights, tmp_path: Path) -> None:
+    """Columns and types are the same, the shard is a bigint in both."""
+    store = ExportStore(str(tmp_path / "idle"), FEED)
+    flights.add(10, 0, shard=5)
+    flights.export(store, hours(0, 1))
+    commit_empty(store, flights.plan(store, hours(1, 2)), flights.source.schema(FEED))
+    busy = read_export(spark, store.path, FEED, end=hours(1, 2)[0].start)
+    idle = read_export(spark, store.path, FEED, hours(1, 2)[0].start)
+    assert (busy.count(), idle.count()) == (10, 0)
+    assert busy.dtypes == idle.dtypes
+    assert dict(busy.dtypes)["changefeed_shard"] == "bigint"
 
 
 def test_columns_that_changed_are_refused_or_unified(

@@ -17,7 +17,6 @@ from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator
 from airflow_changefeed.spark import job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
-from tests.examples import examples, run_example
 from tests.integration.spark.shop import Shop
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import context
@@ -136,9 +135,9 @@ def test_an_error_of_the_job_is_the_tasks(shop: Shop) -> None:
         operator(shop, base="beginning").execute(context())
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed() -> None:
+    """By their names."""
+    for wrong, named in (
         ({"path": ""}, "path"),
         ({"on_difference": "ignore"}, "on_difference must be one of fail, report"),
         ({"wait_timeout": -1}, "wait_timeout"),
@@ -146,22 +145,10 @@ def test_an_error_of_the_job_is_the_tasks(shop: Shop) -> None:
         ({"repair": True, "where": "id > 5"}, "repair needs the whole table"),
         ({"rows_per_second": 0}, "rows_per_second"),
         ({"application": "job.py"}, "application cannot be given"),
-    ],
-)
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(
-    shop: Shop, wrong: dict[str, Any], named: str
-) -> None:
-    """By their names."""
-    with pytest.raises(InvalidArgumentError, match=named):
-        operator(shop, **wrong)
-
-
-def test_the_documented_task_is_one() -> None:
-    """As the how-to has it."""
-    names: dict[str, Any] = {}
-    (code,) = examples("how-to/reconcile.md", {})
-    run_example(code, names)
-    assert [task.task_id for task in names["dag"].tasks] == ["reconcile"]
+    ):
+        given = {"feed": CAPTURE, "path": "/data/export", "output_path": "/data/lake"}
+        with pytest.raises(InvalidArgumentError, match=named):
+            ChangefeedReconcileOperator(**{"task_id": "reconcile", **given, **wrong})
 
 
 @pytest.mark.ci

@@ -79,6 +79,7 @@ def test_folds_start_from_what_spark_has_read(spark: SparkSession, stock: Stock)
     assert {(row["id"] % 3, row["changefeed_shard"]) for row in frame.collect()} == {(0, 0), (1, 1), (2, 2)}
 
 
+@pytest.mark.ci
 def test_an_error_of_a_task_is_ours(spark: SparkSession, stock: Stock) -> None:
     """By its name, as if it was raised here; what was read before stays."""
     stock.change("update stock set name = x'00' where id = 100")

@@ -37,7 +37,6 @@ from airflow_changefeed.tasks.arguments import parse_options
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.transfers.group import ChangefeedPlanOperator
 from airflow_changefeed.version_compat import AirflowFailException
-from tests.examples import examples, run_example
 from tests.identity import DATABASE, name_database
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
@@ -322,18 +321,6 @@ def test_a_shape_is_one_of_the_options(options: Any, put: dict[str, Any]) -> Non
     arguments = {"task_id": "export", "feed": FEED, "path": "/out", "consumer": CONSUMER, "options": options}
     assert ChangefeedToParquetOperator(**arguments, shape="hasura").options == put
     assert ChangefeedToParquetOperator(**arguments).options is options
-
-
-def test_the_reference_of_shapes_shows_an_operator() -> None:
-    """Its example is one that DAG files can have."""
-    made: list[Any] = []
-
-    def operator(**arguments: Any) -> None:
-        made.append(ChangefeedToParquetOperator(**arguments))
-
-    (code,) = examples("reference/event-shapes.md", {})
-    run_example(code, {"ChangefeedToParquetOperator": operator})
-    assert [export.options for export in made] == [{"shape": "debezium"}]
 
 
 def test_a_shape_may_be_a_template() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_changefeed.cli.changefeed import parser
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.hooks.changefeed import AirflowVariables
@@ -240,14 +239,3 @@ def test_options_that_mean_nothing_are_refused(
         doctor(store, *arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_the_page_s_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """As they stand there."""
-    from tests.examples import examples
-
-    for line in "".join(
-        examples("how-to/when-something-is-wrong.md#find-out-what-is-wrong", {}, "console")
-    ).splitlines():
-        words = line.removeprefix("$ airflow-changefeed ").split()
-        assert parser().parse_args(words).conn_id

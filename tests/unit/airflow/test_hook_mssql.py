@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import ConnectionNotUsableError, InvalidArgum
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.sources import SOURCES, open_source
 from airflow_changefeed.sources.mssql.connection.options import AUTHENTICATION, DRIVER_OPTIONS
-from tests.examples import examples, run_example, section
+from tests.examples import examples, section
 from tests.minors import since
 
 FIELDS: dict[str, Any] = {
@@ -202,14 +202,6 @@ def test_the_references_extra_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = {**found, **found["driver_options"]}
     assert {name for name in given if name not in reached} == set()
     assert open_source(found).describe() == found
-
-
-def test_the_references_python_runs() -> None:
-    """It opens a source, which connects to nothing yet."""
-    names: dict[str, Any] = {}
-    (code,) = examples(PAGE, {})
-    run_example(code, names)
-    assert names["source"].database.read_only_replica
 
 
 class _Recording(dict[str, Any]):

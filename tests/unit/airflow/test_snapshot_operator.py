@@ -19,7 +19,7 @@ from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator
 from airflow_changefeed.spark.snapshot_job import run_ranges
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
-from tests.examples import examples, run_example
+from tests.examples import run_example
 from tests.system.example_dags import copy_dags
 from tests.unit.airflow.fakes import LocalSpark, context
 from tests.unit.lake.stock import CAPTURE, TABLE, Stock
@@ -153,14 +153,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(
     """By their names."""
     with pytest.raises(InvalidArgumentError, match=named):
         operator(stock, **wrong)
-
-
-def test_the_documented_task_is_one() -> None:
-    """As the how-to has it."""
-    names: dict[str, Any] = {}
-    (code,) = examples("how-to/start-with-a-table-that-has-rows.md", {})
-    run_example(code, names)
-    assert [task.task_id for task in names["dag"].tasks] == ["snapshot"]
 
 
 def test_a_snapshot_that_is_there_is_the_result(stock: Stock) -> None:

@@ -22,7 +22,6 @@ from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
 from airflow_changefeed.sources.mssql.capture.query import feed_schema
 from airflow_changefeed.sources.mssql.feed.arrow import computed, converted, plan_batches
 from airflow_changefeed.sources.mssql.feed.query import BATCH_BYTES, BatchRows, RangeQuery
-from tests.examples import examples, run_example
 from tests.mssql_types import CASES, ROWVERSION, Case
 from tests.unit.sources.mssql_feeds import make_feed
 
@@ -82,12 +81,6 @@ def test_each_row_of_the_docs_is_a_case_here() -> None:
     documented = {kind for row in rows for kind in re.findall(r"`(\w+)", row)}
     tested = {re.match(r"\w+", case.type)[0] for case in (*CASES, ROWVERSION)}
     assert documented == tested
-
-
-def test_the_pages_example_runs() -> None:
-    """And its value is what it says."""
-    (example,) = examples("reference/types.md", {})
-    run_example(example, {})
 
 
 @pytest.mark.parametrize("kind", ["vector", "MyOwnClrType", "cursor", "table"])
