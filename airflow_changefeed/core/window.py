@@ -86,7 +86,7 @@ class Window:
         """How long the window is."""
         return self.end - self.start
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The window for names of files and folders: ``20130101T000000Z_20130101T010000Z``."""
         return f"{format_compact(self.start)}_{format_compact(self.end)}"
