@@ -24,16 +24,20 @@ _SAMPLE_PART = 8
 
 
 class ParquetFile:
-    """A Parquet file that is being written; its first rows say which columns get dictionaries."""
+    """
+    A Parquet file that is being written.
+
+    :param repeating: columns that get dictionaries, as :func:`repeating_columns` finds them.
+    """
 
     def __init__(
-        self, files: Files, path: str, schema: pa.Schema, compression: str, first: pa.RecordBatch
+        self, files: Files, path: str, schema: pa.Schema, compression: str, repeating: list[str]
     ) -> None:
         self.name = path.rpartition("/")[2]
         self.rows = 0
         self._opened: AbstractContextManager[Any] = files.writer(path)
         self._sink = self._opened.__enter__()
-        dictionaries: Any = _repeating(first)
+        dictionaries: Any = repeating
         codec = "NONE" if compression == "none" else compression
         self._parquet = pq.ParquetWriter(
             self._sink, schema, compression=codec, version="2.6", use_dictionary=dictionaries
@@ -86,7 +90,7 @@ def bounded(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _repeating(batch: pa.RecordBatch) -> list[str]:
+def repeating_columns(batch: pa.RecordBatch) -> list[str]:
     """
     Return the columns, and the leaves of structs, whose values repeat, by the first rows.
 
@@ -107,9 +111,9 @@ class PartFile(ParquetFile):
     """A Parquet file of events that is being written."""
 
     def __init__(
-        self, files: Files, path: str, schema: pa.Schema, options: ExportOptions, first: pa.RecordBatch
+        self, files: Files, path: str, schema: pa.Schema, options: ExportOptions, repeating: list[str]
     ) -> None:
-        super().__init__(files, path, schema, options.compression, first)
+        super().__init__(files, path, schema, options.compression, repeating)
         self._checksums: list[int] = []
         self._first: Ulid | None = None
         self._last = Ulid.MIN

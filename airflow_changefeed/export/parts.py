@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.plan import ExportOptions, FileFacts, Plan, Shape
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, own_error
-from airflow_changefeed.export.parquet import PartFile, bounded
+from airflow_changefeed.export.parquet import PartFile, bounded, repeating_columns
 from airflow_changefeed.export.result import ExportResult, ProgressWatch, TaskProgress
 from airflow_changefeed.output.attempts import begin, end
 from airflow_changefeed.output.commit import Commit, commit_empty
@@ -35,8 +35,6 @@ from airflow_changefeed.sources.arrow import check_order, check_schema
 from airflow_changefeed.sources.base import ULID_COLUMN, FeedReader
 from airflow_changefeed.storage.files import Files
 
-#: A part's first rows are looked at as a sample; at least so many, where its batch has them.
-_FEWEST_ROWS = 4096
 #: Rows of one part, unless the options set the number of parts: a few seconds of a task.
 PART_ROWS = 500_000
 #: Units below this are not split, and tasks not cut smaller: starting one costs more than its rows.
@@ -222,7 +220,7 @@ def write_adjoining(
     last, number, before = parts[0], 0, 0
     with closing(_read(source, parts, schema, written, feed, options)) as reading:
         try:
-            for part, rows, sample in reading:
+            for part, rows, repeating in reading:
                 if part is not last:
                     if file is not None:
                         done, file = (last, file.finish(), file.upload), None
@@ -232,7 +230,7 @@ def write_adjoining(
                 while offset < rows.num_rows:
                     if file is None:
                         name = f"part-{part.number:05d}-{number:05d}.parquet"
-                        file = PartFile(files, f"{part.folder}/{name}", written, options, sample)
+                        file = PartFile(files, f"{part.folder}/{name}", written, options, repeating())
                         number, before = number + 1, 0
                     some = rows.slice(offset, options.target_file_rows - file.rows)
                     file.write(some)
@@ -243,7 +241,7 @@ def write_adjoining(
                         done, file = (part, file.finish(), file.upload), None
                         yield done
                 # Otherwise they would be held while the source reads the next batch.
-                del some, rows, sample
+                del some, rows, repeating
             if file is not None:
                 done, file = (last, file.finish(), file.upload), None
                 yield done
@@ -260,9 +258,9 @@ def _read(
     written: pa.Schema,
     feed: str,
     options: ExportOptions,
-) -> Generator[tuple[Part, pa.RecordBatch, pa.RecordBatch], None, None]:
+) -> Generator[tuple[Part, pa.RecordBatch, Callable[[], list[str]]], None, None]:
     """
-    Read adjoining parts at once, and yield rows of each, in the files' columns, and a sample of rows.
+    Read adjoining parts at once; yield rows of each, in the files' columns, and what finds repeating columns.
 
     A read costs a request, or the opening of a file, and the checks around it: more than an hour of a small
     feed.
@@ -281,17 +279,17 @@ def _read(
             del batch
             for piece in pieces:
                 rows, offset = _shaped(piece, options, feed, written), 0
+                # Once for many small files, and not at all for a batch in which none begins.
+                repeating = cache(partial(repeating_columns, rows))
                 del piece
                 while offset < rows.num_rows:
                     end = _end(rows, offset, part, last)
                     if end > offset:
-                        # A part that begins at the end of a batch is judged by the rows before it, too.
-                        begin = max(0, min(offset, end - _FEWEST_ROWS))
-                        yield part, rows.slice(offset, end - offset), rows.slice(begin, end - begin)
+                        yield part, rows.slice(offset, end - offset), repeating
                     if end < rows.num_rows:
                         part = next(waiting)
                     offset = end
-                del rows
+                del rows, repeating
     finally:
         # An abandoned generator would keep its connection until it is collected.
         close = getattr(stream, "close", None)

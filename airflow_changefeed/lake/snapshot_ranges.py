@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.parquet import ParquetFile
+from airflow_changefeed.export.parquet import ParquetFile, repeating_columns
 from airflow_changefeed.lake.snapshots import ReadRange, SnapshotFiles
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.sources.arrow import check_schema
@@ -117,7 +117,8 @@ def _read(
             schema = columns.schema
             for batch in source.stream_table(*of, range_, where=wanted.where):
                 check_schema(batch.schema, schema, wanted.feed)
-                file = file or ParquetFile(files.files, path, schema, _COMPRESSION, batch)
+                if file is None:
+                    file = ParquetFile(files.files, path, schema, _COMPRESSION, repeating_columns(batch))
                 if written is not None:
                     written.result()
                 # While the next batch is read, so that the statement holds its locks no longer.

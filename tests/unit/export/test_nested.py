@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.checksum import checksum
-from airflow_changefeed.export.parquet import PartFile
+from airflow_changefeed.export.parquet import PartFile, repeating_columns
 from airflow_changefeed.export.verify import Extent, MisleadingFooterError, read_facts
 from airflow_changefeed.output.schemas import leaf_types, leaves, parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
@@ -170,7 +170,8 @@ def test_leaves_are_null_where_their_struct_is() -> None:
 
 def _written(folder: Path, table: pa.Table) -> pq.ParquetFile:
     (batch,) = table.combine_chunks().to_batches()
-    file = PartFile(LocalFiles(str(folder)), f"{folder}/a.parquet", table.schema, ExportOptions(), batch)
+    repeating = repeating_columns(batch)
+    file = PartFile(LocalFiles(str(folder)), f"{folder}/a.parquet", table.schema, ExportOptions(), repeating)
     file.write(batch)
     facts = file.finish()
     assert read_facts(ExportStore(str(folder), "f"), f"{folder}/a.parquet", "a.parquet") == facts

@@ -109,7 +109,7 @@ def test_large_rows_go_to_small_row_groups(tmp_path: Path, monkeypatch: pytest.M
     values = {"changefeed_ulid": texts, "raw": [b"x" * size for size in sizes]}
     batch = pa.RecordBatch.from_pydict(values, schema)
     file = PartFile(
-        LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, ExportOptions(compression="none"), batch
+        LocalFiles(str(tmp_path)), f"{tmp_path}/a.parquet", schema, ExportOptions(compression="none"), []
     )
     file.write(batch)
     facts = file.finish()
