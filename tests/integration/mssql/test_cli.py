@@ -133,18 +133,6 @@ def test_an_upgrade_takes_the_feeds_along(commands: Commands, database: Database
         client.results("exec changefeed.drop_feed N'myservice.Upgraded'")
 
 
-def test_a_newer_version_stays_unless_forced(commands: Commands, database: Database) -> None:
-    """A package that was not upgraded must not take the database back unasked."""
-    with _version(database, "99.0"):
-        message = commands.fails("install")
-        assert message.startswith("UnsupportedVersionError: ")
-        assert "99.0" in message
-        with database.client() as client:
-            assert client.value("select changefeed.version()") == "99.0"
-        (row,) = commands.rows("install", "--force")
-        assert (row["before"], row["after"]) == ("99.0", __version__)
-
-
 def test_a_login_that_may_not_install(
     commands: Commands, empty_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

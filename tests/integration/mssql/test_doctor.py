@@ -22,8 +22,6 @@ from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.exceptions import ConnectionNotUsableError, FeedNotFoundError
-from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.ailments import (
     CONSUMER,
     FAULTS,
@@ -153,19 +151,6 @@ def test_a_database_without_changefeed_is_told(well: Database) -> None:
             (fault,) = examine(source).faults
         assert fault.kind is FaultKind.NOT_INSTALLED
         assert f"not installed in schema '{schema}'" in fault.what
-
-
-def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:
-    """Instead of a clean answer."""
-    with pytest.raises(FeedNotFoundError, match=f"feed 'myservice.Nobody' .*{FEED}"):
-        patient.faults("myservice.Nobody")
-
-
-def test_a_server_that_does_not_let_us_in_is_no_fault_of_the_feed(well: Database) -> None:
-    """It is the source's own error, which says what to check."""
-    source = MssqlFeedSource(**well.description | {"password": "wrong"})
-    with pytest.raises(ConnectionNotUsableError):
-        examine(source)
 
 
 # ---- what a login may not do
