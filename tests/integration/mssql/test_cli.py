@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,26 +56,6 @@ def _version(database: Database, version: str) -> Iterator[None]:
             f"create function [changefeed].[version]() returns varchar(20) as begin return '{version}'; end"
         )
     yield
-
-
-@contextmanager
-def _login(database: Database, *statements: str) -> Iterator[dict[str, Any]]:
-    """Give the database as a login of its own sees it, which may do what the statements give it."""
-    user, password = f"cli_{os.getpid()}_{secrets.token_hex(3)}", f"Aa1!{secrets.token_hex(12)}"
-    with database.client() as client:
-        client.results(f"create login {user} with password = '{password}'")
-        try:
-            client.results(f"create user {user} for login {user}")
-            for statement in statements:
-                client.results(statement.format(user=user))
-            yield database.description | {"user": user, "password": password}
-        finally:
-            for statement in statements:
-                if statement.startswith("grant"):
-                    revoke = statement.replace("grant", "revoke").replace(" to ", " from ")
-                    client.results(revoke.format(user=user))
-            client.results(f"drop user {user}")
-            client.results(f"drop login {user}")
 
 
 def test_a_database_is_installed_by_the_command(commands: Commands, empty_database: Database) -> None:
@@ -137,13 +115,13 @@ def test_a_login_that_may_not_install(
     commands: Commands, empty_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message has the remedy, and no password; nothing is made."""
-    with new_database() as database, _login(database) as description:
-        _connect(monkeypatch, "POOR", description)
+    with new_database() as database, database.login() as seen:
+        _connect(monkeypatch, "POOR", seen.description)
         commands.conn_id = "poor"
         message = commands.fails("install")
         assert message.startswith("PermissionDeniedError: ")
         assert "airflow-changefeed sql" in message
-        assert description["password"] not in message
+        assert seen.description["password"] not in message
         with database.client() as client:
             assert client.rows(_LOOK) == []
 
