@@ -46,12 +46,6 @@ os.environ |= {
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
 
-# Databases of tests wait for their disk at every commit: in memory a run takes half the time. pytest removes
-# the folders of tests that passed (pyproject.toml); a container's few MB are left alone.
-MEMORY, ENOUGH = Path("/dev/shm"), 4 * 1024**3
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-
 # Timing is benchmarked, never asserted; and a failure in CI must be found again by the next run.
 settings.register_profile("changefeed", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("changefeed")
@@ -64,6 +58,21 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Collect garbage again."""
     gc.enable()
+
+
+#: Where files need no disk, and the bytes that must be free there.
+MEMORY, ENOUGH = Path("/dev/shm"), 4 * 1024**3
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Keep what tests write in memory, where their databases do not wait for a disk at each commit.
+
+    Nightly tests write too much for that. pytest removes the folders of tests that passed (pyproject.toml).
+    """
+    is_short = "not nightly" in config.option.markexpr
+    if is_short and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 #: What a process makes once, and what costs more than the tests that use it, by its fixture.

@@ -77,6 +77,10 @@ class Filled:
         """Let a consumer acknowledge the events from one to another, and drop it."""
         self.begin(consumer, first, Began.CHOSEN)
         self.complete(consumer, (first, last))
+        self.drop(consumer)
+
+    def drop(self, consumer: str) -> None:
+        """Drop a consumer."""
         self.source.drop_consumer(consumer, self.feed)
 
     def purge(self, **options: Any) -> Purged:
@@ -246,9 +250,89 @@ def test_what_lies_before_a_beginning_is_counted_no_further_than_it_says(bench: 
 # ---- what a purge keeps
 
 
-def test_without_consumers_a_purge_keeps_nothing(filled: Filled) -> None:
-    """Nobody has begun."""
-    filled.check_gone(EVENTS - 1)
+#: What consumers do, and what a purge then holds: each step is a method of ``Filled`` with its arguments.
+STEPS: dict[str, tuple[tuple[Any, ...], ...]] = {
+    "nobody has begun": (("check_gone", 11),),
+    "it was chosen": (
+        ("begin", LAKE, 6, Began.CHOSEN),
+        ("complete", LAKE, (6, 11)),
+        ("check_gone", 11),
+    ),
+    "it was accepted": (
+        ("begin", LAKE, 6),
+        ("complete", LAKE, (6, 11)),
+        ("accept", LAKE),
+        ("check_gone", 11),
+    ),
+    "another consumer has acknowledged it": (
+        ("begin", LAKE, 6),
+        ("complete", LAKE, (6, 11)),
+        ("begin", OTHER, 0, Began.CHOSEN),
+        ("complete", OTHER, (0, 8)),
+        ("check_gone", 8),
+    ),
+    # Up to the first event that nobody has had; also if that lies between two that somebody had.
+    "another has acknowledged a part": (
+        ("begin", LAKE, 6),
+        ("complete", LAKE, (6, 11)),
+        ("begin", OTHER, 3, Began.CHOSEN),
+        ("complete", OTHER, (3, 11), (0, 1)),
+        ("check_held", 2, LAKE),
+    ),
+    # A purge says of what a consumer needs that this consumer needs it.
+    "another has yet to read it": (
+        ("begin", LAKE, 6),
+        ("begin", OTHER, 0, Began.CHOSEN),
+        ("complete", OTHER, (0, 3)),
+        ("check_gone", 3),
+    ),
+    "a dropped export had backfilled a part": (
+        ("begin", OTHER, 6, Began.CHOSEN),
+        ("complete", OTHER, (0, 1), (3, 3)),
+        ("drop", OTHER),
+        ("begin", LAKE, 5),
+        ("complete", LAKE, (5, 11)),
+        ("check_held", 2, LAKE),
+    ),
+    "a dropped consumer had acknowledged nothing": (
+        ("begin", OTHER, 3, Began.CHOSEN),
+        ("drop", OTHER),
+        ("begin", LAKE, 6),
+        ("check_held", 0, LAKE),
+    ),
+    # Windows in any order; each goes once no event before it is kept.
+    "a backfill reaches it": (
+        ("begin", LAKE, 6),
+        ("complete", LAKE, (6, 11)),
+        ("complete", LAKE, (3, 5)),
+        ("check_held", 0, LAKE),
+        ("complete", LAKE, (0, 0)),
+        ("check_held", 1, LAKE),
+        ("complete", LAKE, (1, 2)),
+        ("check_gone", 11),
+    ),
+    # Each is named that keeps the first event, until one of them has it.
+    "there are two": (
+        ("begin", "early", 3),
+        ("begin", "late", 6),
+        ("complete", "early", (3, 11)),
+        ("complete", "late", (6, 11)),
+        ("check_held", 0, "early", "late"),
+        ("accept", "early"),
+        ("check_held", 0, "late"),
+        ("complete", "late", (0, 5)),
+        ("check_gone", 11),
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_what_is_kept_for_a_beginning_is_what_nobody_has_had(
+    filled: Filled, steps: tuple[tuple[Any, ...], ...]
+) -> None:
+    """And only for one that nobody chose or accepted."""
+    for method, *arguments in steps:
+        getattr(filled, method)(*arguments)
 
 
 def test_what_lies_before_a_beginning_that_nobody_chose_is_kept(filled: Filled) -> None:
@@ -256,42 +340,6 @@ def test_what_lies_before_a_beginning_that_nobody_chose_is_kept(filled: Filled) 
     filled.begin(LAKE, 6)
     filled.complete(LAKE, (6, 11))
     filled.check_held(0, LAKE)
-
-
-@pytest.mark.parametrize("began", [Began.CHOSEN, Began.ACCEPTED])
-def test_a_beginning_that_a_person_decided_keeps_nothing(filled: Filled, began: Began) -> None:
-    """Whether it was chosen at first or accepted afterwards."""
-    filled.begin(LAKE, 6, Began.IMPLIED if began is Began.ACCEPTED else began)
-    filled.complete(LAKE, (6, 11))
-    if began is Began.ACCEPTED:
-        filled.accept(LAKE)
-    filled.check_gone(11)
-
-
-def test_what_another_consumer_has_acknowledged_goes(filled: Filled) -> None:
-    """Somebody has had it."""
-    filled.begin(LAKE, 6)
-    filled.complete(LAKE, (6, 11))
-    filled.begin(OTHER, 0, Began.CHOSEN)
-    filled.complete(OTHER, (0, 8))
-    filled.check_gone(8)
-
-
-def test_what_another_consumer_has_acknowledged_in_part_goes_in_part(filled: Filled) -> None:
-    """Up to the first event that nobody has had; also if that lies between two that somebody had."""
-    filled.begin(LAKE, 6)
-    filled.complete(LAKE, (6, 11))
-    filled.begin(OTHER, 3, Began.CHOSEN)
-    filled.complete(OTHER, (3, 11), (0, 1))
-    filled.check_held(2, LAKE)
-
-
-def test_what_the_cursor_of_a_consumer_has_yet_to_read_is_not_kept_for_a_beginning(plain: Filled) -> None:
-    """A purge says of what a consumer needs that this consumer needs it."""
-    plain.begin(LAKE, 6)
-    plain.begin(OTHER, 0, Began.CHOSEN)
-    plain.complete(OTHER, (0, 3))
-    plain.check_gone(3)
 
 
 def test_what_a_consumer_of_events_has_acknowledged_goes(filled: Filled) -> None:
@@ -323,24 +371,6 @@ def test_what_a_dropped_consumer_had_acknowledged_goes(filled: Filled) -> None:
     filled.check_gone(11)
 
 
-def test_a_backfill_of_a_dropped_export_counts_too(plain: Filled) -> None:
-    """What it had completed before its beginning, though that was never reached."""
-    plain.begin(OTHER, 6, Began.CHOSEN)
-    plain.complete(OTHER, (0, 1), (3, 3))
-    plain.source.drop_consumer(OTHER, plain.feed)
-    plain.begin(LAKE, 5)
-    plain.complete(LAKE, (5, 11))
-    plain.check_held(2, LAKE)
-
-
-def test_a_dropped_consumer_that_had_acknowledged_nothing_counts_for_nothing(plain: Filled) -> None:
-    """It is as if it had never been."""
-    plain.begin(OTHER, 3, Began.CHOSEN)
-    plain.source.drop_consumer(OTHER, plain.feed)
-    plain.begin(LAKE, 6)
-    plain.check_held(0, LAKE)
-
-
 def test_a_feed_of_the_same_name_begins_without_what_was_acknowledged(bench: Bench) -> None:
     """It has other events."""
     first = _filled(bench)
@@ -350,32 +380,6 @@ def test_a_feed_of_the_same_name_begins_without_what_was_acknowledged(bench: Ben
     again = _filled(bench)
     again.begin(LAKE, 6)
     again.check_held(0, LAKE)
-
-
-def test_a_backfill_that_reaches_the_beginning_releases_what_it_kept(filled: Filled) -> None:
-    """Windows in any order; each goes once no event before it is kept."""
-    filled.begin(LAKE, 6)
-    filled.complete(LAKE, (6, 11))
-    filled.complete(LAKE, (3, 5))
-    filled.check_held(0, LAKE)
-    filled.complete(LAKE, (0, 0))
-    filled.check_held(1, LAKE)
-    filled.complete(LAKE, (1, 2))
-    assert filled.rows()[LAKE].frontier == Frontier(Ulid.MIN, filled.ulids[11])
-    filled.check_gone(11)
-
-
-def test_two_beginnings_keep_what_lies_before_the_later_one(plain: Filled) -> None:
-    """Each is named that keeps the first event, until one of them has it."""
-    plain.begin("early", 3)
-    plain.begin("late", 6)
-    for consumer, first in (("early", 3), ("late", 6)):
-        plain.complete(consumer, (first, 11))
-    plain.check_held(0, "early", "late")
-    plain.accept("early")
-    plain.check_held(0, "late")
-    plain.complete("late", (0, 5))
-    plain.check_gone(11)
 
 
 def test_beyond_max_hold_nothing_is_kept_for_a_beginning(bench: Bench) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.consumers.consumer import Consumer
-from airflow_changefeed.consumers.event import Batch
 from airflow_changefeed.consumers.run import run_consumer
-from airflow_changefeed.consumers.settings import Pace, create_consumer
+from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.plan import Shape
@@ -269,27 +268,6 @@ def test_a_consumer_that_waits_passes_them_too(engine: Engine) -> None:
         event = consumer.get()
         assert (event.type, event.new) == ("add", row(1, "one"))
         consumer.consume()
-
-
-def test_pages_of_nothing_but_changed_columns_are_no_end(engine: Engine) -> None:
-    """A consumer that reads one event at a time goes on behind them, also within a transaction."""
-    bench = set_up_author(engine)
-    for _ in range(2):
-        bench.source.refresh_capture(bench.name, without=["name"])
-        bench.source.refresh_capture(bench.name)
-    bench.run(f"{INSERT} (1, 'one')", f"{INSERT} (2, 'two')")
-    create_consumer(bench.source, ConsumerSpec("small", bench.name), by="user-1")
-    got: list[int] = []
-    run_consumer(
-        bench.source,
-        "small",
-        bench.name,
-        lambda events, _: got.append(len(events)),
-        batch=Batch(transaction=True),
-        pace=Pace(page_size=1),
-        at_head=True,
-    )
-    assert got == [2]
 
 
 @pytest.mark.parametrize("shape", Shape)

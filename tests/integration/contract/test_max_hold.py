@@ -23,7 +23,7 @@ from airflow_changefeed.cursors.move_plan import plan_moves
 from airflow_changefeed.cursors.moves import move_to
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.doctor.freshness import check_freshness
-from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError
+from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, StaleVersionError
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
@@ -77,6 +77,8 @@ def test_it_is_a_setting_of_a_feed(either: Bench) -> None:
     held = source.feed(either.feed)
     assert (held.max_hold, held.time_tolerance) == (DAY, first.time_tolerance)
     assert held.resource_version == first.resource_version + 1
+    with pytest.raises(StaleVersionError, match="max_hold 1d"):
+        _hold(either, HOUR, resource_version=first.resource_version)
     kind = either.table.kind
     assert source.set_up_feed(either.feed, kind=kind, time_tolerance=HOUR * 2).max_hold == DAY
     assert source.set_up_feed(either.feed, kind=kind).time_tolerance == HOUR * 2

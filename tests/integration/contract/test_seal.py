@@ -42,14 +42,6 @@ def test_a_late_hint_lands_above_the_seal(either: Bench) -> None:
     assert either.fed(upto=Ulid.floor(until).previous()) == below
 
 
-def test_rows_waiting_at_the_seal_are_below_it(bench: Bench) -> None:
-    """Committed before the seal with a hint before its end: in the window, not after it."""
-    keys = bench.write(3, hint=PAST)
-    until = bench.source.now()
-    bench.seal(until)
-    assert len(bench.fed(upto=Ulid.floor(until).previous())) == len(keys)
-
-
 def test_an_idle_shard_is_sealed_and_its_seal_is_its_heartbeat(either: Bench) -> None:
     """Without new events the high-water time still rises, so that an idle hour is known to be complete."""
     either.write(1, hint=PAST)
@@ -116,12 +108,6 @@ def test_the_future_is_not_sealed(either: Bench, ahead: timedelta, error: type[E
     assert either.status() == before
     either.write(1, hint=PAST)
     assert either.events()[-1].ulid.time == PAST
-
-
-def test_the_present_can_be_sealed(either: Bench) -> None:
-    """``until`` may be the database's present time."""
-    either.write(1)
-    assert either.seal(either.after_now())[0].head is not None
 
 
 @pytest.mark.parametrize("until", [datetime(2013, 1, 1), PAST + timedelta(microseconds=1)])

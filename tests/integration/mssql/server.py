@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,33 @@ class Database:
             yield source
         finally:
             source.close()
+
+    @contextmanager
+    def login(self, *statements: str) -> Iterator[Database]:
+        """
+        Make a login with a user, and give the database as it sees it.
+
+        :param statements: what gives it rights; ``{user}`` is its name.
+        """
+        user, password = f"login_{os.getpid()}_{next(_NUMBERS)}", f"Aa1!{secrets.token_hex(12)}"
+        with self.client() as client:
+            client.results(f"create login {user} with password = '{password}'")
+            try:
+                for statement in (f"create user {user} for login {user}", *statements):
+                    client.results(statement.format(user=user))
+                yield Database(self.description | {"user": user, "password": password}, 1)
+            finally:
+                # Not every server drops a user that has rights, and one may still be closing its connections.
+                granted = [one.format(user=user) for one in statements if one.startswith("grant")]
+                revoked = [one.replace("grant", "revoke", 1).replace(" to ", " from ") for one in granted]
+                for statement in (*revoked, f"drop user {user}", f"drop login {user}"):
+                    with suppress(mssql_python.Error):
+                        client.results(statement)
+
+    @property
+    def user(self) -> str:
+        """The login's name."""
+        return str(self.description["user"])
 
     def install(self, schema: str = "changefeed") -> None:
         """Install changefeed, or upgrade what is there."""

@@ -14,9 +14,8 @@ import pytest
 
 from airflow_changefeed.core.capture import CaptureInfo, Operation
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
-from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.capture.info import load_captures
-from tests.integration.mssql.server import Client, Database
+from tests.integration.mssql.server import Database
 
 TABLE, NAME = "myservice.watched", "myservice.watched_changes"
 HOW = (
@@ -129,86 +128,42 @@ CHAINED = (
 
 def test_a_reader_of_a_capture_may_read_what_it_is(database: Database, before: Seen) -> None:
     """Its role selects the registry and the capture's table, so it needs no right of its own."""
-    user, password = "watcher", "Aa1!watcher_of_captures"
     with database.client() as client:
-        _drop(client, user)
-        client.results(f"create login {user} with password = '{password}'")
-        client.results(f"create user {user} for login {user}")
-        try:
-            client.results(f"alter role [changefeed.readers:{NAME}] add member {user}")
-            # What SQL Server's procedures reach by ownership chaining, which Babelfish does not have.
-            for right in CHAINED if client.is_babelfish else ():
-                client.results(f"grant {right} to [changefeed.readers:{NAME}]")
-            reader = MssqlFeedSource(**database.description | {"user": user, "password": password})
-            try:
-                assert reader.schema(NAME).names[-2:] == ["old", "new"]
-                unseen = [fault.place for fault in reader.inspect(NAME, Limits(role="readers")).faults]
-                assert any(f"triggers of {TABLE}" in where for where in unseen)
-                assert not any(where.startswith("trigger ") for where in unseen)
-                assert [column.name for column in reader.feed(NAME).key_columns] == [
-                    "changefeed_statement",
-                    "changefeed_row",
-                ]
-            finally:
-                reader.close()
-        finally:
-            _drop(client, user)
+        # What SQL Server's procedures reach by ownership chaining, which Babelfish does not have.
+        for right in CHAINED if client.is_babelfish else ():
+            client.results(f"grant {right} to [changefeed.readers:{NAME}]")
+    member = f"alter role [changefeed.readers:{NAME}] add member {{user}}"
+    with database.login(member) as seen, seen.source() as reader:
+        assert reader.schema(NAME).names[-2:] == ["old", "new"]
+        unseen = [fault.place for fault in reader.inspect(NAME, Limits(role="readers")).faults]
+        assert any(f"triggers of {TABLE}" in where for where in unseen)
+        assert not any(where.startswith("trigger ") for where in unseen)
+        keys = [column.name for column in reader.feed(NAME).key_columns]
+    assert keys == ["changefeed_statement", "changefeed_row"]
 
 
 def test_who_is_no_reader_of_a_capture_needs_the_role_only(database: Database, before: Seen) -> None:
     """The role has the right on the table of events, so doctor must not ask anybody to grant it."""
-    user, password = "outsider", "Aa1!outsider_of_captures"
-    role = f"[changefeed.readers:{NAME}]"
-    with database.client() as client:
-        _drop(client, user)
-        client.results(f"create login {user} with password = '{password}'")
-        client.results(f"create user {user} for login {user}")
-        try:
-            client.results(f"alter role [changefeed.writers:{NAME}] add member {user}")
-            # Only members of the readers list feeds.
-            client.results(f"grant select on [changefeed].[feeds] to {user}")
-            outsider = MssqlFeedSource(**database.description | {"user": user, "password": password})
-            try:
-                faults = outsider.inspect(NAME, Limits(role="readers")).faults
-            finally:
-                outsider.close()
-                client.results(f"revoke select on [changefeed].[feeds] from {user}")
-        finally:
-            _drop(client, user)
+    rights = (
+        f"alter role [changefeed.writers:{NAME}] add member {{user}}",
+        # Only members of the readers list feeds.
+        "grant select on [changefeed].[feeds] to {user}",
+    )
+    with database.login(*rights) as seen, seen.source() as outsider:
+        faults = outsider.inspect(NAME, Limits(role="readers")).faults
     (lacks,) = (fault for fault in faults if fault.kind is FaultKind.PERMISSION_MISSING)
-    assert lacks.remedy == f"alter role {role} add member [{user}]"
+    assert lacks.remedy == f"alter role [changefeed.readers:{NAME}] add member [{seen.user}]"
 
 
 def test_who_has_rights_on_the_schema_is_sent_to_the_role_of_the_capture(
     database: Database, before: Seen
 ) -> None:
     """Who executes everything, but does not see the capture's table, needs its role and no grant."""
-    user, password = "of_schema", "Aa1!of_schema_changefeed"
-    with database.client() as client:
-        _drop(client, user)
-        client.results(f"create login {user} with password = '{password}'")
-        client.results(f"create user {user} for login {user}")
-        rights = ("select on schema::[changefeed]", "execute on schema::[changefeed]")
-        try:
-            for right in rights:
-                client.results(f"grant {right} to {user}")
-            login = MssqlFeedSource(**database.description | {"user": user, "password": password})
-            try:
-                faults = login.inspect(NAME, Limits()).faults
-            finally:
-                login.close()
-                for right in rights:
-                    client.results(f"revoke {right} from {user}")
-        finally:
-            _drop(client, user)
+    rights = [f"grant {right} on schema::[changefeed] to {{user}}" for right in ("select", "execute")]
+    with database.login(*rights) as seen, seen.source() as login:
+        faults = login.inspect(NAME, Limits()).faults
     lacks = [fault for fault in faults if fault.kind is FaultKind.PERMISSION_MISSING]
     assert not [str(fault) for fault in lacks if "no role has this right" in str(fault)]
     assert [fault.remedy for fault in lacks if f"select {NAME}" in fault.what] == [
-        f"alter role [changefeed.readers:{NAME}] add member [{user}]"
+        f"alter role [changefeed.readers:{NAME}] add member [{seen.user}]"
     ]
-
-
-def _drop(client: Client, user: str) -> None:
-    client.results(f"drop user if exists {user}")
-    if client.rows("select 1 from sys.server_principals where name = ?", user):
-        client.results(f"drop login {user}")

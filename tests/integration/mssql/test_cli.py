@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,26 +58,6 @@ def _version(database: Database, version: str) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _login(database: Database, *statements: str) -> Iterator[dict[str, Any]]:
-    """Give the database as a login of its own sees it, which may do what the statements give it."""
-    user, password = f"cli_{os.getpid()}_{secrets.token_hex(3)}", f"Aa1!{secrets.token_hex(12)}"
-    with database.client() as client:
-        client.results(f"create login {user} with password = '{password}'")
-        try:
-            client.results(f"create user {user} for login {user}")
-            for statement in statements:
-                client.results(statement.format(user=user))
-            yield database.description | {"user": user, "password": password}
-        finally:
-            for statement in statements:
-                if statement.startswith("grant"):
-                    revoke = statement.replace("grant", "revoke").replace(" to ", " from ")
-                    client.results(revoke.format(user=user))
-            client.results(f"drop user {user}")
-            client.results(f"drop login {user}")
-
-
 def test_a_database_is_installed_by_the_command(commands: Commands, empty_database: Database) -> None:
     """From nothing; a second time it says that this version was there, and changes nothing."""
     assert commands.run("status") == 0
@@ -133,29 +111,17 @@ def test_an_upgrade_takes_the_feeds_along(commands: Commands, database: Database
         client.results("exec changefeed.drop_feed N'myservice.Upgraded'")
 
 
-def test_a_newer_version_stays_unless_forced(commands: Commands, database: Database) -> None:
-    """A package that was not upgraded must not take the database back unasked."""
-    with _version(database, "99.0"):
-        message = commands.fails("install")
-        assert message.startswith("UnsupportedVersionError: ")
-        assert "99.0" in message
-        with database.client() as client:
-            assert client.value("select changefeed.version()") == "99.0"
-        (row,) = commands.rows("install", "--force")
-        assert (row["before"], row["after"]) == ("99.0", __version__)
-
-
 def test_a_login_that_may_not_install(
     commands: Commands, empty_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message has the remedy, and no password; nothing is made."""
-    with new_database() as database, _login(database) as description:
-        _connect(monkeypatch, "POOR", description)
+    with new_database() as database, database.login() as seen:
+        _connect(monkeypatch, "POOR", seen.description)
         commands.conn_id = "poor"
         message = commands.fails("install")
         assert message.startswith("PermissionDeniedError: ")
         assert "airflow-changefeed sql" in message
-        assert description["password"] not in message
+        assert seen.description["password"] not in message
         with database.client() as client:
             assert client.rows(_LOOK) == []
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -34,23 +32,15 @@ CHAINED = (
 @pytest.fixture(scope="module")
 def reader(database: Database) -> Iterator[Client]:
     """Set up two feeds and connect as a reader of one."""
-    user, password = f"reader_{os.getpid()}", f"Aa1!{secrets.token_hex(12)}"
     with database.client() as client:
         for table in (OURS, OTHER):
             client.results(f"create table {table} (id int not null primary key)")
             client.results(f"exec changefeed.setup_feed N'{table}', @outbox = 1")
-        client.results(f"create login {user} with password = '{password}'")
-        try:
-            client.results(f"create user {user} for login {user}")
-            client.results(f"alter role [changefeed.readers:{OURS}] add member {user}")
-            for right in CHAINED if client.is_babelfish else ():
-                client.results(f"grant {right} to [changefeed.users]")
-            seen = Database(database.description | {"user": user, "password": password}, 1)
-            with seen.client() as connected:
-                yield connected
-        finally:
-            client.results(f"drop user if exists {user}")
-            client.results(f"drop login {user}")
+        for right in CHAINED if client.is_babelfish else ():
+            client.results(f"grant {right} to [changefeed.users]")
+    member = f"alter role [changefeed.readers:{OURS}] add member {{user}}"
+    with database.login(member) as seen, seen.client() as connected:
+        yield connected
 
 
 def _call(procedure: str, feed: str) -> str:

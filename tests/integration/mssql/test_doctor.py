@@ -9,21 +9,15 @@ it would be is in ``tests/unit/sources/test_mssql_inspect.py``.
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import mssql_python
 import pytest
 
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors import cursors, recovery
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.exceptions import ConnectionNotUsableError, FeedNotFoundError
-from airflow_changefeed.sources.mssql import MssqlFeedSource
 from tests.integration.mssql.ailments import (
     CONSUMER,
     FAULTS,
@@ -155,39 +149,14 @@ def test_a_database_without_changefeed_is_told(well: Database) -> None:
         assert f"not installed in schema '{schema}'" in fault.what
 
 
-def test_a_feed_that_is_not_there_is_refused(patient: Patient) -> None:
-    """Instead of a clean answer."""
-    with pytest.raises(FeedNotFoundError, match=f"feed 'myservice.Nobody' .*{FEED}"):
-        patient.faults("myservice.Nobody")
-
-
-def test_a_server_that_does_not_let_us_in_is_no_fault_of_the_feed(well: Database) -> None:
-    """It is the source's own error, which says what to check."""
-    source = MssqlFeedSource(**well.description | {"password": "wrong"})
-    with pytest.raises(ConnectionNotUsableError):
-        examine(source)
-
-
 # ---- what a login may not do
 
 
-@contextmanager
-def _login(patient: Patient, *roles: str) -> Iterator[Database]:
+def _member(patient: Patient, *roles: str) -> AbstractContextManager[Database]:
     """Make a login with roles of the feed; give the database as it sees it."""
-    user, password = f"doctor_{os.getpid()}_{secrets.token_hex(3)}", f"Aa1!{secrets.token_hex(12)}"
-    client = patient.client
-    client.results(f"create login {user} with password = '{password}'")
-    client.results(f"create user {user} for login {user}")
-    seen = Database(patient.database.description | {"user": user, "password": password}, 1)
-    try:
-        for role in roles:
-            client.results(f"alter role [changefeed.{role}:{FEED}] add member {user}")
-        yield seen
-    finally:
-        for kind in ("user", "login"):
-            # A server may still be closing the login's connections.
-            with suppress(mssql_python.Error):
-                client.results(f"drop {kind} {user}")
+    return patient.database.login(
+        *(f"alter role [changefeed.{role}:{FEED}] add member {{user}}" for role in roles)
+    )
 
 
 def _inspect(seen: Database, role: str = "operators") -> tuple[list[Fault], list[Fault]]:
@@ -201,7 +170,7 @@ def _inspect(seen: Database, role: str = "operators") -> tuple[list[Fault], list
 def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
     """To be its member would not help, so the remedy is another; so is that of the event table."""
     right, role = f"execute on [changefeed].[shards:{FEED}]", f"[changefeed.readers:{FEED}]"
-    with _login(patient, "readers") as seen:
+    with _member(patient, "readers") as seen:
         patient.client.results(f"revoke {right} from {role}")
         try:
             (lost, table), _ = _inspect(seen, "readers")
@@ -214,13 +183,13 @@ def test_a_right_that_its_role_has_lost_is_told(patient: Patient) -> None:
 
 def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
     """What it may not do, by object; the remedies are statements, and cure it."""
-    with _login(patient, "readers") as seen:
+    with _member(patient, "readers") as seen:
         (role, table), others = _inspect(seen)
         assert role.place == f"feed {FEED}"
         for procedure in ("drain_feed", "seal_feed", "purge_feed", "insert_history"):
             assert f"execute changefeed.{procedure}:{FEED}" in role.what
         assert "read_feed" not in role.what
-        assert role.remedy.startswith(f"alter role [changefeed.operators:{FEED}] add member [doctor_")
+        assert role.remedy.startswith(f"alter role [changefeed.operators:{FEED}] add member [login_")
         assert {fault.kind for fault in others} == {FaultKind.NOT_CHECKED}
         (hidden,) = (fault for fault in others if fault.place.startswith("whether all objects"))
         assert "grant view definition on schema::[changefeed]" in hidden.remedy
@@ -231,7 +200,7 @@ def test_a_reader_who_should_seal_is_told_the_role(patient: Patient) -> None:
 
 def test_who_may_nothing_is_told_the_role(patient: Patient) -> None:
     """And that nothing else was looked at."""
-    with _login(patient) as seen:
+    with _member(patient) as seen:
         (fault,), _ = _inspect(seen)
     assert "may not list the feeds" in fault.what
     assert f"alter role [changefeed.operators:{FEED}] add member" in fault.remedy
@@ -239,7 +208,7 @@ def test_who_may_nothing_is_told_the_role(patient: Patient) -> None:
 
 def test_feeds_that_a_login_may_not_read_are_one_note(patient: Patient) -> None:
     """It reads one feed, and all that is wrong with it is found; the others are not faults."""
-    with _login(patient, "readers") as seen, seen.source() as source:
+    with _member(patient, "readers") as seen, seen.source() as source:
         found = source.inspect(None, Limits(role="readers"))
     lacks = [fault for fault in found.faults if fault.kind is not FaultKind.NOT_CHECKED]
     assert [(fault.kind, fault.place) for fault in lacks] == [(FaultKind.PERMISSION_MISSING, f"table {FEED}")]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import mssql_python
@@ -258,23 +258,12 @@ def _number(client: Client, call: str) -> int | None:
 
 @pytest.fixture(scope="module")
 def stranger(database: Database) -> Iterator[MssqlFeedSource]:
-    """Set up a feed, and a login that may see the database and nothing else."""
-    user, password = f"stranger_{os.getpid()}", f"Aa1!{secrets.token_hex(12)}"
+    """Set up a feed, and a login that may see the database and the event table's key, and nothing else."""
     with database.client() as client:
         client.results(f"create table {GUARDED} (EventID int not null primary key)")
         client.results(f"exec changefeed.setup_feed N'{GUARDED}', @outbox = 1")
-        client.results(f"create login {user} with password = '{password}'")
-        client.results(f"create user {user} for login {user}")
-        # Else a reader may not see the event table's key.
-        client.results(f"grant select on {GUARDED} to {user}")
-        login = {"user": user, "password": password}
-        try:
-            with closing(MssqlFeedSource(**database.description | login)) as source:
-                yield source
-        finally:
-            client.results(f"revoke select on {GUARDED} from {user}")
-            client.results(f"drop user {user}")
-            client.results(f"drop login {user}")
+    with database.login(f"grant select on {GUARDED} to {{user}}") as seen, seen.source() as source:
+        yield source
 
 
 def test_a_missing_permission_names_the_object_and_the_role(

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import Any
 
@@ -98,8 +96,8 @@ def test_a_session_that_was_replaced_writes_no_mark(
     _begin(source)
     execute = Session.execute
 
-    def forget(session: Session, sql: str, *values: Any) -> Any:
-        done = execute(session, sql, *values)
+    def forget(session: Session, sql: str, *values: Any, **options: Any) -> Any:
+        done = execute(session, sql, *values, **options)
         if "create table #" in sql:
             execute(session, "drop table #changefeed_marking")
         return done
@@ -124,28 +122,15 @@ def test_texts_that_the_database_would_cut_are_refused(source: MssqlFeedSource) 
 @pytest.fixture
 def seen_by(database: Database, captured: MssqlFeedSource) -> Iterator[dict[str, MssqlFeedSource]]:
     """Give the database as a reader and an operator of the feed see it."""
-    password = f"Aa1!{secrets.token_hex(12)}"
-    users = {role: f"snap_{role}_{os.getpid()}" for role in ("readers", "operators")}
-    with database.client() as client:
-        try:
-            for role, user in users.items():
-                client.results(f"create login {user} with password = '{password}'")
-                client.results(f"create user {user} for login {user}")
-                client.results(f"alter role [changefeed.{role}:{FEED}] add member {user}")
+    with ExitStack() as stack:
+        with database.client() as client:
             for right in CHAINED if client.is_babelfish else ():
                 client.results(f"grant {right} to [changefeed.users]")
-            sources = {
-                role: MssqlFeedSource(**database.description | {"user": user, "password": password})
-                for role, user in users.items()
-            }
-            yield sources
-            for one in sources.values():
-                one.close()
-        finally:
-            for user in users.values():
-                with suppress(Exception):
-                    client.results(f"drop user {user}")
-                    client.results(f"drop login {user}")
+        member = f"alter role [changefeed.{{role}}:{FEED}] add member {{{{user}}}}"
+        yield {
+            role: stack.enter_context(stack.enter_context(database.login(member.format(role=role))).source())
+            for role in ("readers", "operators")
+        }
 
 
 def test_operators_begin_and_readers_look(

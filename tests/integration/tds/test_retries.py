@@ -19,7 +19,7 @@ from airflow_changefeed.sources.mssql import MssqlFeedSource
 from airflow_changefeed.sources.mssql.connection.pool import RetryPolicy
 from airflow_changefeed.sources.mssql.connection.session import Session
 from tests.integration.tds.endpoint import CUT, OK, Refusal, endpoint
-from tests.integration.tds.sources import AT_ONCE, BUSY, DEADLOCK, batches, logins, source_at
+from tests.integration.tds.sources import BUSY, DEADLOCK, batches, logins, source_at
 
 UNTIL = datetime(2025, 1, 1, tzinfo=timezone.utc)
 FEED = "myservice.MyEvent"
@@ -50,16 +50,6 @@ def test_a_server_that_starts_is_waited_for(caplog: pytest.LogCaptureFixture) ->
     assert "script upgrade mode" in told[1]
 
 
-def test_a_server_that_does_not_start_is_given_up() -> None:
-    """After four attempts; whoever asked above does not begin again."""
-    with endpoint(logins=(BUSY,)) as server:
-        source = source_at(server.port)
-        with pytest.raises(SourceUnavailableError) as caught:
-            AT_ONCE.call(source.now)
-        assert caught.value.facts["attempts"] == 4
-        assert len(logins(server.seen())) == 4
-
-
 @pytest.mark.parametrize("failure", [DEADLOCK, CUT])
 def test_a_question_is_put_again(failure: Refusal | str) -> None:
     """To a new connection, after a deadlock and after a connection that was lost."""
@@ -68,15 +58,6 @@ def test_a_question_is_put_again(failure: Refusal | str) -> None:
         seen = server.seen()
         assert batches(seen) == ["select 1"] * 2
         assert len(logins(seen)) == 2
-
-
-def test_a_question_is_put_four_times_at_most() -> None:
-    """The error is that of the last time."""
-    with endpoint(batches=(OK, DEADLOCK, OK, DEADLOCK, OK, DEADLOCK, OK, DEADLOCK)) as server:
-        with pytest.raises(DeadlockError) as caught:
-            source_at(server.port).database.ask(_ask, feed=FEED)
-        assert caught.value.facts == {"feed": FEED, "attempts": 4}
-        assert len(batches(server.seen())) == 4
 
 
 @pytest.mark.parametrize("failure", [LOCKED, UNNAMED])
@@ -99,17 +80,6 @@ def test_a_kept_connection_that_fails_is_replaced_at_once(failure: Refusal | str
         seen = server.seen()
         assert batches(seen) == ["select 1"] * 3
         assert len(logins(seen)) == 2
-
-
-def test_nothing_is_tried_again_where_one_attempt_is_asked_for() -> None:
-    """Not even a kept connection is replaced."""
-    with endpoint(batches=(OK, OK, CUT)) as server:
-        database = source_at(server.port, retry=RetryPolicy(attempts=1)).database
-        database.ask(_ask)
-        with pytest.raises(SourceUnavailableError) as caught:
-            database.ask(_ask)
-        assert "attempts" not in caught.value.facts
-        assert batches(server.seen()) == ["select 1"] * 2
 
 
 def test_what_is_done_with_a_connection_is_done_once() -> None:

@@ -82,21 +82,6 @@ def test_one_who_sleeps_keeps_its_shards_while_nobody_waits(shop: Shop) -> None:
     assert shop.source.cursors(CAPTURE, NAME)[0].ulid > Ulid.MIN
 
 
-def test_a_lease_that_went_while_waiting_is_told_at_the_consumption(shop: Shop) -> None:
-    """The buffer is dropped, and the event is the other one's."""
-    shop.create()
-    shop.insert("a")
-    with shop.consumer(emit_timeout=3.0) as first:
-        first.get()
-        shop.clock.advance(4.0)
-        with shop.consumer() as second:
-            second.get()
-            first.pause(5.0)
-            assert first.shards == []
-            with pytest.raises(LeaseLostError, match="lost the shard"):
-                first.consume()
-
-
 def test_a_clock_that_goes_back_takes_nothing_away(shop: Shop) -> None:
     """Leases last longer then, and whoever holds one consumes on."""
     shop.create()

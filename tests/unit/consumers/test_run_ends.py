@@ -85,23 +85,6 @@ class Away:
         return self.source.poll(*arguments)
 
 
-def test_a_database_that_was_away_is_gone_on_with(shop: Shop) -> None:
-    """It is waited for, and no event is blamed."""
-    shop.create(max_attempts=1)
-    shop.insert("a")
-    with shop.consumer():
-        pass
-    away = Away(shop.source, calls=0)
-    handler = Sayer()
-
-    def first(event: Any, connection: Any) -> None:
-        handler(event, connection)
-        away.calls = 3
-
-    done = run_consumer(away, NAME, CAPTURE, first, at_head=True, register_timeout=0.0, pace=shop.pace())
-    assert (done.events, done.failures, shop.said()) == (1, 0, ["a"])
-
-
 def test_a_run_that_is_to_end_gives_up_at_last(shop: Shop) -> None:
     """Whoever started it tries again."""
     shop.create()

@@ -21,7 +21,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.sources.arrow import shape_of
 from airflow_changefeed.sources.base import TIME_COLUMN, ULID_COLUMN
-from airflow_changefeed.sources.mssql.capture.query import CaptureQuery, feed_schema, range_query
+from airflow_changefeed.sources.mssql.capture.query import feed_schema, range_query
 from airflow_changefeed.sources.mssql.capture.registry import Registry
 from airflow_changefeed.sources.mssql.feed.arrow import converted, plan_batches
 from airflow_changefeed.sources.mssql.feed.query import RangeQuery
@@ -174,12 +174,6 @@ def test_a_capture_without_its_table_cannot_be_streamed() -> None:
     query = range_query(capture_feed(KEY, table=None), 0, ALL)
     with pytest.raises(FeedSetupError, match="the table of its events is missing"):
         _ = query.sql
-
-
-def test_a_plain_feed_is_read_as_before() -> None:
-    """Which kind of statements it is, is known of the feed."""
-    assert type(range_query(make_feed(), 0, ALL)) is RangeQuery
-    assert type(range_query(capture_feed(KEY), 0, ALL)) is CaptureQuery
 
 
 # ---- batches

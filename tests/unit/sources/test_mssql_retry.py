@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 
@@ -84,19 +83,6 @@ def test_no_attempt_begins_when_the_time_is_over() -> None:
     with pytest.raises(DeadlockError):
         RetryPolicy(attempts=9, first_pause=0.0, longest_pause=0.0, seconds=0.0).call(attempt)
     assert attempt.calls == 1
-
-
-def test_each_attempt_is_told_with_feed_and_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """At warning, under the module's name."""
-    with caplog.at_level(logging.WARNING):
-        AT_ONCE.call(_Failing(SourceUnavailableError, 2), feed="s.T")
-    assert [record.name for record in caplog.records] == [
-        "airflow_changefeed.sources.mssql.connection.pool"
-    ] * 2
-    assert "'s.T'" in caplog.records[0].getMessage()
-    assert "the connection was lost" in caplog.records[0].getMessage()
-    assert "Attempt 2 of 4" in caplog.records[0].getMessage()
-    assert "Attempt 3 of 4" in caplog.records[1].getMessage()
 
 
 def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:

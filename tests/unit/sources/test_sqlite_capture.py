@@ -12,12 +12,14 @@ import pytest
 from airflow_changefeed.capture.session import transaction
 from airflow_changefeed.core.capture import CaptureSpec, KeyChange, Operation, TableCapture
 from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     CaptureNotFoundError,
     FeedNotFoundError,
     FeedSetupError,
     PurgedError,
 )
+from airflow_changefeed.sources.sqlite.feed.control import DRAIN_ROWS
 from tests.clocks import after_now
 from tests.examples import examples
 from tests.unit.sources.sqlite_captures import ALL, CaptureFile
@@ -145,6 +147,14 @@ def test_a_shard_that_is_no_expression_over_the_key_is_refused(
     assert reason in caught.value.message
 
 
+def test_more_columns_than_can_be_read_are_refused(file: CaptureFile) -> None:
+    """SQLite reads no more in one statement."""
+    file.sql(f"create table wide (id integer primary key, {', '.join(f'c{n}' for n in range(990))})")
+    with pytest.raises(FeedSetupError, match="its tables have 991 columns; at most 990"):
+        file.enable("wide")
+    file.enable(TableCapture("wide", insert=("c1",), update=("c1", "c2"), delete=("id",)))
+
+
 def test_tables_share_fields_unless_they_disagree_about_the_type(file: CaptureFile) -> None:
     """A field of each table then, which its name says."""
     file.sql("create table gate (ID integer primary key, status int, gate int)")
@@ -178,6 +188,27 @@ def test_a_spec_may_be_repeated_and_another_is_refused(file: CaptureFile) -> Non
 
 
 # ---- the feed
+
+
+def test_a_transaction_is_ordered_whole_however_long_it_is(file: CaptureFile) -> None:
+    """A reader's page finds all of it, at one time, or nothing; neighbours are not drawn in."""
+    rows = DRAIN_ROWS + 5_000
+    file.enable(TableCapture("flight", shard="id % 2"), with_sequence=True)
+    file.sql("insert into flight values (-2, 'before', 0)")
+    series = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {rows})"
+    with transaction(file.connection):
+        file.sql(f"{series} insert into flight select i, 'a', 0 from n", "update flight set gate = 1")
+    file.sql("insert into flight values (-4, 'after', 0)")
+    source = file.source
+    source.read_feed(NAME, 0, Ulid.MIN, page_size=1)
+    assert file.sql(f'select count(*) from "changefeed.outbox:{NAME}"') == [(1,)]
+    events = file.events(NAME, shards=[0])
+    inside = [event for event in events if event["tid"] is not None]
+    assert len(inside) == rows // 2 * 2 + 1
+    assert len({event["changefeed_time"] for event in inside}) == len({event["tid"] for event in inside}) == 1
+    assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["new"]["id"] for event in (events[0], events[-1])] == [-2, -4]
+    assert [event["sequence"] for event in file.events(NAME, shards=[1])][-1] == rows
 
 
 def test_a_look_finds_what_waits_in_each_shard(file: CaptureFile) -> None:

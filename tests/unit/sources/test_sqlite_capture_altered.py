@@ -52,29 +52,6 @@ def test_a_captured_column_is_not_dropped_behind_the_capture_s_back(file: Captur
     file.source.seal(NAME, file.source.now())
 
 
-def test_a_column_that_is_renamed_keeps_its_field(file: CaptureFile) -> None:
-    """SQLite follows the name in the triggers, so that nothing is lost; a refresh leaves the field, too."""
-    file.enable(TableCapture("flight", delete=("id", "gate")))
-    file.sql("insert into flight values (1, 'a', 5)", 'alter table flight rename column gate to "the ""gate"')
-    file.sql("update flight set status = 'b'")
-    source = file.source
-    source.seal(NAME, source.now())
-    assert source.capture(NAME).drift == (
-        "column 'gate' of 'flight' is now named 'the \"gate'; its events keep 'gate'",
-    )
-    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "b", "gate": 5}
-    info = source.refresh_capture(NAME)
-    file.sql("update flight set status = 'c'")
-    assert file.changes(NAME)[-1][2] == {"id": 1, "status": "c", "gate": 5}
-    columns = info.shape.tables["flight"].columns
-    assert columns[Operation.UPDATE] == {"id": "id", "status": "status", 'the "gate': "gate"}
-    # The column was chosen by its old name.
-    assert columns[Operation.DELETE] == {"id": "id", 'the "gate': "gate"}
-    assert info.drift == ()
-    assert source.refresh_capture(NAME) == info
-    source.seal(NAME, source.now())
-
-
 def test_a_key_that_the_shard_names_keeps_its_name(file: CaptureFile) -> None:
     """The expression is not ours to change; recording goes on meanwhile."""
     file.enable(TableCapture("flight", shard="id % 2"))

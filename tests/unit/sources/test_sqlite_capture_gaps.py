@@ -153,28 +153,6 @@ def test_a_pause_makes_unsure_what_was_sealed_in_it(file: CaptureFile) -> None:
     assert (after, found) == (gap.after, gap.found_at)
 
 
-def test_a_resync_tells_every_shard_that_had_events(file: CaptureFile) -> None:
-    """Each is ordered by itself, so each is told that what it said does not hold any more."""
-    file.enable(TableCapture("flight", shard="id % 3"), name="apart")
-    file.sql(
-        "insert into flight values (3, 'c'), (4, 'd'), (5, 'e')", "delete from flight where id in (2, 5)"
-    )
-    file.source.drain("apart")
-    file.sql('drop trigger "changefeed.capture:apart:0:delete"', "delete from flight where id = 3")
-    assert len(file.source.check_capture("apart")) == 1
-    file.source.resolve_capture("apart", note="n", by="b", resync=True)
-    found = {
-        shard: [
-            (event["type"], event["new"] and event["new"]["id"])
-            for event in file.events("apart", shards=[shard])
-        ]
-        for shard in (0, 1, 2)
-    }
-    assert found[0] == [("add", 3), ("reset", None), ("ready", None)]
-    assert found[1] == [("add", 4), ("reset", None), ("add", 1), ("add", 4), ("ready", None)]
-    assert found[2] == [("add", 5), ("del", None), ("del", None), ("reset", None), ("ready", None)]
-
-
 def test_the_doctor_tells_what_the_next_seal_will_find(file: CaptureFile) -> None:
     """Without changing anything: a trigger that is gone, or columns that are not captured."""
     assert _kinds(file) == []

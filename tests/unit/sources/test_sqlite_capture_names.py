@@ -115,38 +115,6 @@ def test_a_name_is_given_to_one_column_after_the_other(file: CaptureFile) -> Non
     assert _columns(info) == {"id": "id", "cost": "cost", **fields}
 
 
-def test_columns_that_swap_their_names_are_drift_and_go_on(file: CaptureFile) -> None:
-    """All of them are recorded, and readers know each by its present name; a refresh makes it an event."""
-    file.sql(*SWAPPED, "update item set price = 6")
-    info = file.source.capture(NAME)
-    assert info.drift == (
-        "column 'cost' of 'item' is now named 'price'; its events keep 'cost'",
-        "column 'price' of 'item' is now named 'cost'; its events keep 'price'",
-    )
-    assert _columns(info) == {"id": "id", "cost": "price", "price": "cost"}
-    assert file.changes(NAME)[-1][2] == {"id": 1, "price": 10, "cost": 6}
-    file.source.seal(NAME, after_now(file.source))
-    refreshed = file.source.refresh_capture(NAME)
-    assert (refreshed.drift, _columns(refreshed)) == ((), _columns(info))
-    assert _ddl(file) == (["id", "price", "cost"], ["id", "cost", "price"], [])
-    file.sql("update item set price = 7")
-    assert file.changes(NAME)[-1][2] == {"id": 1, "price": 10, "cost": 7}
-
-
-def test_a_rename_that_is_taken_back_is_no_drift(file: CaptureFile) -> None:
-    """Nor is a table that was built again, with its columns elsewhere and the triggers as they were."""
-    file.sql(
-        *SWAPPED, *SWAPPED, "alter table item rename column id to n", "alter table item rename column n to id"
-    )
-    assert file.source.capture(NAME).drift == ()
-    _rebuild(file, ["cost", "id", "price"])
-    file.sql("vacuum", "update item set price = 11")
-    assert file.source.capture(NAME).drift == ()
-    assert file.source.check_capture(NAME) == []
-    file.source.seal(NAME, after_now(file.source))
-    assert file.changes(NAME)[-1][2] == {"id": 1, "price": 11, "cost": 5}
-
-
 def test_the_names_of_columns_that_are_not_captured_are_watched(file: CaptureFile) -> None:
     """A capture of chosen columns goes on with these, by whatever name."""
     file.source.enable_capture(CaptureSpec((TableCapture("item", ("id", "price"), ("id", "price")),), "some"))

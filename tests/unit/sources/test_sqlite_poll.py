@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -57,6 +58,23 @@ def test_a_look_seeks(connection: sqlite3.Connection, path: str, name: str) -> N
     large = {tables.feed.strip('"'), tables.outbox.strip('"')}
     ways = [step.split()[0] for step in plan if len(step.split()) > 1 and step.split()[1] in large]
     assert ways == ["SEARCH"] * (3 if name == "outbox" else 1)
+
+
+def test_the_first_look_is_one_statement(connection: sqlite3.Connection, path: str) -> None:
+    """A new process knows nothing of the feed, and needs not."""
+    source = set_up(connection, path, "outbox")
+    connection.execute('insert into "changefeed.outbox:t" (id) values (1)')
+    connect = sqlite3.connect
+    statements: list[str] = []
+
+    def traced(*args: object, **options: object) -> sqlite3.Connection:
+        opened = connect(*args, **options)
+        opened.set_trace_callback(statements.append)
+        return opened
+
+    with patch("sqlite3.connect", traced):
+        assert set(source.poll("t", "reader").new_events) == {0}
+    assert len(statements) == 1
 
 
 def test_a_column_that_comes_later_counts(connection: sqlite3.Connection, path: str) -> None:
