@@ -101,7 +101,9 @@ def test_batches_are_bounded_and_shared_by_the_shards(flights: Flights, passes_s
 
 
 @EACH_MINOR
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
+)
 def test_a_query_that_is_killed_anywhere_reads_each_event_once(
     flights: Flights, passes_start: bool, seed: int
 ) -> None:
