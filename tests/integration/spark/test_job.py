@@ -150,6 +150,7 @@ def test_a_spec_that_is_started_twice_is_written_once(
     assert read_export(spark, store.path, FEED).count() == 10
 
 
+@pytest.mark.ci
 def test_a_killed_job_is_made_good_by_a_retry(
     spark: SparkSession, flights: Flights, store: ExportStore, tmp_path: Path
 ) -> None:
