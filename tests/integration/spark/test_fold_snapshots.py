@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.capture import CaptureShape, KeyChange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
 from airflow_changefeed.export.request import JobConnection
@@ -251,6 +252,18 @@ def test_an_event_of_a_row_that_nothing_made_is_expected_only_while_it_was_read(
     with pytest.raises(Exception, match="changes a row that no earlier event has inserted") as caught:
         lake.rows(START + HOUR)
     assert isinstance(own_error(caught.value), FoldError)
+
+
+@pytest.mark.ci
+def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:
+    """Before it they are nowhere in the rows."""
+    lake.export.shape = replace(SHAPE, key_change=KeyChange.NEW_ONLY)
+    lake.snapshot([shoe(1)], minute(10), minute(20), lake.export.shape)
+    lake.write(Event(minute(9), "upd", None, shoe(1)))
+    assert [row["id"] for row in lake.rows(START + HOUR)] == [1]
+    lake.write(Event(minute(70), "upd", None, shoe(4)), hour=1)
+    with pytest.raises(FoldError, match="changed a key without the old one"):
+        lake.rows(START + 2 * HOUR)
 
 
 def _changed(at: datetime, *fields: str) -> Event:
