@@ -259,8 +259,8 @@ def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:
     """Before it they are nowhere in the rows."""
     lake.export.shape = replace(SHAPE, key_change=KeyChange.NEW_ONLY)
     lake.snapshot([shoe(1)], minute(10), minute(20), lake.export.shape)
-    lake.write(Event(minute(9), "upd", None, shoe(1)))
-    assert [row["id"] for row in lake.rows(START + HOUR)] == [1]
+    lake.write(Event(minute(9), "upd", None, shoe(1)), Event(minute(30), "upd", shoe(1), shoe(1, "clog")))
+    assert lake.rows(START + HOUR) == [shoe(1, "clog")]
     lake.write(Event(minute(70), "upd", None, shoe(4)), hour=1)
     with pytest.raises(FoldError, match="changed a key without the old one"):
         lake.rows(START + 2 * HOUR)
