@@ -141,44 +141,35 @@ def test_rows_that_changed_while_they_were_read_are_right(lake: Lake) -> None:
     assert len(lake.rows(START + HOUR)) == len(later)
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.nightly)])
-def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
-    """A random history of which each row was read at a moment of its own between begin and exact."""
-    history = History(seed)
+@pytest.mark.parametrize(
+    ("seed", "where"),
+    [
+        (3, ""),
+        pytest.param(4, "", marks=pytest.mark.nightly),
+        pytest.param(5, "id >= 11 and id < 40", marks=pytest.mark.ci),
+    ],
+)
+def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int, where: str) -> None:
+    """
+    A random history of which each row was read at a moment of its own between begin and exact.
+
+    A part that was read is folded alone, though keys move into it and out of it.
+    """
+    history, keys = History(seed), range(11, 40) if where else range(60)
     for hour in range(4):
         history.run(hour, 150)
     begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
     read = []
-    for key in range(60):
-        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
-        read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
-    lake.snapshot(read, begin, exact)
-    for hour in range(4):
-        for number in range(3):
-            lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
-    for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
-        expected = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
-        assert lake.rows(at) == expected
-
-
-@pytest.mark.ci
-def test_a_part_that_was_read_is_folded_alone(lake: Lake) -> None:
-    """At any moment, with keys that move into the part and out of it, and events of other rows left out."""
-    history, where = History(5), "id >= 11 and id < 40"
-    for hour in range(4):
-        history.run(hour, 150)
-    begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
-    read = []
-    for key in range(11, 40):
+    for key in keys:
         at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
         read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
     lake.snapshot(read, begin, exact, where=where)
     for hour in range(4):
         for number in range(3):
             lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
-    for at in (exact, START + 4 * HOUR):
+    for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
         table = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
-        assert lake.rows(at, begin) == [row for row in table if 11 <= row["id"] < 40]
+        assert lake.rows(at, begin) == [row for row in table if row["id"] in keys]
 
 
 @pytest.mark.ci
