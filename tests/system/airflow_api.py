@@ -129,9 +129,6 @@ class AirflowApi:
         """File name and stack trace of the DAG files that could not be imported."""
         return {row["filename"]: row["stack_trace"] for row in self._rows("/importErrors", "import_errors")}
 
-    def set_paused(self, dag_id: str, paused: bool) -> None:
-        self._call("PATCH", f"/dags/{_q(dag_id)}", json={"is_paused": paused})
-
     def create_backfill(
         self,
         dag_id: str,
@@ -235,13 +232,6 @@ class AirflowApi:
     def variables(self) -> dict[str, str]:
         """All Variables with their raw text."""
         return {row["key"]: row["value"] for row in self._rows("/variables", "variables")}
-
-    def set_variable(self, key: str, value: str) -> None:
-        """Create a Variable or overwrite it."""
-        body = {"key": key, "value": value}
-        response = self._call("PATCH", f"/variables/{_q(key)}", json=body, fine=404)
-        if response.status_code == 404:
-            self._call("POST", "/variables", json=body)
 
     def add_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
         """

@@ -49,15 +49,15 @@ def test_a_childs_children_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert reading.seconds > 1
 
 
-@pytest.mark.parametrize(
-    ("value", "at_least", "expected"),
-    [(0.9, True, True), (0.89, True, False), (0.9, False, True), (0.91, False, False)],
-)
-def test_a_target_is_met_on_its_side_of_the_limit(value: float, at_least: bool, expected: bool) -> None:
+def test_a_target_is_met_on_its_side_of_the_limit() -> None:
     """The limit itself will do."""
-    target = Target("speed", value, 0.9, at_least=at_least)
-    assert target.is_met is expected
-    assert target.text.endswith("| yes |" if expected else "| **no** |")
+    for value, at_least, is_met in (
+        (0.9, True, True),
+        (0.89, True, False),
+        (0.9, False, True),
+        (0.91, False, False),
+    ):
+        assert Target("speed", value, 0.9, at_least=at_least).is_met is is_met
 
 
 def test_a_figure_of_several_runs_is_their_median() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mssql.probes import Probe, complain
+from tests.integration.mssql.probes import complain
 from tests.tools.check_report import Outcome
 from tests.tools.mssql import (
     CONTAINER,
@@ -75,17 +75,6 @@ def test_the_table_says_what_was_shown() -> None:
     failed = [*_outcomes(), *_outcomes("failed")[:1]]
     for has_locks in (True, False):
         assert "settled: NO" in _rows(failed, has_locks=has_locks)[0]
-
-
-def test_a_probe_answers_only_what_it_could_ask() -> None:
-    """What a server lacks makes it a skip that says so, however well the rest went."""
-    said: list[tuple[str, object]] = []
-    probe = Probe(lambda name, value: said.append((name, value)))
-    probe.end("yes")
-    assert said == [("answer", "yes")]
-    probe.lacks("no\n  locks")
-    with pytest.raises(pytest.skip.Exception, match=r"no locks \(without that: yes\)"):
-        probe.end("yes")
 
 
 def test_each_loss_is_noticed() -> None:

@@ -200,22 +200,6 @@ def test_columns_that_changed_are_those_of_the_events(folded: Folded) -> None:
 
 
 @pytest.mark.ci
-def test_a_column_that_was_not_captured_for_a_while_needs_all_events(folded: Folded) -> None:
-    """Events of before have its values, and a state of the meantime does not."""
-    folded.export.write([Event(minute(1), "add", None, shoe(1))])
-    fewer = {name: name for name in ("id", "name")}
-    folded.export.shape = reshaped(shape(), columns=dict.fromkeys(Operation, fewer))
-    folded.export.write([Event(minute(70), "add", None, shoe(2))], hours(1, 2)[0])
-    at = START + 2 * HOUR
-    folded.save(at)
-    folded.export.shape = shape()
-    folded.export.write([Event(minute(130), "add", None, shoe(3))], hours(2, 3)[0])
-    with pytest.raises(FoldError, match=r"cannot be its base: it does not have 'price'"):
-        folded.rows(at + HOUR, at)
-    assert folded.rows(at + HOUR, "newest") == folded.rows(at + HOUR)
-
-
-@pytest.mark.ci
 def test_a_key_in_other_bytes_replaces_the_row_of_the_base(folded: Folded) -> None:
     """In the same shard; from one shard to another nobody knows which came last."""
     folded.export.shape = reshaped(shape(), key_columns=("name",))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_changefeed.core.capture import CaptureShape
+from airflow_changefeed.core.capture import CaptureShape, KeyChange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
 from airflow_changefeed.export.request import JobConnection
@@ -140,44 +141,35 @@ def test_rows_that_changed_while_they_were_read_are_right(lake: Lake) -> None:
     assert len(lake.rows(START + HOUR)) == len(later)
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.nightly)])
-def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int) -> None:
-    """A random history of which each row was read at a moment of its own between begin and exact."""
-    history = History(seed)
+@pytest.mark.parametrize(
+    ("seed", "where"),
+    [
+        (3, ""),
+        pytest.param(4, "", marks=pytest.mark.nightly),
+        pytest.param(5, "id >= 11 and id < 40", marks=pytest.mark.ci),
+    ],
+)
+def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int, where: str) -> None:
+    """
+    A random history of which each row was read at a moment of its own between begin and exact.
+
+    A part that was read is folded alone, though keys move into it and out of it.
+    """
+    history, keys = History(seed), range(11, 40) if where else range(60)
     for hour in range(4):
         history.run(hour, 150)
     begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
     read = []
-    for key in range(60):
-        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
-        read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
-    lake.snapshot(read, begin, exact)
-    for hour in range(4):
-        for number in range(3):
-            lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
-    for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
-        expected = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
-        assert lake.rows(at) == expected
-
-
-@pytest.mark.ci
-def test_a_part_that_was_read_is_folded_alone(lake: Lake) -> None:
-    """At any moment, with keys that move into the part and out of it, and events of other rows left out."""
-    history, where = History(5), "id >= 11 and id < 40"
-    for hour in range(4):
-        history.run(hour, 150)
-    begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
-    read = []
-    for key in range(11, 40):
+    for key in keys:
         at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
         read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
     lake.snapshot(read, begin, exact, where=where)
     for hour in range(4):
         for number in range(3):
             lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
-    for at in (exact, START + 4 * HOUR):
+    for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
         table = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
-        assert lake.rows(at, begin) == [row for row in table if 11 <= row["id"] < 40]
+        assert lake.rows(at, begin) == [row for row in table if row["id"] in keys]
 
 
 @pytest.mark.ci
@@ -251,6 +243,18 @@ def test_an_event_of_a_row_that_nothing_made_is_expected_only_while_it_was_read(
     with pytest.raises(Exception, match="changes a row that no earlier event has inserted") as caught:
         lake.rows(START + HOUR)
     assert isinstance(own_error(caught.value), FoldError)
+
+
+@pytest.mark.ci
+def test_lost_keys_matter_from_its_begin_on(lake: Lake) -> None:
+    """Before it they are nowhere in the rows."""
+    lake.export.shape = replace(SHAPE, key_change=KeyChange.NEW_ONLY)
+    lake.snapshot([shoe(1)], minute(10), minute(20), lake.export.shape)
+    lake.write(Event(minute(9), "upd", None, shoe(1)), Event(minute(30), "upd", shoe(1), shoe(1, "clog")))
+    assert lake.rows(START + HOUR) == [shoe(1, "clog")]
+    lake.write(Event(minute(70), "upd", None, shoe(4)), hour=1)
+    with pytest.raises(FoldError, match="changed a key without the old one"):
+        lake.rows(START + 2 * HOUR)
 
 
 def _changed(at: datetime, *fields: str) -> Event:

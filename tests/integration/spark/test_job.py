@@ -135,19 +135,6 @@ def test_an_error_of_a_task_reaches_the_operator_as_what_it_was(
     assert store.files.names(store.layout.attempts) == []
 
 
-def test_missing_events_can_be_exported_with_their_keys(
-    spark: SparkSession, flights: Flights, store: ExportStore
-) -> None:
-    """With on_missing="keys_only" the event of a deleted row has its key and nulls."""
-    flights.add(10, 0)
-    plan = flights.plan(store, hours(0, 1), options=ExportOptions(on_missing="keys_only"))
-    flights.execute(f'delete from "{FEED}" where id = 3')
-    run(spark, flights, store, plan)
-    rows = {row["id"]: row for row in read_export(spark, store.path, FEED).collect()}
-    assert sorted(rows) == list(range(1, 11))
-    assert rows[3]["origin"] is None
-
-
 def test_a_spec_that_is_started_twice_is_written_once(
     spark: SparkSession, flights: Flights, store: ExportStore
 ) -> None:
@@ -163,6 +150,7 @@ def test_a_spec_that_is_started_twice_is_written_once(
     assert read_export(spark, store.path, FEED).count() == 10
 
 
+@pytest.mark.ci
 def test_a_killed_job_is_made_good_by_a_retry(
     spark: SparkSession, flights: Flights, store: ExportStore, tmp_path: Path
 ) -> None:

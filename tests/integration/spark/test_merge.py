@@ -156,34 +156,6 @@ def test_a_first_commit_begins_from_the_newest_base(delta: Merging) -> None:
 
 
 @pytest.mark.ci
-def test_deleted_rows_come_back(delta: Merging) -> None:
-    """And are null again; one that was deleted in between has its last time and values."""
-    first = delta.window(
-        0,
-        *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2, 3)),
-        Event(minute(5), "del", shoe(1)),
-        Event(minute(6), "del", shoe(2)),
-    )
-    delta.merge(first, deleted="keep")
-    found = delta.merge(
-        delta.window(
-            1,
-            Event(minute(61), "add", None, shoe(1, "clog")),
-            Event(minute(62), "add", None, shoe(2, "clog")),
-            Event(minute(63), "upd", shoe(2, "clog"), shoe(2, "sandal")),
-            Event(minute(64), "del", shoe(2, "sandal")),
-        ),
-        deleted="keep",
-    )
-    assert found.rows == 3
-    assert [(row["id"], row["name"], row["_deleted_at"]) for row in delta.rows()] == [
-        (1, "clog", None),
-        (2, "sandal", minute(64)),
-        (3, "boot", None),
-    ]
-
-
-@pytest.mark.ci
 def test_rows_whose_deletes_have_only_keys_cannot_be_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Their last values are in no event that a merge reads; without deleted rows the table is exact."""
     known = shape()
@@ -300,7 +272,7 @@ def test_rows_that_were_recorded_again_replace_those_of_their_shard(delta: Mergi
     assert delta.rows() == [{**shoe(2, "clog"), "_deleted_at": None}]
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp_path: Path) -> None:
     """By SIGKILL, in a process of its own: what it has left is never a part of the table."""
     first = delta.window(0, *(Event(minute(1), "add", None, shoe(n), number=n) for n in range(300)))

@@ -139,18 +139,6 @@ def test_a_fold_between_reading_and_repair_does_not_bring_the_difference_back(sh
 
 
 @pytest.mark.ci
-def test_what_was_not_repaired_is_an_error_and_no_base(shop: Shop) -> None:
-    """The error names the first differences, and where all are."""
-    shop.behind("delete from stock where id = 10", "insert into stock values (300, 'a', 1.0)")
-    found = shop.reconciled()
-    assert not found.repaired
-    expected = r"1 missing in the export, 0 different, and 1 extra .* id=10 is extra; id=300 is missing\. "
-    with pytest.raises(ReconcileError, match=expected):
-        found.check()
-    assert 10 in [row["id"] for row in shop.folded()]
-
-
-@pytest.mark.ci
 def test_an_event_of_a_row_that_the_lake_never_had_is_a_missing_row(shop: Shop) -> None:
     """A fold from the old base fails there; repair mends that, too."""
     shop.behind(

@@ -133,17 +133,3 @@ def test_each_mentioned_command_exists() -> None:
             assert name in flags or name in groups, (str(page), words)
             given = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)}
             assert given <= flags.get(name, set()), (str(page), words)
-
-
-def test_the_search_finds_commands_in_every_form(tmp_path: Path) -> None:
-    """Continued, behind a prompt, with a redirection, kept in a variable, and in a list's item."""
-    page = tmp_path / "page.md"
-    console = "$ airflow-changefeed sql > a.sql\nInstalled.\n$ X=1 airflow dags list \\\n    -o json\n"
-    bash = "  kept='airflow-changefeed status'\n  a && airflow-changefeed read 'b c' || d # e\n"
-    page.write_text(f"```console\n{console}```\n- so:\n  ```bash\n{bash}  ```\n", encoding="utf-8")
-    assert printed(page) == [
-        ["airflow-changefeed", "sql"],
-        ["airflow", "dags", "list", "-o", "json"],
-        ["airflow-changefeed", "status"],
-        ["airflow-changefeed", "read", "b c"],
-    ]

@@ -128,9 +128,9 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         assert problem.startswith(beginning)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_each_wrong_option_says_what_to_do() -> None:
+    """A wrong option is the one problem, with a remedy."""
+    for options, problem in (
         ({"type": ""}, "type is missing: give one of sqlite, mssql"),
         ({"type": "oracle"}, "type 'oracle' cannot hold feeds: use one of sqlite, mssql"),
         ({"paths": "x"}, "option 'paths' is unknown: did you mean path"),
@@ -145,28 +145,22 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
         ({"after": str(Ulid.MAX), "end": "2013-01-01T00:00:00Z"}, "the range (7ZZZZZZZZZZZZZZZZZZZZZZZZZ, "),
         ({"upto": ULID, "end": "2013-01-01T00:00:00Z"}, "end and upto both say where the range ends"),
         ({"seal": "true", "unsealed": "read"}, "seal=true and unsealed=read contradict each other"),
-    ],
-)
-def test_each_wrong_option_says_what_to_do(options: dict[str, str], problem: str) -> None:
-    """A wrong option is the one problem, with a remedy."""
-    (found,) = problems_of({**SQLITE, **options})
-    assert found.startswith(problem)
+    ):
+        (found,) = problems_of({**SQLITE, **options})
+        assert found.startswith(problem)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_each_wrong_option_of_sql_server_says_what_to_do() -> None:
+    """The same for the other type of connection."""
+    for options, problem in (
         ({"port": "0"}, "port must be a whole number, 1 to 65535, not '0'"),
         ({"encrypt": "maybe"}, "encrypt must be one of yes, no, strict, not 'maybe'"),
         ({"trust_server_certificate": "x"}, "trust_server_certificate must be true or false, not 'x'"),
         ({"schema": "a\0b"}, "schema must be a text of printable characters, not 'a\\x00b'"),
         ({"path": "/data/feeds.db"}, "path belongs to type sqlite, not to mssql: omit it"),
         ({"user": ""}, "user is missing: type mssql needs it"),
-    ],
-)
-def test_each_wrong_option_of_sql_server_says_what_to_do(options: dict[str, str], problem: str) -> None:
-    """The same for the other type of connection."""
-    assert problems_of({**MSSQL, **options}) == [problem]
+    ):
+        assert problems_of({**MSSQL, **options}) == [problem]
 
 
 def test_options_of_the_driver_are_handed_on() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.capture.session import transaction
+from airflow_changefeed.consumers.holding import Holding
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
@@ -101,7 +102,9 @@ def test_batches_are_bounded_and_shared_by_the_shards(flights: Flights, passes_s
 
 
 @EACH_MINOR
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
+)
 def test_a_query_that_is_killed_anywhere_reads_each_event_once(
     flights: Flights, passes_start: bool, seed: int
 ) -> None:
@@ -270,20 +273,6 @@ def test_a_query_without_checkpoint_begins_where_its_consumer_stands(flights: Fl
     again = Checkpoint()
     Query(flights, again, consumer="lake", startingPosition="latest").run()
     assert read(again) == written(flights)[10:]
-
-
-def test_a_consumer_that_was_dropped_is_created_where_the_checkpoint_is(flights: Flights) -> None:
-    """Not where new queries begin."""
-    flights.add(10, 0, shard=1)
-    log = Checkpoint()
-    query = Query(flights, log, consumer="lake")
-    query.run()
-    query.stop()
-    flights.source.drop_consumer("lake", FEED)
-    flights.add(5, 1, shard=1)
-    assert Query(flights, log, consumer="lake", startingPosition="latest").run() == 1
-    assert read(log) == written(flights)
-    assert [row.consumer for row in flights.source.cursors(FEED)] == ["lake"]
 
 
 def test_a_restored_database_stops_the_query(flights: Flights, tmp_path: Path) -> None:
@@ -574,15 +563,28 @@ def test_a_stream_says_where_it_begins_and_a_batch_does_not() -> None:
         parse_options({**given, "startingposition": "latest"})
 
 
-def test_a_consumer_that_is_dropped_under_its_query_stops_it(flights: Flights) -> None:
-    """With what to do: started again, the query creates the consumer where its checkpoint stands."""
+@pytest.mark.parametrize("takes", ["", "leases that are due", "a new shard"])
+def test_a_consumer_that_is_dropped_under_its_query_stops_it(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch, takes: str
+) -> None:
+    """
+    With what to do: started again, the query creates the consumer where its checkpoint stands.
+
+    Also where the query renews its leases, or takes a new shard, before it acknowledges.
+    """
     log = Checkpoint()
     query = Query(flights, log, consumer="lake")
     flights.add(3, 0)
     query.run()
     flights.source.drop_consumer("lake", FEED)
-    flights.add(3, 1)
-    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
-        query.run()
-    Query(flights, log, consumer="lake").run()
-    assert [row.consumer for row in flights.source.cursors(FEED)] == ["lake"]
+    flights.add(3, 1, shard=77 if takes == "a new shard" else 0)
+    with monkeypatch.context() as patched:
+        if takes == "leases that are due":
+            patched.setattr(Holding, "is_due", True)
+        with pytest.raises(
+            ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"
+        ):
+            query.run()
+    Query(flights, log, consumer="lake", startingPosition="latest").run()
+    assert read(log) == written(flights)
+    assert {row.consumer for row in flights.source.cursors(FEED)} == {"lake"}

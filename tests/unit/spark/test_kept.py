@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a query or a worker keeps, and somebody else ends: a dropped consumer, a connection."""
+"""What a worker of Spark keeps of a database that it has read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.consumers.holding import Holding
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.exceptions import ConsumerNotFoundError
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.sources.sqlite.connection import _KEPT
 from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.spark.joined_jobs import JoinedTasks
 from tests.unit.export.flights import FEED, Flights
-from tests.unit.spark.queries import Checkpoint, Query
 
 
 @pytest.fixture
@@ -30,30 +27,6 @@ def flights(tmp_path: Path) -> Flights:
     flights.add(30, 0, shard=1, length=3)
     flights.add(6, 1, shard=2)
     return flights
-
-
-def test_a_dropped_consumer_is_named_by_a_query_whose_leases_are_due(
-    flights: Flights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A query with a trigger of more than 20 s renews before it acknowledges: it says the same."""
-    query = Query(flights, Checkpoint(), consumer="lake")
-    flights.add(3, 0)
-    query.run()
-    flights.source.drop_consumer("lake", FEED)
-    flights.add(3, 1)
-    monkeypatch.setattr(Holding, "is_due", True)
-    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
-        query.run()
-
-
-def test_a_dropped_consumer_is_named_where_a_shard_is_new(flights: Flights) -> None:
-    """The query takes the new shard before it acknowledges."""
-    query = Query(flights, Checkpoint(), consumer="lake")
-    query.run()
-    flights.source.drop_consumer("lake", FEED)
-    flights.add(3, 3, shard=77)
-    with pytest.raises(ConsumerNotFoundError, match=r"dropped while its query ran\. Start the query again"):
-        query.run()
 
 
 @dataclass(frozen=True)
