@@ -59,32 +59,37 @@ def test_read_orders_when_it_is_told_to(commands: Commands, source: SqliteFeedSo
     assert {state.shard: state.has_outbox for state in source.shards(FEED)} == {0: True, 1: False}
 
 
-def test_read_goes_on_where_it_stopped(commands: Commands, source: SqliteFeedSource) -> None:
-    """Pages join without a gap; the message names the next ULID."""
+def test_read_begins_with_a_time_and_goes_on_where_it_stopped(
+    commands: Commands, source: SqliteFeedSource
+) -> None:
+    """Events of that time are the first ones, of 1970, all; the message names the next ULID."""
     source.drain(FEED)
-    whole = commands.rows("read", "--feed", FEED, "--shard", "0")
-    first = commands.rows("read", "--feed", FEED, "--shard", "0", "--limit", "5")
-    assert f"--start {first[-1]['ulid']}" in commands.err
-    rest = commands.rows("read", "--feed", FEED, "--shard", "0", "--start", first[-1]["ulid"])
-    assert first + rest == whole
-
-
-def test_read_begins_with_a_time(commands: Commands, source: SqliteFeedSource) -> None:
-    """Events of that time are the first ones; of 1970, all."""
-    source.drain(FEED)
-    part = ("--feed", FEED, "--shard", "0", "--limit", "3")
-    rows = commands.rows("read", *part, "--start", "2013-01-01T01:00:00Z")
+    shard = ("--feed", FEED, "--shard", "0")
+    whole = commands.rows("read", *shard)
+    part = (*shard, "--limit", "3", "--start")
+    rows = commands.rows("read", *part, "2013-01-01T01:00:00Z")
     assert [row["time"][11:16] for row in rows] == ["01:00", "01:20", "01:40"]
-    assert commands.rows("read", *part, "--start", "1970-01-01T00:00:00Z") == commands.rows("read", *part)
-    assert commands.rows("read", *part, "--start", "2013-01-02T00:00:00Z") == []
-
-
-def test_read_is_a_table_for_people(commands: Commands, source: SqliteFeedSource) -> None:
-    """The key in one column, by name."""
-    source.drain(FEED)
-    assert commands.run("read", "--feed", FEED, "--shard", "0", "--limit", "1", "-o", "plain") == 0
+    assert commands.rows("read", *part, "2013-01-02T00:00:00Z") == []
+    first = commands.rows("read", *part, "1970-01-01T00:00:00Z")
+    assert f"--start {first[-1]['ulid']}" in commands.err
+    assert first + commands.rows("read", *shard, "--start", first[-1]["ulid"]) == whole
+    assert commands.run("read", *shard, "--limit", "1", "-o", "plain") == 0
     assert commands.out.splitlines()[0].split() == ["ulid", "time", "key"]
     assert commands.out.splitlines()[1].split()[1:] == ["2013-01-01T00:00:00Z", "id=0"]
+
+
+def test_a_feed_or_place_that_is_not_there_is_named(commands: Commands) -> None:
+    """The message says which there are, or what the feed has."""
+    for arguments in (("status",), ("read", "--shard", "0")):
+        message = commands.fails(*arguments, "--feed", "nyc.Weather")
+        assert message.startswith("FeedNotFoundError: feed 'nyc.Weather' not found")
+        assert FEED in message
+    for words, complaint in {
+        "--shard 7": "ShardNotFoundError: feed 'nyc.Flight' never had an event in shard 7; it has 0, 1",
+        f"--shard {UUID(int=7)}": "does not match the feed's shard key type int",
+        "--shard 0 --drain --start 2100-01-01T00:00:00Z": "CursorBeyondFeedError: ",
+    }.items():
+        assert complaint in commands.fails("read", "--feed", FEED, *words.split())
 
 
 def test_read_begins_after_what_was_purged(commands: Commands, source: SqliteFeedSource) -> None:
@@ -97,9 +102,9 @@ def test_read_begins_after_what_was_purged(commands: Commands, source: SqliteFee
     assert message.startswith("PurgedError: ")
 
 
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
+def test_keys_survive_json() -> None:
+    """Numbers stay numbers, and nothing is rounded."""
+    for value, plain in (
         (2**63 - 1, 9223372036854775807),
         (0.1, 0.1),
         (float("inf"), "inf"),
@@ -111,12 +116,8 @@ def test_read_begins_after_what_was_purged(commands: Commands, source: SqliteFee
         (datetime(2013, 1, 1, 0, 0, 0, 1), "2013-01-01T00:00:00.000001"),
         (START, "2013-01-01T00:00:00+00:00"),
         (START.date(), "2013-01-01"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_keys_survive_json(value: object, plain: object) -> None:
-    """Numbers stay numbers, and nothing is rounded."""
-    assert json.loads(json.dumps(plain_value(value))) == plain
+    ):
+        assert json.loads(json.dumps(plain_value(value))) == plain
 
 
 def purge_arguments(before: datetime) -> tuple[str, ...]:
@@ -128,50 +129,35 @@ def purge_arguments(before: datetime) -> tuple[str, ...]:
 def test_a_dry_run_removes_nothing(
     commands: Commands, database: str, source: SqliteFeedSource, option: str
 ) -> None:
-    """It says what would go, for each shard, and asks nobody."""
+    """It says what would go, for each shard, and who would be lost, and asks nobody."""
     source.seal(FEED, NOON)
+    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN}, by="test")
+    source.begin_consumer("quick", FEED, {0: Ulid.floor(NOON).previous()}, by="test")
+    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), option)
+    assert (first["rows"], first["lost"]) == (0, [])
+    source.set_up_feed(FEED, max_hold=HOUR)
     before = changes(database)
     rows = commands.rows("purge", *purge_arguments(START + HOUR), option)
-    assert [(row["shard"], row["rows"], row["held_back_by"]) for row in rows] == [("0", 3, []), ("1", 3, [])]
-    assert rows[0]["upto"] == str(Ulid.floor(START + HOUR).previous())
+    assert [(row["shard"], row["rows"], row["lost"]) for row in rows] == [("0", 3, [CONSUMER]), ("1", 3, [])]
     assert "Would remove 6 events" in commands.err
     assert changes(database) == before
 
 
-def test_purge_removes_without_asking_when_told_to(commands: Commands, source: SqliteFeedSource) -> None:
-    """For programs; once more it finds nothing."""
+def test_purge_asks(commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, with what would go; nothing but a yes lets it go on; then there is nothing left."""
     source.seal(FEED, NOON)
-    assert [row["rows"] for row in commands.rows("purge", *purge_arguments(START + HOUR), "--yes")] == [3, 3]
-    assert "Removed 6 events" in commands.err
-    assert [row["rows"] for row in commands.rows("purge", *purge_arguments(START + HOUR), "-y")] == [0, 0]
-    assert {state.purged_upto for state in source.shards(FEED)} == {Ulid.floor(START + HOUR).previous()}
-
-
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [("y\n", 0), ("YES\n", 0), ("n\n", 1), ("\n", 1), ("yeah\n", 1), ("", 2)],
-    ids=["y", "yes", "no", "nothing", "another word", "nobody"],
-)
-def test_purge_asks(
-    commands: Commands,
-    source: SqliteFeedSource,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: str,
-    status: int,
-) -> None:
-    """On standard error, with what would go; nothing but a yes lets it go on."""
-    source.seal(FEED, NOON)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    assert commands.run("purge", *purge_arguments(START + HOUR), "-o", "json") == status
-    assert f"Remove 6 events of feed {FEED} before 2013-01-01T01:00:00Z? [y/N]" in commands.err
-    assert "shard" in commands.err
-    gone = [state.purged_upto > Ulid.MIN for state in source.shards(FEED)]
-    assert gone == [status == 0] * 2
-    if status == 0:
-        assert [row["rows"] for row in json.loads(commands.out)] == [3, 3]
-    else:
-        assert commands.out == ""
-        assert "Nothing was removed" in commands.err
+    purge = ("purge", *purge_arguments(START + HOUR))
+    for answer, status in {"n\n": 1, "\n": 1, "yeah\n": 1, "": 2, "YES\n": 0, "y\n": 0}.items():
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        assert commands.run(*purge, "-o", "json") == status
+        count = 0 if answer == "y\n" else 6
+        assert f"Remove {count} events of feed {FEED} before 2013-01-01T01:00:00Z? [y/N]" in commands.err
+        assert "shard" in commands.err
+        assert [state.purged_upto > Ulid.MIN for state in source.shards(FEED)] == [status == 0] * 2
+        if status == 0:
+            assert [row["rows"] for row in json.loads(commands.out)] == [count // 2] * 2
+        else:
+            assert (commands.out, "Nothing was removed" in commands.err) == ("", True)
 
 
 def test_purge_names_what_holds_it_back(commands: Commands, source: SqliteFeedSource) -> None:
@@ -216,18 +202,6 @@ def test_purge_names_the_exports_that_it_keeps_their_past_for(
     ]
 
 
-def test_purge_names_who_is_lost_before_it_asks(commands: Commands, source: SqliteFeedSource) -> None:
-    """The preview has the consumers whose events are older than the feed holds for them."""
-    source.seal(FEED, NOON)
-    source.begin_consumer(CONSUMER, FEED, {0: Ulid.MIN}, by="test")
-    source.begin_consumer("quick", FEED, {0: Ulid.floor(NOON).previous()}, by="test")
-    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), "-n")
-    assert (first["rows"], first["lost"]) == (0, [])
-    source.set_up_feed(FEED, max_hold=HOUR)
-    (first, _) = commands.rows("purge", *purge_arguments(START + HOUR), "-n")
-    assert (first["rows"], first["lost"]) == (3, [CONSUMER])
-
-
 def test_every_consumer_that_holds_back_is_named() -> None:
     """Not only the one that holds back most, else the next one would be found by the next purge."""
     wanted = Ulid.floor(NOON).previous()
@@ -264,19 +238,19 @@ def test_a_lost_consumer_that_holds_back_is_named_as_lost(
     assert first["rows"] > 0
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
 def test_times_are_whole_on_a_narrow_terminal(
-    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch, width: int
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that would break them is shown value by value."""
     source.seal(FEED, NOON)
     consume(source, START + HOUR)
     monkeypatch.setattr(simple_table, "is_tty", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert commands.run("status") == 0
-    assert commands.out.count("2013-01-01T12:00:00Z") == 4
-    assert {"feed", "shard", "consumer"} <= {line.split("  ")[0] for line in commands.out.splitlines()}
-    assert "sealed until  2013-01-01T12:00:00Z" in commands.out
+    for width in ("80", "160"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert commands.run("status") == 0
+        assert commands.out.count("2013-01-01T12:00:00Z") == 4
+        assert {"feed", "shard", "consumer"} <= {line.split("  ")[0] for line in commands.out.splitlines()}
+        assert "sealed until  2013-01-01T12:00:00Z" in commands.out
     monkeypatch.setenv("COLUMNS", "250")
     assert commands.run("status") == 0
     assert commands.out.splitlines()[0].split("|")[3].strip() == "sealed until"
@@ -307,66 +281,6 @@ def test_purge_says_who_keeps_the_events_of_serialized_writers(commands: Command
     assert "delete there what you no longer need" in commands.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("status",),
-        ("seal",),
-        ("read", "--shard", "0"),
-        ("purge", "--before", "2013-01-01T00:00:00Z", "--yes"),
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_an_unknown_feed_is_named(commands: Commands, arguments: tuple[str, ...]) -> None:
-    """With those that there are."""
-    message = commands.fails(*arguments, "--feed", "nyc.Weather")
-    assert message.startswith("FeedNotFoundError: feed 'nyc.Weather' not found")
-    assert FEED in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--shard", "7"),
-            "ShardNotFoundError: feed 'nyc.Flight' never had an event in shard 7; it has 0, 1",
-        ),
-        (("--shard", str(UUID(int=7))), "does not match the feed's shard key type int"),
-        (("--shard", "0", "--drain", "--start", "2100-01-01T00:00:00Z"), "CursorBeyondFeedError: "),
-    ],
-    ids=["unknown", "type", "beyond"],
-)
-def test_a_place_that_is_not_in_the_feed(
-    commands: Commands, arguments: tuple[str, ...], message: str
-) -> None:
-    """The message says which there are, or what the feed has."""
-    assert message in commands.fails("read", "--feed", FEED, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("seal", "--feed", FEED, "--until", "2013-01-01"), "has no time zone"),
-        (("seal", "--feed", FEED, "--until", "soon"), "'soon' is not a time"),
-        (("seal",), "required: --feed"),
-        (("purge", "--feed", FEED), "required: --before"),
-        (("purge", "--feed", FEED, "--before", "1969-01-01T00:00:00Z"), "before 1970"),
-        (("read", "--feed", FEED), "required: --shard"),
-        (("read", "--feed", FEED, "--shard", "x"), "'x' is not a shard"),
-        (("read", "--feed", FEED, "--shard", "0", "--limit", "0"), "'0' is not a whole number"),
-        (("read", "--feed", FEED, "--shard", "0", "--start", "1:00"), "'1:00' is not a time"),
-        (("read", "--feed", FEED, "--shard", "0", "--start", "01ILO"), "'01ILO' is not a ULID"),
-        (("status", "--output", "xml"), "invalid choice: 'xml'"),
-    ],
-    ids=lambda value: " ".join(value)[-30:] if isinstance(value, tuple) else "",
-)
-def test_options_that_mean_nothing_are_refused(
-    commands: Commands, arguments: tuple[str, ...], message: str
-) -> None:
-    """By the parser, with what is wrong."""
-    assert message in commands.refuses(*arguments)
-
-
 def test_a_stored_connection_is_found(commands: Commands, database: str, metadata: None) -> None:
     """One that Airflow keeps in its own database, as most are."""
     from airflow.models import Connection
@@ -381,17 +295,6 @@ def test_a_stored_connection_is_found(commands: Commands, database: str, metadat
     finally:
         with create_session() as session:
             session.delete(session.merge(stored))
-
-
-def test_a_writer_that_stays_is_told_of(
-    commands: Commands, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lock that is held for longer than the connection's lock timeout."""
-    connection = {"conn_type": "sqlite", "host": database, "extra": {"lock_timeout": 0.1}}
-    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(connection))
-    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
-        writer.execute("begin immediate")
-        assert commands.fails("seal", "--feed", FEED).startswith("LockTimeoutError: ")
 
 
 def test_a_seal_does_not_count_a_shard_without_events_as_one_with_events(

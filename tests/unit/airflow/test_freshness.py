@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,30 +161,21 @@ def test_a_feed_that_cannot_be_read_does_not_hide_the_others(shop: Shop) -> None
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_what_is_not_there_is_no_good_news(shop: Shop) -> None:
+    """A watch of nothing would be quiet for ever."""
+    with pytest.raises(ConsumerNotFoundError, match=rf"no consumer in {FEED}, {OTHER}; it has none"):
+        shop.check()
+    shop.export(9, 0)
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"feed": "shop.Cart"}, FeedNotFoundError, r"shop\.Cart"),
         ({"feed": "cart.*"}, InvalidArgumentError, "matches no feed"),
         ({"feed": OTHER}, ConsumerNotFoundError, "no consumer in shop.Parcel; it has none"),
         ({"consumer": "lake"}, ConsumerNotFoundError, f"no consumer 'lake' in .*; it has {EXPORT}"),
         ({"feed": FEED, "consumer": "lake"}, ConsumerNotFoundError, f"'lake' in {FEED}; it has {EXPORT}"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_is_not_there_is_no_good_news(
-    shop: Shop, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    """A watch of nothing would be quiet for ever."""
-    shop.export(9, 0)
-    with pytest.raises(error, match=message):
-        shop.check(**options).check()
-
-
-def test_a_connection_without_consumers_or_feeds_is_refused(shop: Shop, tmp_path: Path) -> None:
-    """There is nothing to watch."""
-    with pytest.raises(ConsumerNotFoundError, match=rf"no consumer in {FEED}, {OTHER}; it has none"):
-        shop.check()
+    ]
+    for options, error, message in cases:
+        with pytest.raises(error, match=message):
+            shop.check(**options).check()
     for feed in (FEED, OTHER):
         shop.source.drop_feed(feed)
     with pytest.raises(ConsumerNotFoundError, match="the database has no feeds"):

@@ -30,30 +30,25 @@ from tests.unit.airflow.freshness import EXPORT, FEED, HOUR, RUN, Shop, late, st
 from tests.unit.export.ailments import ListedVariables
 
 
-@pytest.mark.parametrize(
-    ("dag", "code", "words"),
-    [
+def test_what_airflow_knows_of_the_dag_is_a_reason(shop: Shop) -> None:
+    """The DAG whose run moved the cursor last."""
+    late(shop)
+    for dag, code, words in (
         (DagState("hourly", is_paused=True), "dag-paused", "DAG hourly is paused"),
         (DagState("hourly", last_run="r7", last_state="failed"), "run-failed", "run r7 of DAG hourly"),
         (
             DagState("hourly", is_there=False),
             "no-run",
-            "no longer has DAG hourly. If the DAG runs in another",
+            "no longer has DAG hourly. If the DAG runs in",
         ),
         (DagState("hourly", last_run="r7", last_state="running"), "no-run", "its last run, is running"),
         (None, "no-run", f"its cursor has not moved since .*, by {RUN}"),
-    ],
-)
-def test_what_airflow_knows_of_the_dag_is_a_reason(
-    shop: Shop, dag: DagState | None, code: str, words: str
-) -> None:
-    """The DAG whose run moved the cursor last."""
-    shop.known = {"hourly": dag} if dag is not None else {}
-    (reason,) = late(shop).only().reasons
-    assert reason.kind.code == code
-    assert f"feed {FEED}, consumer {EXPORT}" == reason.place
-    with pytest.raises(FreshnessError, match=words):
-        shop.check().check()
+    ):
+        shop.known = {"hourly": dag} if dag is not None else {}
+        (reason,) = shop.only().reasons
+        assert (reason.kind.code, reason.place) == (code, f"feed {FEED}, consumer {EXPORT}")
+        with pytest.raises(FreshnessError, match=words):
+            shop.check().check()
 
 
 def test_that_airflow_does_not_answer_is_told_and_hides_nothing(shop: Shop) -> None:
@@ -133,8 +128,8 @@ def test_a_paused_dag_comes_with_the_commands_that_let_it_catch_up(shop: Shop) -
         assert get_parser().parse_args(shlex.split(command)[1:]).func
 
 
-def test_the_dag_of_a_run_with_a_long_name_is_found(shop: Shop) -> None:
-    """The cursor has as much of the name as servers keep beside the process."""
+def test_the_dag_of_a_consumer_of_events_is_found_though_its_run_has_a_long_name(shop: Shop) -> None:
+    """The cursor has as much of it as servers keep beside the process; nothing is to be backfilled."""
     shop.write(1, 9 * HOUR)
     shop.consumer("billing")
     run = f"hourly/asset_triggered__{'x' * 100}/group.{'y' * 40}/12"
@@ -142,18 +137,8 @@ def test_the_dag_of_a_run_with_a_long_name_is_found(shop: Shop) -> None:
     shop.write(2, 8 * HOUR)
     shop.age_cursors(8 * HOUR)
     shop.known = {"hourly": DagState("hourly", is_paused=True)}
-    assert shop.codes() == ["dag-paused"]
-
-
-def test_a_paused_dag_of_a_consumer_of_events_leaves_nothing_out(shop: Shop) -> None:
-    """It goes on where it stopped, so nothing is to be backfilled."""
-    shop.write(1, 9 * HOUR)
-    shop.consumer("billing")
-    run_consumer(shop.source, "billing", FEED, lambda event, connection: None, max_events=1, by=RUN)
-    shop.write(2, 8 * HOUR)
-    shop.age_cursors(8 * HOUR)
-    shop.known = {"hourly": DagState("hourly", is_paused=True)}
-    assert [reason.remedy for reason in shop.only().reasons] == ["Unpause it: airflow dags unpause hourly"]
+    (reason,) = shop.only().reasons
+    assert (reason.kind.code, reason.remedy) == ("dag-paused", "Unpause it: airflow dags unpause hourly")
 
 
 def hole(shop: Shop) -> None:
@@ -183,14 +168,15 @@ def dead(shop: Shop) -> None:
     shop.sql('update "changefeed.consumer" set lease_expires_ms = 1')
 
 
+def refuse(event: object, connection: object) -> None:
+    """Handle no event."""
+    raise ValueError("card 4111-1111")
+
+
 def parked(shop: Shop) -> None:
     """Let an event fail."""
     shop.write(1, 9 * HOUR)
     shop.consumer(max_attempts=1, on_poison=OnPoison.PARK)
-
-    def refuse(event: object, connection: object) -> None:
-        raise ValueError("card 4111-1111")
-
     run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
 
 
@@ -198,10 +184,6 @@ def failing(shop: Shop) -> None:
     """Let a handler fail until its consumer stops at the event."""
     shop.write(1, 9 * HOUR)
     shop.consumer(max_attempts=1)
-
-    def refuse(event: object, connection: object) -> None:
-        raise ValueError("card 4111-1111")
-
     with pytest.raises(PoisonError):
         run_consumer(shop.source, "billing", FEED, refuse, max_events=1)
 

@@ -85,10 +85,10 @@ def merged(stock: Stock, **more: Any) -> str:
     return format_time(end)
 
 
-def test_a_current_table_is_shown_with_its_frontier(stock: Stock) -> None:
+def test_a_current_table_is_shown_with_its_frontier(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
     """How old it is by the database's clock, and which run merged it: only to who may see runs."""
     take(stock.source, CAPTURE, stock.lake)
-    frontier = merged(stock)
+    frontier = merged(stock, history=True)
     found = shown()
     (lake,) = found["places"]
     assert lake["path"] == stock.lake
@@ -99,52 +99,29 @@ def test_a_current_table_is_shown_with_its_frontier(stock: Stock) -> None:
     age = (parse_time(found["at"]) - parse_time(frontier)).total_seconds()
     assert table["age_seconds"] == pytest.approx(age)
     assert parse_time(table["merged_at"]) > parse_time(frontier) - timedelta(minutes=5)
-
-
-def test_who_may_not_see_runs_does_not_learn_which_merged(
-    stock: Stock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with manifests."""
-    take(stock.source, CAPTURE, stock.lake)
-    merged(stock)
+    assert table["has_history"] is True
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda user, dag_id: False)
-    (table,) = place()["current"]
-    assert table["merged_by"] == HIDDEN_RUN
-
-
-def test_a_table_with_history_says_so(stock: Stock) -> None:
-    """It may have more rows than the captured table."""
-    take(stock.source, CAPTURE, stock.lake)
-    merged(stock, history=True)
-    assert place()["current"][0]["has_history"] is True
+    assert place()["current"][0]["merged_by"] == HIDDEN_RUN
 
 
 def test_snapshots_and_states_are_shown_the_newest_first(stock: Stock) -> None:
-    """With begin and exact time; of many only the newest."""
+    """With begin and exact time, of many only the newest; one that has lost a file is damaged."""
     take(stock.source, CAPTURE, stock.lake, where="id <= 4")
-    for _ in range(6):
+    for _ in range(5):
         take(stock.source, CAPTURE, stock.lake)
-    (bases,) = place()["bases"]
     files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
-    assert (bases["table"], bases["count"], len(bases["first"])) == (TABLE, 7, 5)
+    newest, *_ = files.all()
+    Path(files.folder(newest.token), newest.files[0]).unlink()
+    (bases,) = place()["bases"]
+    assert (bases["table"], bases["count"], len(bases["first"])) == (TABLE, 6, 5)
     for row, snapshot in zip(bases["first"], files.all(), strict=False):
         assert (row["kind"], row["rows"], row["size"]) == ("snapshot", 10, snapshot.bytes)
         assert row["begin"] == format_time(snapshot.begin)
         assert row["exact_from"] == format_time(snapshot.exact_from)
-        assert (row["where"], row["problem"], row["age_seconds"] >= 0) == ("", None, True)
-
-
-def test_a_snapshot_that_has_lost_a_file_is_damaged(stock: Stock) -> None:
-    """The others are shown as they are."""
-    take(stock.source, CAPTURE, stock.lake, where="id <= 4")
-    take(stock.source, CAPTURE, stock.lake)
-    files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
-    newest, part = files.all()
-    Path(files.folder(newest.token), newest.files[0]).unlink()
-    first, second = place()["bases"][0]["first"]
-    assert f"has lost {newest.files[0]}" in first["problem"]
-    assert (second["where"], second["rows"], second["problem"]) == ("id <= 4", part.rows, None)
-    (hidden, _) = place("VIEWER")["bases"][0]["first"]
+        assert (row["where"], row["age_seconds"] >= 0) == ("", True)
+        assert (row["problem"] is None) == (snapshot != newest)
+    assert f"has lost {newest.files[0]}" in bases["first"][0]["problem"]
+    hidden, *_ = place("VIEWER")["bases"][0]["first"]
     assert (stock.lake in hidden["problem"], "not available" in hidden["problem"]) == (False, True)
 
 
@@ -159,7 +136,9 @@ def begin(stock: Stock, seconds: float = 60.0) -> None:
 
 def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> None:
     """Running as long as they hold back purges; then expired, or lost, with what to do about it."""
-    assert shown()["begun"] == []
+    assert (shown()["begun"], place()["current"], place()["bases"]) == ([], [], [])
+    assert not Path(stock.lake).exists()
+    Visitor("VIEWER").ask("tables", 404, conn_id=CONN_ID, feed="shop.nothing")
     begin(stock)
     (claim,) = shown("VIEWER")["begun"]
     assert (claim["table"], claim["state"], claim["by"], claim["into"]) == (
@@ -179,13 +158,6 @@ def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> N
     stock.source.purge(CAPTURE, stock.source.now())
     (claim,) = shown()["begun"]
     assert claim["state"] == "lost"
-
-
-def test_an_output_without_anything_says_so(stock: Stock) -> None:
-    """Before the first run; nothing is created by looking."""
-    assert place()["current"] == []
-    assert place()["bases"] == []
-    assert not Path(stock.lake).exists()
 
 
 def test_an_output_of_another_database_is_not_taken_for_this_one(stock: Stock, tmp_path: Path) -> None:
@@ -281,13 +253,6 @@ def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock)
     assert tasks["page_tables", "merge"]["kind"] == "ChangefeedMergeOperator"
     assert tasks["page_folds", "later"]["templates"] == ["output_path"]
     assert ("page_folds", "other") not in tasks
-
-
-@pytest.mark.parametrize(("role", "status"), [(None, 401), ("VIEWER", 404)])
-def test_what_is_not_there_or_not_for_everybody(stock: Stock, role: str | None, status: int) -> None:
-    """As everywhere."""
-    Visitor(role).ask("tables", status, conn_id=CONN_ID, feed="shop.nothing")
-    Visitor(role).ask("tables", status, conn_id="none", feed=CAPTURE)
 
 
 def test_an_address_is_shown_without_its_secrets(stock: Stock) -> None:
