@@ -215,7 +215,7 @@ ACTIONS = {
         versions=("--fencing-token", "{version}"),
         route="revoke",
         sent="fencing_token",
-        unknown={"shard": ShardNotFoundError},
+        unknown={**_NO_CONSUMER, "shard": ShardNotFoundError},
     ),
     "create a consumer": Action(
         python=lambda source, names: create_consumer(

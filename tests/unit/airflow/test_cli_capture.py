@@ -104,6 +104,10 @@ def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: S
     assert commands.rows("capture list") == [row]
     assert "Captures: 1" in commands.err
     assert decode(CaptureSpec, row["spec"], named="row") == source.capture(CAPTURE).spec
+    assert commands.run("capture list", "-o", "plain") == 0
+    head, line = commands.out.splitlines()
+    assert head.split() == ["capture", "tables", "enabled", "since", "version", "drift", "open", "gaps"]
+    assert line.split()[:3] == [CAPTURE, "shop.Order", "yes"]
 
 
 def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Commands, path: Path) -> None:
@@ -334,18 +338,12 @@ def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) 
     assert commands.rows("capture gaps", "shop.OrderLine_changes") == []
 
 
-def test_resolve_without_a_gap_does_nothing(commands: Commands) -> None:
-    """And says so, without a question."""
-    commands.rows("capture enable", "--table", "shop.Order")
-    commands.rows("capture resolve", CAPTURE, "--note", "seen")
-    assert "has no open gaps; nothing was resolved" in commands.err
-    assert commands.rows("capture gaps") == []
-
-
 def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
     """It records all rows, after asking: of a table that had some when it was first captured."""
     execute(path, "insert into \"shop.Order\" values (1, 'new', null)")
     commands.rows("capture enable", "--table", "shop.Order")
+    commands.rows("capture resolve", CAPTURE, "--note", "seen")
+    assert "has no open gaps; nothing was resolved" in commands.err
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync") != 0
     assert "has no open gaps. Record all rows of its tables again? [y/N]" in commands.err
     commands.rows("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes")
@@ -356,17 +354,6 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     commands.rows("capture disable", CAPTURE, "--yes")
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
     assert "is disabled and cannot record rows; enable it first" in commands.err
-
-
-def test_captures_are_a_table_for_people(commands: Commands) -> None:
-    """Their names, tables, and how they stand."""
-    commands.rows(
-        "capture enable", "--table", "shop.Order", "--table", "shop.OrderLine", "--name", "shop.All"
-    )
-    assert commands.run("capture list", "-o", "plain") == 0
-    head, line = commands.out.splitlines()
-    assert head.split() == ["capture", "tables", "enabled", "since", "version", "drift", "open", "gaps"]
-    assert line.split()[:4] == ["shop.All", "shop.Order;", "shop.OrderLine", "yes"]
 
 
 def test_the_page_has_each_field_of_a_dry_run(commands: Commands) -> None:

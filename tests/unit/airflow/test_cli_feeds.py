@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow-changefeed read`` and ``purge``, and what all commands refuse, on the embedded source."""
+"""``airflow-changefeed status``, ``seal``, ``read`` and ``purge`` on the embedded source."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pytest
+import yaml
 from airflow.cli import simple_table
 
 from airflow_changefeed.cli.output import held_back, plain_value
@@ -30,6 +31,128 @@ from tests.unit.airflow.feed_state import changes, consume
 
 HOUR = timedelta(hours=1)
 NOON = START + 12 * HOUR
+
+
+def test_status_of_a_feed_that_nobody_has_read(commands: Commands, database: str) -> None:
+    """Shards whose rows are all in the outbox; looking changes nothing."""
+    before = changes(database)
+    rows = commands.rows("status")
+    assert [(row["feed"], row["kind"], row["shard"]) for row in rows] == [
+        (FEED, "outbox", "0"),
+        (FEED, "outbox", "1"),
+    ]
+    for row in rows:
+        assert row["has_outbox"] is True
+        assert [row[name] for name in ("sealed_until", "head", "purged_upto", "consumer", "cursor")] == [
+            None
+        ] * 5
+    assert "Feeds: 1" in commands.err
+    assert changes(database) == before
+
+
+def test_status_shows_shards_and_consumers(commands: Commands, source: SqliteFeedSource) -> None:
+    """Clock, seal, head, cursor, lag, ack and lease, with whole ULIDs for programs."""
+    source.seal(FEED, NOON)
+    cursor = consume(source, START + HOUR, ack=True)
+    first, second = commands.rows("status", "--feed", FEED)
+    head = source.read_feed(FEED, 0, Ulid.MIN).events[-1].ulid
+    assert first["high_water"] == first["sealed_until"] == "2013-01-01T12:00:00Z"
+    assert (first["head"], first["head_time"]) == (str(head), "2013-01-01T05:40:00Z")
+    assert first["has_outbox"] is False
+    assert first["consumer"] == CONSUMER
+    assert first["cursor"] == first["ack"] == str(cursor)
+    assert first["cursor_time"] == first["ack_time"] == "2013-01-01T00:59:59.999Z"
+    assert first["lag_seconds"] == (4 * HOUR + timedelta(minutes=40, milliseconds=1)).total_seconds()
+    assert (first["moved_by"], first["lease_holder"], first["lease_is_held"]) == ("a run", "a task", True)
+    assert first["resource_version"] == 2
+    assert second["consumer"] is None
+    assert second["head_time"] == "2013-01-01T05:50:00Z"
+
+
+def test_status_is_a_table_for_people(commands: Commands, source: SqliteFeedSource) -> None:
+    """Times instead of ULIDs; a consumer without a move stands at the start."""
+    source.seal(FEED, NOON)
+    consume(source, START + HOUR)
+    source.begin_consumer("new", FEED, {1: Ulid.MIN}, by="test")
+    assert commands.run("status", "-o", "plain") == 0
+    words = " ".join(commands.out.split())
+    assert words.startswith("feed shard high water sealed until head outbox consumer cursor lag ack lease")
+    assert "2013-01-01T05:40:00Z no warehouse 2013-01-01T00:59:59.999Z 4:40:00 2012" in words
+    assert "Z a task until 20" in words
+    assert "2013-01-01T05:50:00Z no new start all" in words
+    assert commands.run("status") == 0
+    table = " ".join(commands.out.replace("|", " ").split())
+    assert "2013-01-01T05:50:00Z no new start all" in table
+    assert commands.run("status", "-o", "yaml") == 0
+    assert yaml.safe_load(commands.out) == commands.rows("status")
+
+
+def test_status_names_a_lost_consumer_with_the_remedy(commands: Commands, source: SqliteFeedSource) -> None:
+    """For people and for programs."""
+    source.seal(FEED, NOON)
+    cursor = consume(source, START + HOUR)
+    assert [row["is_lost"] for row in commands.rows("status")] == [False, None]
+    source.set_up_feed(FEED, max_hold=HOUR)
+    source.purge(FEED, START + 2 * HOUR)
+    assert [row["is_lost"] for row in commands.rows("status")] == [True, None]
+    assert (
+        f"Consumer {CONSUMER} of feed {FEED}, shard 0: the consumer is lost: events after its cursor {cursor}"
+    ) in (commands.err)
+    assert (
+        f"airflow-changefeed cursor set {CONSUMER} --feed {FEED} --shard 0 --to earliest "
+        "--conn-id changefeed_default"
+    ) in commands.err
+    assert commands.run("status", "-o", "plain") == 0
+    assert " 2013-01-01T00:59:59.999Z lost " in " ".join(commands.out.split())
+
+
+def test_status_shows_what_has_no_events(commands: Commands, database: str, source: SqliteFeedSource) -> None:
+    """A feed, not to be taken for one that is not there, and a shard, where a consumer holds back purges."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('create table "nyc.Empty" (id integer primary key)')
+    assert commands.run("setup-feed", "nyc.Empty", "--kind", "outbox") == 0
+    (row,) = commands.rows("status", "--feed", "nyc.Empty")
+    assert (row["shard"], row["high_water"]) == (None, None)
+    source.begin_consumer(CONSUMER, FEED, {7: Ulid.MIN}, by="test")
+    (row,) = [row for row in commands.rows("status") if row["shard"] == "7"]
+    assert (row["consumer"], row["high_water"], row["lag_seconds"]) == (CONSUMER, None, 0)
+
+
+def test_feeds_that_are_broken_do_not_hide_the_others(commands: Commands, database: str) -> None:
+    """The others are shown, the broken ones are named, and the status says that not all went well."""
+    lost = {"nyc.Lost": ("nyc.Lost", "feed 'nyc.Lost' has lost its event table", "event-table-missing")}
+    for kind in ("feed", "outbox", "state"):
+        table = f"changefeed.{kind}:nyc.No_{kind}"
+        lost[f"nyc.No_{kind}"] = (table, f"table '{table}' is missing", "table-missing")
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        for feed, (table, *_) in lost.items():
+            connection.execute(f'create table "{feed}" (id integer primary key)')
+            assert commands.run("setup-feed", feed) == 0
+            SqliteFeedSource(database).begin_consumer(CONSUMER, feed, {0: Ulid.MIN}, by="test")
+            connection.execute(f'drop table "{table}"')
+    assert commands.run("status", "-o", "json") == 2
+    assert {row["feed"] for row in json.loads(commands.out)} == {FEED}
+    assert all(f"FeedSetupError: {error}" in commands.err for _, error, _ in lost.values())
+    assert commands.run("status", "--max-age", "2h") == 2
+    assert all(
+        f"feed {feed}: FeedSetupError: {error}" in commands.err for feed, (_, error, _) in lost.items()
+    )
+    assert commands.run("doctor", "-o", "json") == 1
+    found = {(row["code"], row["place"]) for row in json.loads(commands.out)}
+    for feed, (_, _, fault) in lost.items():
+        assert any(code == fault and feed in place for code, place in found)
+
+
+def test_seal_takes_the_present_time(commands: Commands, source: SqliteFeedSource) -> None:
+    """The seals of all shards are shown, and the outbox is empty afterwards."""
+    before = source.now()
+    rows = commands.rows("seal", "--feed", FEED)
+    assert [row["shard"] for row in rows] == ["0", "1"]
+    assert {row["head_time"] for row in rows} == {"2013-01-01T05:40:00Z", "2013-01-01T05:50:00Z"}
+    (until,) = {row["until"] for row in rows}
+    assert format_time(before) <= until <= format_time(source.now())
+    assert f"Sealed feed {FEED} until {until}; shards: 2" in commands.err
+    assert not any(state.has_outbox for state in source.shards(FEED))
 
 
 def test_read_changes_nothing(commands: Commands, database: str, source: SqliteFeedSource) -> None:

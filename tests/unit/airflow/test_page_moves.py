@@ -15,6 +15,8 @@ from airflow.models import Variable
 from airflow.sdk import DAG
 
 from airflow_changefeed import ChangefeedSensor
+from airflow_changefeed.consumers.settings import create_consumer, resolve
+from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, parse_position
 from airflow_changefeed.core.cursor import Began, CursorRow, variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
@@ -23,14 +25,16 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins import actions
 from airflow_changefeed.plugins.changefeed import URL_PREFIX
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
 from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags, store_export
+from tests.unit.airflow.page import CONN_ID, Visitor, logged, pause, store_dags, store_export
 
 pytestmark = since("3.1", "the page")
 
 CURSOR = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER, "shard": "0"}
+MAILER = {"conn_id": CONN_ID, "feed": FEED, "consumer": "mailer"}
 ONE, TWO = (format_time(START + timedelta(hours=number)) for number in (1, 2))
 
 
@@ -207,3 +211,78 @@ def test_a_move_that_comes_between_look_and_change_is_not_overwritten(
         version + 1,
         "set: first",
     )
+
+
+# ---- consumers
+
+
+def test_of_two_who_create_the_same_consumer_the_second_is_told(source: SqliteFeedSource) -> None:
+    """Also with the same settings: the first one's place is not the second one's."""
+    Visitor("OP").send("create_consumer", {"start": "earliest"}, **MAILER)
+    for body in ({"start": "latest"}, {"start": "earliest", "max_attempts": 2}):
+        answer = Visitor("OP").send("create_consumer", body, 409, **MAILER)
+        assert (answer["error"], answer["expected_version"], answer["present_version"]) == (
+            "StaleVersionError",
+            0,
+            1,
+        )
+        assert answer["present"] == "created by op"
+    (info,) = source.consumers(FEED)
+    assert (info.created_by, info.begin, info.spec.max_attempts) == ("op", Ulid.MIN, 10)
+    consumers = Visitor("VIEWER").ask("feed", conn_id=CONN_ID, feed=FEED)["consumers"]
+    (consumer,) = [one for one in consumers if one["consumer"] == "mailer"]
+    assert (consumer["is_of_events"], consumer["may_change"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("other", "start"),
+    [("ann", "earliest"), ("ann", "latest"), ("op", "latest"), ("op", "2013-01-01T02:00:00Z")],
+)
+def test_who_creates_a_consumer_between_look_and_creation_of_another_keeps_it(
+    other: str, start: str, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their place is not the second one's, who is refused."""
+    real = SqliteFeedSource.create_consumer
+
+    def later(self: SqliteFeedSource, spec: ConsumerSpec, **values: Any) -> Any:
+        if not self.consumers(FEED):
+            begin, starts = resolve(self, FEED, parse_position("earliest"))
+            real(self, spec, begin=begin, starts=starts, by=other)
+        return real(self, spec, **values)
+
+    monkeypatch.setattr(SqliteFeedSource, "create_consumer", later)
+    answer = Visitor("OP").send("create_consumer", {"start": start}, 409, **MAILER)
+    assert (answer["error"], answer["present"]) == ("StaleVersionError", f"created by {other}")
+    (info,) = source.consumers(FEED)
+    assert (info.created_by, {row.ulid for row in source.cursors(FEED, "mailer")}) == (other, {Ulid.MIN})
+
+
+def test_an_export_is_neither_created_nor_dropped(source: SqliteFeedSource) -> None:
+    """They are moved by windows; only consumers of events have settings, as by the command."""
+    values = {**MAILER, "consumer": CONSUMER}
+    answer = Visitor("OP").send("create_consumer", {"start": "latest"}, 409, **values)
+    assert answer["error"] == "ConsumerSetupError"
+    Visitor("OP").send("drop_consumer", {"resource_version": 1}, 404, **values)
+    assert len(source.cursors(FEED, CONSUMER)) == 2
+
+
+def test_what_was_refused_is_logged_too(source: SqliteFeedSource) -> None:
+    """Airflow 3.1 takes that back with all that the request did. Dropped twice, a consumer is not found."""
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    before = logged()
+    Visitor("OP").send("drop_consumer", {"resource_version": 9}, 409, **MAILER)
+    Visitor("OP").send("drop_consumer", {"resource_version": 1}, **MAILER)
+    assert logged() == before + (2 if AIRFLOW_V_3_2_PLUS else 1)
+    answer = Visitor("OP").send("drop_consumer", {"resource_version": 1}, 404, **MAILER)
+    assert answer["error"] == "ConsumerNotFoundError"
+
+
+def test_a_task_says_whether_its_dag_is_paused_and_who_may_change_that() -> None:
+    """The page asks Airflow's own API to do it."""
+    for is_paused in (True, False):
+        pause("page_moves", is_paused=is_paused)
+        for role, may in (("VIEWER", False), ("USER", True)):
+            connections = Visitor(role).ask("connections")["connections"]
+            uses = [use for one in connections if one["conn_id"] == CONN_ID for use in one["uses"]]
+            (use,) = [use for use in uses if use["dag_id"] == "page_moves"]
+            assert (use["is_paused"], use["may_pause"]) == (is_paused, may)

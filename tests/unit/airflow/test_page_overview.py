@@ -83,32 +83,20 @@ def reasons(role: str) -> list[dict[str, Any]]:
     return list(Visitor(role).ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"])
 
 
-def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: SqliteFeedSource) -> None:
-    """Not of whom Airflow shows no runs of it; and one that is not paused may be catching up."""
-    begin(source)
+def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the task that exports, though a person moved the cursor last; not for who may not see its runs."""
+    begin(source, by="ann")
     assert (troubles(), listed()["group"]) == ({}, "late")
+    assert [(one["code"], one["severity"]) for one in reasons("OP")] == [("catching-up", "note")]
     pause(DAG_ID, is_paused=True)
+    assert "dag-paused" in {one["code"] for one in reasons("OP")}
     paused = troubles()["dag-paused"]
     assert (paused["consumer"], paused["count"], paused["what"]) == (CONSUMER, 1, f"DAG {DAG_ID} is paused")
     assert f"airflow dags unpause {DAG_ID}" in paused["remedy"]
     assert "--from-date 2013-01-01T00:00:00Z --to-date 20" in paused["remedy"]
     assert listed()["group"] == "trouble"
-
-
-def test_a_paused_dag_is_found_though_a_person_has_moved_the_cursor(source: SqliteFeedSource) -> None:
-    """By the task that exports, also where freshness explains it."""
-    begin(source, by="ann")
-    pause(DAG_ID, is_paused=True)
-    assert "dag-paused" in troubles()
-    assert "dag-paused" in {one["code"] for one in reasons("OP")}
-
-
-def test_the_paused_dag_is_hidden_from_who_may_not_see_its_runs(
-    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is late for them all the same."""
-    begin(source)
-    pause(DAG_ID, is_paused=True)
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
     found = listed()
     assert (found["troubles"], found["group"], found["consumers"][0]["state"]) == ([], "late", "missing")
@@ -119,13 +107,6 @@ def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
     begin(source)
     add_run(DAG_ID, START, DagRunState.FAILED, run_id="broken", run_after=source.now())
     assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last run, failed"
-
-
-def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:
-    """They take too long for hundreds of feeds: the page asks for them afterwards."""
-    begin(source)
-    (one,) = reasons("OP")
-    assert (one["code"], one["severity"]) == ("catching-up", "note")
 
 
 def test_servers_and_logins_are_told_to_who_may_see_the_connection(
@@ -218,63 +199,47 @@ def test_an_export_that_lacks_files_is_not_up_to_date(source: SqliteFeedSource) 
     assert (check.missing, found["consumers"][0]["state"], found["group"]) == (1, "missing", "trouble")
 
 
-def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteFeedSource) -> None:
+def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until its first run; events in the outbox wait, too."""
     found = listed()
     assert (found["to_come"], found["consumers"], found["group"]) == ([CONSUMER], [], "late")
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     since, end = "2013-01-01T00:00:00Z", "2014-01-01T00:00:00Z"
-    assert waiting == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
-    begin(source)
-    assert listed()["to_come"] == []
-
-
-def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many events, and of more shards than are summed up, nobody waits for the number."""
-    monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    assert (waiting["count"], waiting["is_more"]) == (20, True)
-    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    assert (waiting["count"], waiting["is_more"]) == (18, True)
-
-
-@pytest.mark.parametrize(("minutes", "end"), [(30, None), (150, "2013-01-01T02:00:00Z")])
-def test_a_first_backfill_ends_with_a_window_that_is_over(
-    minutes: int, end: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the database's clock; before that there is nothing to run."""
-    monkeypatch.setattr(SqliteFeedSource, "now", lambda _: START + timedelta(minutes=minutes))
-    assert Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)["end"] == end
-
-
-def test_a_first_backfill_of_runs_to_trigger_has_as_many_as_the_page_starts(tmp_path: Path) -> None:
-    """The page starts at most 100 at once."""
-    task = {"task_id": FEED, "path": str(tmp_path / "out"), "unit": HOUR}
-    store_export(DAG_ID, None, task, params=window_params())
-    op = Visitor("OP")
-    waiting = op.ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    range_ = {"start": waiting["start"], "end": waiting["end"]}
-    assert op.ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)["runs"] == 100
-
-
-def test_an_export_whose_dag_is_paused_before_its_first_run_is_a_trouble() -> None:
-    """Nobody would find out why it does not run."""
+    assert waiting() == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
+    # Nobody would find out why it does not run.
     assert troubles() == {}
     pause(DAG_ID, is_paused=True)
     found = troubles()["dag-paused"]
     assert (found["consumer"], found["what"]) == (CONSUMER, f"DAG {DAG_ID} is paused")
-    assert listed()["group"] == "trouble"
-
-
-def test_an_export_that_has_run_beyond_the_shards_that_are_summed_up_is_not_to_come(
-    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its cursors are looked for."""
+    # Cursors of shards beyond those that are summed up are looked for.
     monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
     assert listed()["to_come"] == [CONSUMER]
     source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="a run")
     assert listed()["to_come"] == []
+
+
+def waiting() -> dict[str, Any]:
+    """Return what waits for the export."""
+    return dict(Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER))
+
+
+def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody waits for the number of many events; a first backfill has the runs that can be started."""
+    for minutes, end in ((30, None), (150, "2013-01-01T02:00:00Z")):
+        # It ends with a window that is over by the database's clock.
+        with monkeypatch.context() as clock:
+            clock.setattr(SqliteFeedSource, "now", lambda _, ago=minutes: START + timedelta(minutes=ago))
+            assert waiting()["end"] == end
+    task = {"task_id": FEED, "path": str(tmp_path / "out"), "unit": HOUR}
+    store_export(DAG_ID, None, task, params=window_params())
+    range_ = {name: waiting()[name] for name in ("start", "end")}
+    found = Visitor("OP").ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)
+    assert found["runs"] == 100
+    monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
+    assert (waiting()["count"], waiting()["is_more"]) == (20, True)
+    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
+    assert (waiting()["count"], waiting()["is_more"]) == (18, True)
 
 
 def test_a_feed_that_a_task_names_and_nobody_has_set_up_is_a_trouble() -> None:
@@ -284,25 +249,6 @@ def test_a_feed_that_a_task_names_and_nobody_has_set_up_is_a_trouble() -> None:
     (trouble,) = found["troubles"]
     assert trouble["what"] == f"the database has no such feed; {DAG_ID} exports it"
     assert "set_up_feed" in trouble["remedy"]
-
-
-def test_a_gap_makes_its_consumers_late_at_once(source: SqliteFeedSource, database: str) -> None:
-    """Before the window in which it was found is over."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        connection.execute("create table fares (id integer primary key, price integer)")
-        source.enable_capture(CaptureSpec((TableCapture("fares"),), name="fares changes"))
-        create_consumer(source, ConsumerSpec("billing", "fares changes"), Beginning.LATEST, by="test")
-        assert listed(feed="fares changes")["consumers"][0]["state"] == "complete"
-        names = connection.execute(
-            "select name from sqlite_master where tbl_name = 'fares' and type = 'trigger'"
-        )
-        for (name,) in names.fetchall():
-            connection.execute(f'drop trigger "{name}"')
-        connection.execute("insert into fares values (1, 99)")
-        source.check_capture("fares changes")
-    found = listed(feed="fares changes")
-    assert found["consumers"][0]["state"] == "missing"
-    assert [one["code"] for one in found["troubles"]] == ["capture-gap"]
 
 
 def test_outputs_that_hang_leave_the_list_of_feeds(

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from airflow.utils.session import create_session
 
 from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
@@ -103,43 +102,33 @@ def test_a_window_that_is_missing_before_the_last_ones_makes_a_consumer_late(
     assert (found["state"], found["strip"]["is_missing_before"]) == ("complete", False)
 
 
-def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> None:
-    """A strip of long windows has as many as there are."""
-    days = timedelta(days=500)
-    task = {"consumer": "long", "path": str(tmp_path / "long")}
-    store_export("page_strips_long", DeltaDataIntervalTimetable(days), task)
+def test_windows_are_those_of_the_export(source: SqliteFeedSource, now: datetime, tmp_path: Any) -> None:
+    """They begin where the export's do, none before 1970; of a unit that is a template the output says it."""
+    week, days = timedelta(days=7), timedelta(days=500)
+    for consumer, schedule, unit in (
+        ("weeks", DeltaDataIntervalTimetable(week), None),
+        ("long", DeltaDataIntervalTimetable(days), None),
+        ("cut", "0 0 * * *", "{{ params.unit }}"),
+        ("said", "0 0 * * *", 2 * HOUR),
+    ):
+        task = {"consumer": consumer, "path": str(tmp_path / consumer), "unit": unit}
+        store_export(f"page_strips_{consumer}", schedule, task)
+    last = now - week + 2 * HOUR
+    begin(source, last - 2 * week, (last - 2 * week, last), consumer="weeks")
+    strip = shown("weeks")["strip"]
+    # A week that has not ended yet is not missing.
+    assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
+    assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
     source.begin_consumer("long", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
     strip = shown("long")["strip"]
     assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
     # Before the first event there is nothing to export.
     empty, all_windows = (START - EPOCH) // days, (source.now() - EPOCH) // days
     assert strip["states"] == ["before"] * empty + ["missing"] * (all_windows - empty) + ["open"]
-
-
-def test_windows_begin_where_those_of_the_export_do(
-    source: SqliteFeedSource, now: datetime, tmp_path: Any
-) -> None:
-    """Weeks from Monday on, or days of another zone: one that has not ended yet is not missing."""
-    week = timedelta(days=7)
-    task = {"consumer": "weeks", "path": str(tmp_path / "weeks")}
-    store_export("page_strips_weeks", DeltaDataIntervalTimetable(week), task)
-    last = now - week + 2 * HOUR
-    begin(source, last - 2 * week, (last - 2 * week, last), consumer="weeks")
-    strip = shown("weeks")["strip"]
-    assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
-    assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
-
-
-def test_of_a_unit_that_is_a_template_the_output_says_the_length(
-    source: SqliteFeedSource, now: datetime, tmp_path: Any
-) -> None:
-    """Runs of a day may be cut into hours; a task that says its unit has that of its output."""
     ExportStore(str(tmp_path / "cut"), FEED).claim(source.identity().id, unit=HOUR)
-    for consumer, unit in (("cut", "{{ params.unit }}"), ("said", 2 * HOUR)):
-        task = {"consumer": consumer, "path": str(tmp_path / consumer), "unit": unit}
-        store_export(f"page_strips_{consumer}", "0 0 * * *", task)
+    for consumer, seconds in (("cut", 3600), ("said", 7200)):
         begin(source, now - 4 * HOUR, (now - 4 * HOUR, now), consumer=consumer)
-    assert [shown(one)["strip"]["unit_seconds"] for one in ("cut", "said")] == [3600, 7200]
+        assert shown(consumer)["strip"]["unit_seconds"] == seconds
 
 
 @pytest.mark.parametrize("failure", ["deleted", "timetable"])
@@ -169,27 +158,6 @@ def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
     assert reason in caplog.text
 
 
-def test_the_runs_of_a_dag_are_asked_for_once_in_an_answer(
-    source: SqliteFeedSource, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many consumers it exports for."""
-    consumers = ("one", "two", "three")
-    tasks = [{"task_id": name, "consumer": name, "path": str(tmp_path / name)} for name in consumers]
-    store_export("page_strips_many", "0 * * * *", *tasks)
-    for name in consumers:
-        source.begin_consumer(name, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
-    sessions = []
-
-    def counted() -> Any:
-        sessions.append(1)
-        return create_session()
-
-    monkeypatch.setattr("airflow_changefeed.plugins.runs.create_session", counted)
-    Visitor("OP").ask("feeds", conn_id=CONN_ID)
-    # Which are at work, and which are paused.
-    assert len(sessions) == 2
-
-
 def test_one_shard_that_lacks_a_window_is_enough(source: SqliteFeedSource, now: datetime) -> None:
     """The frontier is that of the shard that is least far."""
     begin(source, now - 40 * HOUR)
@@ -214,28 +182,19 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
     assert (found["state"], found["strip"]["states"][-3:]) == ("missing", ["complete", "missing", "open"])
 
 
-def test_an_export_that_stopped_long_ago_is_shown_where_it_stopped(source: SqliteFeedSource) -> None:
-    """A day of windows after it is missing; its age says how long ago that was."""
+def test_a_consumer_is_shown_where_it_stands_however_long_ago_that_was(source: SqliteFeedSource) -> None:
+    """A day of windows after it is missing; who has completed nothing is complete until the first event."""
     begin(source, START, (START, START + 48 * HOUR))
+    source.begin_consumer("nothing", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
     found = shown()
     assert found["strip"]["states"] == ["complete"] * 23 + ["missing"] * 25
     assert found["age_seconds"] > 365 * 24 * 3600
-
-
-def test_an_export_that_has_completed_nothing_is_complete_until_the_first_event(
-    source: SqliteFeedSource,
-) -> None:
-    """It began at the start of the feed, and freshness says the same."""
-    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
-    found = shown()
+    found = shown("nothing")
     assert (found["complete_until"], found["state"]) == (format_time(START), "missing")
     assert found["age_seconds"] > 365 * 24 * 3600
     assert found["strip"]["states"][-1] == "missing"
-
-
-def test_a_consumer_that_has_read_all_is_complete_until_now(source: SqliteFeedSource) -> None:
-    """Also where no event came for long; hours are its windows."""
-    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    # Who has read all is complete until now; hours are its windows.
     found = shown("mailer")
     assert found["age_seconds"] < 5
     assert found["strip"]["states"][-1] in ("complete", "open")
@@ -291,25 +250,25 @@ def states_of(consumer: str) -> list[str]:
     return states
 
 
-def test_a_consumer_of_all_events_has_nothing_before_the_first_of_them(young: SqliteFeedSource) -> None:
-    """Hours before the first event look as those before an export begins do; later hours are complete."""
+def test_a_consumer_of_all_events_has_nothing_before_the_first_of_them(
+    young: SqliteFeedSource, now: datetime
+) -> None:
+    """Hours before it are before the beginning, later ones are complete; so they are of a batch."""
     create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
     assert states_of("mailer")[:41] == ["before"] * 41
     young.drain("parcels")
-    assert states_of("mailer")[:41] == ["before"] * 41
-    assert states_of("mailer")[41:43] == ["missing"] * 2
+    assert states_of("mailer")[:43] == ["before"] * 41 + ["missing"] * 2
     run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
-    assert states_of("mailer")[:47] == ["before"] * 41 + ["complete"] * 6
-
-
-def test_a_batch_has_nothing_before_the_first_event(young: SqliteFeedSource) -> None:
-    """It has read all events, and in the hours before them there was nothing to read."""
-    young.drain("parcels")
     young.begin_consumer("lake", "parcels", dict.fromkeys((0, 1), Ulid.MIN), by="test")
     heads = {one.shard: one.head for one in young.shards("parcels")}
     done = {shard: [UlidRange(Ulid.MIN, head)] for shard, head in heads.items() if head is not None}
     advance(young, Nowhere(), "lake", "parcels", done, by="test")
-    assert states_of("lake")[:47] == ["before"] * 41 + ["complete"] * 6
+    for consumer in ("mailer", "lake"):
+        assert states_of(consumer)[:47] == ["before"] * 41 + ["complete"] * 6
+    # Where events were purged, nobody knows when the first of them came.
+    young.seal("parcels", now)
+    young.purge("parcels", now - 5 * HOUR)
+    assert set(states_of("mailer")[:47]) == {"complete"}
 
 
 def test_a_consumer_of_a_feed_that_never_had_an_event_has_nothing_before_it_was_created(
@@ -326,14 +285,3 @@ def test_a_consumer_of_a_feed_that_never_had_an_event_has_nothing_before_it_was_
     with closing(sqlite3.connect(source.database.path)) as connection:
         connection.execute("drop table parcels")
     assert listed("parcels")["consumers"] == []
-
-
-def test_where_events_were_purged_a_consumer_of_all_events_had_begun_before(
-    young: SqliteFeedSource, now: datetime
-) -> None:
-    """Nobody knows when the first of them came."""
-    create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
-    run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
-    young.seal("parcels", now)
-    young.purge("parcels", now - 5 * HOUR)
-    assert set(states_of("mailer")[:47]) == {"complete"}

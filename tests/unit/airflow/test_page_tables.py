@@ -160,19 +160,8 @@ def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> N
     assert claim["state"] == "lost"
 
 
-def test_an_output_of_another_database_is_not_taken_for_this_one(stock: Stock, tmp_path: Path) -> None:
-    """Names alone never join two things."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    other = Stock.create(folder, rows=3)
-    take(other.source, CAPTURE, stock.lake)
-    (bases,) = place()["bases"]
-    assert (bases["count"], "of database" in bases["error"]) == (0, True)
-    assert place()["current"] == []
-
-
-def test_a_table_that_cannot_be_read_hides_no_other(stock: Stock) -> None:
-    """Its log is gone: the snapshots beside it are shown."""
+def test_what_cannot_be_read_hides_nothing_else(stock: Stock, tmp_path: Path) -> None:
+    """A table whose log is gone, or an output of another database, which has the same names."""
     take(stock.source, CAPTURE, stock.lake)
     merged(stock)
     for file in Path(stock.lake, TABLE, "_delta_log").iterdir():
@@ -180,6 +169,13 @@ def test_a_table_that_cannot_be_read_hides_no_other(stock: Stock) -> None:
     found = place()
     assert found["current"][0]["error"]
     assert found["bases"][0]["count"] == 1
+    (folder := tmp_path / "other").mkdir()
+    other = Stock.create(folder, rows=3)
+    store(stock, output_path=str(tmp_path / "foreign"))
+    take(other.source, CAPTURE, str(tmp_path / "foreign"))
+    (foreign,) = [one for one in shown()["places"] if one["path"].endswith("/foreign")]
+    assert (foreign["bases"][0]["count"], "of database" in foreign["bases"][0]["error"]) == (0, True)
+    assert foreign["current"] == []
 
 
 @contextmanager
@@ -214,24 +210,21 @@ def test_an_output_that_does_not_answer_is_given_up(
     assert late["tasks"] == [{"dag_id": "page_tables", "task_id": "merge"}]
 
 
-def test_an_output_without_its_connection_is_an_error_of_its_own(stock: Stock) -> None:
-    """Told to who may see connections."""
-    store(stock, path_conn_id="none")
-    mine = [one for one in shown()["places"] if "error" in one]
-    assert "Airflow has no connection 'none'" in mine[0]["error"]
-    theirs = [one for one in shown("VIEWER")["places"] if "error" in one]
-    assert "not available" in theirs[0]["error"]
-
-
-def test_tasks_of_dags_that_nobody_may_see_show_nothing(
+def test_what_is_wrong_with_an_output_is_told_to_who_may_see_it(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection alone is configured; its DAG belongs to others."""
-    take(stock.source, CAPTURE, stock.lake)
+    """Its connection to who may see connections, nothing to who may not see the DAG, secrets to nobody."""
+    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
+    found = json.dumps(shown())
+    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
+    store(stock, path_conn_id="none")
+    for role, words in (("OP", "Airflow has no connection 'none'"), ("VIEWER", "not available")):
+        wrong = [one["error"] for one in shown(role)["places"] if "error" in one]
+        assert words in wrong[0]
+    # The connection alone is configured; its DAG belongs to others.
     monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS", CONN_ID)
     monkeypatch.setattr(connections, "readable_dags", lambda user: set())
-    found = shown("VIEWER")
-    assert (found["places"], found["begun"]) == ([], [])
+    assert (shown("VIEWER")["places"], shown("VIEWER")["begun"]) == ([], [])
 
 
 def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock) -> None:
@@ -253,11 +246,3 @@ def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock)
     assert tasks["page_tables", "merge"]["kind"] == "ChangefeedMergeOperator"
     assert tasks["page_folds", "later"]["templates"] == ["output_path"]
     assert ("page_folds", "other") not in tasks
-
-
-def test_an_address_is_shown_without_its_secrets(stock: Stock) -> None:
-    """Neither where it stands nor in what went wrong there."""
-    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
-    found = json.dumps(shown())
-    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
-    assert any("error" in one for one in shown()["places"])

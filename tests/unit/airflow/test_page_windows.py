@@ -87,45 +87,54 @@ def at(hour: int) -> str:
     return format_time(START + hour * HOUR)
 
 
-def test_the_calendar_shows_the_time_that_the_consumer_has_come_to() -> None:
-    """By hours of a week, the last of them where the export is, not where the clock is."""
+def test_the_calendar_shows_the_time_that_the_consumer_has_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hours of a week, the last of them where the export is; no event is read or counted for it."""
+    for name in ("read_feed", "count", "stream", "open"):
+        monkeypatch.setattr(SqliteFeedSource, name, lambda *_, **__: pytest.fail("events were read"))
     found = windows()
     assert (found["unit_seconds"], found["cell_seconds"], len(found["cells"])) == (3600, 3600, 7 * 24)
     known = states(found)
-    assert [known[at(hour)] for hour in range(6)] == [
-        "complete",
-        "complete",
-        "missing",
-        "missing",
-        "complete",
-        "missing",
-    ]
-    assert known[at(-1)] == "before"
+    first = [known[at(hour)] for hour in range(-1, 6)]
+    assert first == ["before", "complete", "complete", "missing", "missing", "complete", "missing"]
     assert found["missing"][0] == {"start": at(2), "end": at(4)}
+    assert found["shards_total"] == 1
 
 
-def test_other_weeks_are_shown_by_their_end() -> None:
-    """A whole day, exclusive."""
+def test_other_weeks_are_shown_by_their_end_or_by_the_time_of_a_link() -> None:
+    """The end is a whole day, exclusive; a link may lead to midnight. What is to come is not missing."""
     found = windows(end="2013-01-01T00:00:00Z")
     assert (found["start"], found["end"]) == ("2012-12-25T00:00:00Z", "2013-01-01T00:00:00Z")
     assert set(states(found).values()) == {"before"}
-
-
-def test_the_calendar_contains_the_time_of_a_link() -> None:
-    """Also at midnight, where a week ends that was asked for by its end."""
     for time in ("2012-06-01T00:00:00Z", "2012-06-01T23:59:59.999Z"):
         found = windows(at=time)
         assert (found["start"], found["end"]) == ("2012-05-26T00:00:00Z", "2012-06-02T00:00:00Z")
     assert windows(at=at(3))["cells"] == windows()["cells"]
+    now = datetime.now(timezone.utc)
+    found = windows(end=format_time(now.replace(microsecond=0) + timedelta(hours=1)))
+    assert found["cells"][-1]["state"] in ("open", "missing")
+    assert found["end"] >= found["now"]
 
 
-def test_what_is_queued_or_running_is_shown_to_who_may_see_runs() -> None:
-    """What has ended is not running."""
-    add_run(HOURLY, START + 2 * HOUR, DagRunState.RUNNING)
-    add_run(HOURLY, START + 3 * HOUR, DagRunState.QUEUED)
-    add_run(HOURLY, START + 5 * HOUR, DagRunState.FAILED)
-    running = [cell["start"] for cell in windows("VIEWER")["cells"] if cell.get("running")]
-    assert running == [at(2), at(3)]
+def test_what_is_queued_or_running_is_shown_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended is not running. Others learn no run's name either."""
+    for hour, state in {
+        0: DagRunState.RUNNING,
+        2: DagRunState.RUNNING,
+        3: DagRunState.QUEUED,
+        5: DagRunState.FAILED,
+    }.items():
+        add_run(HOURLY, START + hour * HOUR, state)
+    assert running() == [at(0), at(2), at(3)]
+    assert window(at=at(0))["running"] is True
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
+    found = window(at=at(0))
+    assert (found["sees_runs"], found.get("running"), running()) == (False, None, [])
+    assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
+
+
+def running(**values: Any) -> list[str]:
+    """Return the windows that run now, by a viewer's calendar."""
+    return [cell["start"] for cell in windows("VIEWER", **values)["cells"] if cell.get("running")]
 
 
 def window(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
@@ -154,29 +163,17 @@ def test_a_window_is_shown_with_what_its_manifests_say(tmp_path: Path) -> None:
     assert Path(manifest["path"]).is_file()
 
 
-def test_a_window_that_is_missing_open_or_before_says_so() -> None:
-    """Without manifests, and with the length that its neighbours have."""
+def test_a_window_says_how_it_stands(flights: Flights, tmp_path: Path) -> None:
+    """Missing as long as its neighbours, open, before the beginning, empty, or missing in one shard."""
     found = window(at=at(2))
     assert (found["start"], found["end"], found["state"], found["missing"]) == (at(2), at(3), "missing", 1)
     assert [(one["state"], one["manifests"]) for one in found["shards"]] == [("missing", [])]
     assert (found["rows"], found["size"]) == (0, 0)
     assert window(at=at(-1))["state"] == "before"
     assert window(at="2030-01-01T00:00:00Z")["state"] == "open"
-
-
-def test_a_window_without_rows_is_complete_and_empty(flights: Flights, tmp_path: Path) -> None:
-    """Its manifest names no file."""
     flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(7, 8))
     found = window(at=at(7))
-    assert (found["state"], found["shards"][0]["state"], found["shards"][0]["manifests"][0]["files"]) == (
-        "empty",
-        "empty",
-        0,
-    )
-
-
-def test_a_window_that_one_shard_lacks_names_the_shard(flights: Flights, tmp_path: Path) -> None:
-    """The other one's rows are shown."""
+    assert (found["state"], found["shards"][0]["manifests"][0]["files"]) == ("empty", 0)
     flights.add(2, 0, 1)
     flights.source.drain(FEED)
     flights.source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="test")
@@ -204,16 +201,6 @@ def test_the_unit_that_an_output_keeps_counts_more_than_what_a_task_says(tmp_pat
         assert (found["unit_seconds"], found["cell_seconds"]) == (3600, 3600)
         found = window(dag_id=dag_id, at=at(3))
         assert (found["start"], found["end"]) == (at(3), at(4))
-
-
-def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others learn no run's name either."""
-    add_run(HOURLY, START, DagRunState.RUNNING)
-    assert window(at=at(0))["running"] is True
-    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
-    found = window(at=at(0))
-    assert (found["sees_runs"], found.get("running")) == (False, None)
-    assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
 
 
 def chart(status: int = 200, **values: Any) -> dict[str, Any]:
@@ -290,37 +277,26 @@ def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (3, 1, 2)
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
-    """To who may see the connection; it is not shown as missing."""
-    path = Path(window(at=at(0))["shards"][0]["manifests"][0]["path"])
-    path.write_text("{")
-    given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", "at": at(0)}
-    assert path.name in Visitor("OP").ask("window", 502, **given)["detail"]
-    assert path.name not in Visitor("VIEWER").ask("window", 502, **given)["detail"]
+def backfill(dag_id: str, start: str, end: str, **values: Any) -> dict[str, Any]:
+    """Return what runs the missing time between two times."""
+    found: dict[str, Any] = Visitor("ADMIN").ask("backfill", dag_id=dag_id, start=start, end=end, **values)
+    return found
 
 
-def test_a_backfill_of_hours_has_their_logical_dates() -> None:
-    """The first and the last one, inclusive both, as Airflow's API wants them."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
+def test_a_backfill_has_the_logical_dates_of_the_runs_that_hold_its_time(tmp_path: Path) -> None:
+    """The first and the last one, inclusive both, as Airflow's API wants them; also of whole days."""
+    found = backfill(HOURLY, at(2), at(4))
     assert (found["from_date"], found["to_date"], found["runs"]) == (at(2), at(3), 2)
     assert found["are_partitions"] is False
     # The backfill of a paused DAG would wait, and nobody would know what for.
     for is_paused in (True, False):
         pause(HOURLY, is_paused=is_paused)
-        found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
-        assert found["is_paused"] is is_paused
-
-
-def test_a_missing_weekend_is_filled_by_the_run_of_its_friday(tmp_path: Path) -> None:
-    """The interval that holds a time is found, however long it is beside the others."""
+        assert backfill(HOURLY, at(2), at(4))["is_paused"] is is_paused
+    found = backfill(DAILY, at(20), at(26))
+    assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
+    # A missing weekend is filled by the run of its Friday, however long that is beside the others.
     store_export("page_weekdays", "0 0 * * 1-5", {"path": str(tmp_path / "out"), "unit": HOUR})
-    sunday = datetime(2013, 1, 6, tzinfo=timezone.utc)
-    found = Visitor("ADMIN").ask(
-        "backfill",
-        dag_id="page_weekdays",
-        start=format_time(sunday + 20 * HOUR),
-        end=format_time(sunday + 21 * HOUR),
-    )
+    found = backfill("page_weekdays", at(5 * 24 + 20), at(5 * 24 + 21))
     assert (found["from_date"], found["to_date"]) == ("2013-01-04T00:00:00Z", "2013-01-04T00:00:00Z")
 
 
@@ -333,12 +309,8 @@ def test_partitions_are_named_as_airflow_reads_their_dates(tmp_path: Path) -> No
     store_export("page_partitions", timetable, {"path": str(tmp_path / "out"), "unit": HOUR})
     for month, offset in ((1, 5), (7, 4)):
         midnight = datetime(2013, month, 2, offset, tzinfo=timezone.utc)
-        found = Visitor("ADMIN").ask(
-            "backfill",
-            dag_id="page_partitions",
-            start=format_time(midnight + 23 * HOUR),
-            end=format_time(midnight + 25 * HOUR),
-        )
+        times = (format_time(midnight + 23 * HOUR), format_time(midnight + 25 * HOUR))
+        found = backfill("page_partitions", *times)
         assert (found["runs"], found["are_partitions"]) == (2, True)
         with create_session() as session:
             runs = _do_dry_run(
@@ -362,15 +334,8 @@ def test_a_running_partition_is_shown(tmp_path: Path) -> None:
     midnight = datetime(2013, 1, 1, 5, tzinfo=timezone.utc)
     partition = {"partition_key": "2013-01-01T00:00:00", "partition_date": midnight}
     add_run("page_partitions", None, run_type=DagRunType.BACKFILL_JOB, run_after=midnight, **partition)
-    cells = windows(dag_id="page_partitions", end="2013-01-04T00:00:00Z")["cells"]
-    running = [cell["start"] for cell in cells if cell.get("running")]
-    assert (running[0], running[-1], len(running)) == (at(5), at(28), 24)
-
-
-def test_a_backfill_of_hours_by_a_daily_dag_runs_its_whole_days() -> None:
-    """A missing hour is filled by the run of its day."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=DAILY, start=at(20), end=at(26))
-    assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
+    shown = running(dag_id="page_partitions", end="2013-01-04T00:00:00Z")
+    assert (shown[0], shown[-1], len(shown)) == (at(5), at(28), 24)
 
 
 #: What is asked of a route, how it is refused, and with which words.
@@ -425,36 +390,31 @@ def trigger(run_id: str, conf: Any, state: DagRunState = DagRunState.RUNNING) ->
 
 @pytest.mark.usefixtures("on_demand")
 def test_a_dag_without_intervals_is_run_by_params() -> None:
-    """A run for each window; for a task with a unit of its own, which cuts them, one run for all."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
-    assert (found["runs"], "from_date" in found) == (2, False)
-    assert [one["conf"] for one in found["triggers"]] == [
-        {"window_start": at(2), "window_end": at(3)},
-        {"window_start": at(3), "window_end": at(4)},
-    ]
-    assert {one["logical_date"] for one in found["triggers"]} == {None}
-    assert len({one["dag_run_id"] for one in found["triggers"]}) == 2
-    (one,) = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4))["triggers"]
+    """
+    A run for each window; for a task with a unit of its own, which cuts them, one run for all.
+
+    Of two people who run the same window Airflow refuses the second: they ask for the same ids, until they
+    can see that the first one's have run.
+    """
+    times, known = (at(2), at(4)), set[str]()
+    for _ in range(2):
+        found = backfill(ON_DEMAND, *times, unit_seconds=3600)
+        assert (found["runs"], "from_date" in found) == (2, False)
+        assert [one["conf"] for one in found["triggers"]] == [
+            {"window_start": at(2), "window_end": at(3)},
+            {"window_start": at(3), "window_end": at(4)},
+        ]
+        assert {one["logical_date"] for one in found["triggers"]} == {None}
+        ids = [one["dag_run_id"] for one in found["triggers"]]
+        again = backfill(ON_DEMAND, *times, unit_seconds=3600)["triggers"]
+        assert [one["dag_run_id"] for one in again] == ids
+        assert not known & {*ids}
+        for run_id in ids:
+            trigger(run_id, {}, DagRunState.FAILED)
+        known |= {*ids}
+    assert len(known) == 4
+    (one,) = backfill(ON_DEMAND, *times)["triggers"]
     assert one["conf"] == {"window_start": at(2), "window_end": at(4)}
-
-
-@pytest.mark.usefixtures("on_demand")
-def test_of_two_who_run_the_same_window_airflow_refuses_the_second() -> None:
-    """They ask for the same ids; who saw that the first has run asks for others."""
-
-    def ids() -> list[str]:
-        found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
-        return [one["dag_run_id"] for one in found["triggers"]]
-
-    first = ids()
-    assert ids() == first
-    for run_id in first:
-        trigger(run_id, {}, DagRunState.FAILED)
-    second = ids()
-    assert not set(first) & set(second)
-    for run_id in second:
-        trigger(run_id, {}, DagRunState.FAILED)
-    assert not {*first, *second} & set(ids())
 
 
 @pytest.mark.usefixtures("on_demand")
@@ -472,8 +432,7 @@ def test_a_run_that_was_triggered_for_a_window_is_shown_as_running() -> None:
     ):
         trigger(f"other{number}", conf)
     trigger("done", {"window_start": at(5), "window_end": at(6)}, DagRunState.SUCCESS)
-    cells = windows(dag_id=ON_DEMAND)["cells"]
-    assert [cell["start"] for cell in cells if cell.get("running")] == [at(2)]
+    assert running(dag_id=ON_DEMAND) == [at(2)]
 
 
 @pytest.mark.usefixtures("on_demand")
@@ -486,17 +445,14 @@ def test_runs_that_cannot_be_triggered_are_refused() -> None:
         Visitor("VIEWER").ask("backfill", 403, **{**given, "dag_id": dag_id})
 
 
-def test_a_calendar_asks_nothing_of_a_week_that_is_not_over() -> None:
-    """The present week is shown to its end, and what is to come is not missing."""
-    now = datetime.now(timezone.utc)
-    found = windows(end=format_time(now.replace(microsecond=0) + timedelta(hours=1)))
-    assert found["cells"][-1]["state"] in ("open", "missing")
-    assert found["end"] >= found["now"]
-
-
 def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all of it is called missing; why and where is told to who may see the connection."""
-    real, output = os.listdir, "/out/"
+    path = Path(window(at=at(0))["shards"][0]["manifests"][0]["path"])
+    path.write_text("{")
+    values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
+    assert path.name in Visitor("OP").ask("window", 502, **values, at=at(0))["detail"]
+    assert path.name not in Visitor("VIEWER").ask("window", 502, **values, at=at(0))["detail"]
+    real = os.listdir
 
     def refuse(path: Any) -> list[str]:
         # A folder of an output is listed by its descriptor.
@@ -505,22 +461,10 @@ def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatc
         return real(path)
 
     monkeypatch.setattr("os.listdir", refuse)
-    values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
     told = Visitor("OP").ask("windows", 502, **values)["detail"]
-    assert ("Permission denied" in told, output in told) == (True, True)
+    assert ("Permission denied" in told, "/out/" in told) == (True, True)
     told = Visitor("VIEWER").ask("windows", 502, **values)["detail"]
-    assert ("not available now" in told, output in told) == (True, False)
-
-
-def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calendar comes from the output: no event is read or counted."""
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("events were read")
-
-    for name in ("read_feed", "count", "stream", "open"):
-        monkeypatch.setattr(SqliteFeedSource, name, refuse)
-    assert windows()["shards_total"] == 1
+    assert ("not available now" in told, "/out/" in told) == (True, False)
 
 
 @pytest.mark.parametrize(
