@@ -329,7 +329,7 @@ OUTPUT = (
         "plugins/actions.py",
         "consumer_dropped",
         {"        source.consumer(consumer, feed)\n": ""},
-        ("tests/unit/airflow/test_page_consumers.py::test_a_consumer_is_dropped_as_it_was_seen",),
+        ("tests/unit/airflow/test_page_moves.py::test_an_export_is_neither_created_nor_dropped",),
     ),
     Break(
         "a_restore_is_looked_for_after_the_seal",

@@ -128,26 +128,62 @@ def _letters(source: FeedSource) -> object:
     ]
 
 
-_OF_CURSOR = {"feed": FEED, "consumer": CONSUMER, "shard": "0"}
-_OF_MAILER = {"feed": FEED, "consumer": MAILER}
-_OF_LETTER = {**_OF_MAILER, "number": "1"}
+def _beginnings(source: FeedSource) -> object:
+    rows = source.cursors(FEED, CONSUMER)
+    return [(one.began, one.ulid, one.ack, one.resource_version) for one in rows], _newest(source)
+
+
+def _newest(source: FeedSource) -> object:
+    return source.history(FEED, CONSUMER)[0].why
+
+
+def _settings(source: FeedSource) -> object:
+    return [(one.spec, one.begin) for one in source.consumers(FEED)], source.cursors(FEED, MAILER)
+
+
 _NO_CONSUMER: dict[str, type[ChangefeedError]] = {
     "feed": FeedNotFoundError,
     "consumer": ConsumerNotFoundError,
 }
-_NO_CAPTURE = {"feed": CaptureNotFoundError}
+#: What the actions on an export, on a consumer, on a dead letter and on a capture have in common.
+_EXPORT: dict[str, Any] = {"names": {"feed": FEED, "consumer": CONSUMER}, "result": _beginnings}
+_CONSUMER: dict[str, Any] = {
+    "names": {"feed": FEED, "consumer": MAILER},
+    "result": _settings,
+    "seen": lambda source: source.consumer(MAILER, FEED).resource_version,
+    "meanwhile": lambda source: source.change_consumer(
+        replace(SPEC, max_attempts=7), resource_version=1, by="ben"
+    ),
+    "unknown": {"consumer": ConsumerNotFoundError},
+}
+_LETTER: dict[str, Any] = {
+    "names": {"feed": FEED, "consumer": MAILER, "number": "1"},
+    "result": _letters,
+    "seen": lambda source: source.dead_letters(FEED)[0].resource_version,
+    "meanwhile": lambda source: source.resolve_dead_letter(1, DeadLetterState.RETRY, by="ben"),
+    "route": "resolve_dead_letter",
+    "unknown": {"number": DeadLetterError},
+}
+_CAPTURE: dict[str, Any] = {
+    "names": {"feed": CAPTURE},
+    "result": lambda source: (source.capture(CAPTURE), source.capture_gaps(CAPTURE)[0].note),
+    "seen": lambda source: source.capture(CAPTURE).resource_version,
+    "meanwhile": lambda source: source.refresh_capture(CAPTURE),
+    "unknown": {"feed": CaptureNotFoundError},
+}
+_FEED: dict[str, Any] = {
+    "names": {"feed": FEED},
+    "result": lambda source: (source.feed(FEED), source.shards(FEED)),
+    "unknown": {"feed": FeedNotFoundError},
+}
 
 ACTIONS = {
     "move a cursor": Action(
+        **{**_EXPORT, "names": {**_EXPORT["names"], "shard": "0"}},
         python=_move,
         command=(
             *("cursor set", "{consumer}", "--feed", "{feed}"),
             *("--shard", "{shard}", "--to", TO, "--note", "why"),
-        ),
-        names=_OF_CURSOR,
-        result=lambda source: (
-            [(row.ulid, row.ack, row.resource_version) for row in source.cursors(FEED, CONSUMER)],
-            source.history(FEED, CONSUMER)[0].why,
         ),
         seen=lambda source: _cursor(source, CONSUMER).resource_version,
         meanwhile=_move_elsewhere,
@@ -156,13 +192,9 @@ ACTIONS = {
         unknown={**_NO_CONSUMER, "shard": ShardNotFoundError},
     ),
     "accept a beginning": Action(
+        **_EXPORT,
         python=_accept,
         command=("cursor accept-beginning", "{consumer}", "--feed", "{feed}", "--note", "why"),
-        names={"feed": FEED, "consumer": CONSUMER},
-        result=lambda source: (
-            [(row.began, row.ulid, row.resource_version) for row in source.cursors(FEED, CONSUMER)],
-            source.history(FEED, CONSUMER)[0].why,
-        ),
         seen=lambda source: sum(row.resource_version for row in source.cursors(FEED, CONSUMER)),
         meanwhile=_export_on,
         versions=("--resource-version", "0={half}", "--resource-version", "1={half}"),
@@ -172,9 +204,7 @@ ACTIONS = {
     ),
     "revoke a lease": Action(
         python=lambda source, names: source.revoke_lease(
-            names["consumer"],
-            names["feed"],
-            parse_shard(names["shard"]),
+            *(names["consumer"], names["feed"], parse_shard(names["shard"])),
             fencing_token=int(names["version"]),
         ),
         command=("consumer revoke", "{consumer}", "--feed", "{feed}", "--shard", "{shard}"),
@@ -185,7 +215,7 @@ ACTIONS = {
         versions=("--fencing-token", "{version}"),
         route="revoke",
         sent="fencing_token",
-        unknown={"shard": ShardNotFoundError},
+        unknown={**_NO_CONSUMER, "shard": ShardNotFoundError},
     ),
     "create a consumer": Action(
         python=lambda source, names: create_consumer(
@@ -196,132 +226,87 @@ ACTIONS = {
             *("--max-attempts", "3", "--on-poison", "park"),
         ),
         names={"feed": FEED, "consumer": "new"},
-        result=lambda source: (
-            [(one.spec, one.begin) for one in source.consumers(FEED)],
-            [row.ulid for row in source.cursors(FEED, "new")],
-        ),
+        result=lambda source: (_settings(source), [row.ulid for row in source.cursors(FEED, "new")]),
         versions=(),
         route="create_consumer",
         body={"start": TO, "max_attempts": 3, "on_poison": "park"},
         unknown={"feed": FeedNotFoundError},
     ),
     "change a consumer": Action(
+        **_CONSUMER,
         python=lambda source, names: source.change_consumer(
             replace(SPEC, consumer=names["consumer"], feed=names["feed"], max_attempts=5),
             resource_version=int(names["version"]),
             by="ann",
         ),
         command=("consumer alter", "{consumer}", "--feed", "{feed}", "--max-attempts", "5"),
-        names=_OF_MAILER,
-        result=lambda source: [one.spec for one in source.consumers(FEED)],
-        seen=lambda source: source.consumer(MAILER, FEED).resource_version,
-        meanwhile=lambda source: source.change_consumer(
-            replace(SPEC, max_attempts=7), resource_version=1, by="ben"
-        ),
-        unknown={"consumer": ConsumerNotFoundError},
     ),
     "drop a consumer": Action(
+        **_CONSUMER,
         python=lambda source, names: source.drop_consumer(
             names["consumer"], names["feed"], resource_version=int(names["version"])
         ),
         command=("consumer drop", "{consumer}", "--feed", "{feed}"),
-        names=_OF_MAILER,
-        result=lambda source: (source.consumers(FEED), source.cursors(FEED, MAILER), _letters(source)),
-        seen=lambda source: source.consumer(MAILER, FEED).resource_version,
-        meanwhile=lambda source: source.change_consumer(
-            replace(SPEC, max_attempts=7), resource_version=1, by="ben"
-        ),
         route="drop_consumer",
-        unknown={"consumer": ConsumerNotFoundError},
     ),
     "retry a dead letter": Action(
+        **_LETTER,
         python=_letter(DeadLetterState.RETRY),
         command=("dead-letters retry", "{number}"),
-        names=_OF_LETTER,
-        result=_letters,
-        seen=lambda source: source.dead_letters(FEED)[0].resource_version,
-        meanwhile=lambda source: source.resolve_dead_letter(1, DeadLetterState.RETRY, by="ben"),
         versions=(),
-        route="resolve_dead_letter",
         body={"to": "retry"},
-        unknown={"number": DeadLetterError},
     ),
     "drop a dead letter": Action(
+        **_LETTER,
         python=_letter(DeadLetterState.DROPPED),
         command=("dead-letters drop", "{number}", "--note", "why"),
-        names=_OF_LETTER,
-        result=_letters,
-        seen=lambda source: source.dead_letters(FEED)[0].resource_version,
-        meanwhile=lambda source: source.resolve_dead_letter(1, DeadLetterState.RETRY, by="ben"),
         versions=("--yes",),
-        route="resolve_dead_letter",
         body={"to": "drop", "note": "why"},
-        unknown={"number": DeadLetterError},
     ),
     "resolve gaps": Action(
+        **_CAPTURE,
         python=lambda source, names: source.resolve_capture(
             names["feed"], note="why", by="ann", resource_version=int(names["version"])
         ),
         command=("capture resolve", "{feed}", "--note", "why"),
-        names={"feed": CAPTURE},
-        result=lambda source: (
-            [(one.note, one.resolved_at is None) for one in source.capture_gaps(CAPTURE)],
-            source.capture(CAPTURE).resource_version,
-        ),
-        seen=lambda source: source.capture(CAPTURE).resource_version,
-        meanwhile=lambda source: source.refresh_capture(CAPTURE),
         route="resolve_gaps",
         body={"note": "why"},
-        unknown=_NO_CAPTURE,
     ),
     "refresh a capture": Action(
+        **_CAPTURE,
         python=lambda source, names: source.refresh_capture(
             names["feed"], resource_version=int(names["version"])
         ),
         command=("capture refresh", "{feed}"),
-        names={"feed": CAPTURE},
-        result=lambda source: (source.capture(CAPTURE).drift, source.capture(CAPTURE).resource_version),
-        seen=lambda source: source.capture(CAPTURE).resource_version,
-        meanwhile=lambda source: source.refresh_capture(CAPTURE),
         route="refresh_capture",
-        unknown=_NO_CAPTURE,
     ),
     "disable a capture": Action(
+        **_CAPTURE,
         python=lambda source, names: source.disable_capture(
             names["feed"], resource_version=int(names["version"])
         ),
         command=("capture disable", "{feed}"),
-        names={"feed": CAPTURE},
-        result=lambda source: source.capture(CAPTURE).is_enabled,
-        seen=lambda source: source.capture(CAPTURE).resource_version,
-        meanwhile=lambda source: source.refresh_capture(CAPTURE),
-        unknown=_NO_CAPTURE,
     ),
     "set up a feed": Action(
+        **{**_FEED, "unknown": {}},
         python=lambda source, names: source.set_up_feed(
             names["feed"], time_tolerance=HOUR / 60, resource_version=int(names["version"])
         ),
         command=("setup-feed", "{feed}", "--time-tolerance", "60s"),
-        names={"feed": FEED},
-        result=lambda source: (source.feed(FEED).time_tolerance, source.feed(FEED).resource_version),
         seen=lambda source: source.feed(FEED).resource_version,
         meanwhile=lambda source: source.set_up_feed(FEED, max_hold=HOUR),
     ),
     "purge": Action(
+        **_FEED,
         python=lambda source, names: source.purge(names["feed"], START + HOUR),
         command=("purge", "--feed", "{feed}", "--before", format_time(START + HOUR)),
-        names={"feed": FEED},
-        result=lambda source: [one.purged_upto for one in source.shards(FEED)],
         versions=("--yes",),
-        unknown={"feed": FeedNotFoundError},
     ),
     "seal": Action(
+        **_FEED,
         python=lambda source, names: source.seal(names["feed"], START + 8 * HOUR),
         command=("seal", "--feed", "{feed}", "--until", format_time(START + 8 * HOUR)),
-        names={"feed": FEED},
-        result=lambda source: [one.sealed_until for one in source.shards(FEED)],
         versions=(),
-        unknown={"feed": FeedNotFoundError},
     ),
 }
 

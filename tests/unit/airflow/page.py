@@ -91,7 +91,7 @@ def add_run(
     """Write a run of an hour, or of no interval."""
     hour = timedelta(hours=1)
     given: dict[str, Any] = {
-        "run_id": f"run_{start}",
+        "run_id": f"run_{start or START:%d_%H}",
         "run_type": DagRunType.BACKFILL_JOB if start else DagRunType.MANUAL,
         "run_after": start or START,
         "triggered_by": DagRunTriggeredByType.BACKFILL,

@@ -16,7 +16,6 @@ from airflow.sdk import DAG
 from airflow_changefeed import ChangefeedSensor
 from airflow_changefeed.core.cursor import CursorDocument
 from airflow_changefeed.cursors import moves
-from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.plugins import actions as page_actions
 from airflow_changefeed.plugins import connections
 from tests.minors import since
@@ -103,6 +102,14 @@ def test_a_version_that_never_was_is_refused(world: World, face: str) -> None:
         assert world.content() == before, name
 
 
+#: Who names a version or a token is told by these that it is no longer there.
+GONE = {
+    ("python", "drop a consumer", "consumer"): "StaleVersionError",
+    ("python", "revoke a lease", "consumer"): "ShardNotFoundError",
+    ("command", "revoke a lease", "consumer"): "ShardNotFoundError",
+}
+
+
 @each_face
 def test_what_is_not_there_is_named(world: World, face: str) -> None:
     """A feed, a capture, a consumer, a shard or a dead letter."""
@@ -112,9 +119,7 @@ def test_what_is_not_there_is_named(world: World, face: str) -> None:
         source.close()
         for what, error in action.unknown.items():
             answer = world.take(face, action, seen, **{what: UNKNOWN[what]})
-            # Who says which version it had is told that it is gone.
-            is_gone = (face, name) == ("python", "drop a consumer")
-            assert answer.error == (StaleVersionError if is_gone else error).__name__, (name, what, answer)
+            assert answer.error == GONE.get((face, name, what), error.__name__), (name, what, answer)
             assert UNKNOWN[what] in answer.text, (name, what)
         assert world.content() == before, name
 

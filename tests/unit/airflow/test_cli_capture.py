@@ -12,13 +12,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.core.capture import (
-    CaptureGap,
     CaptureSpec,
     TableCapture,
 )
@@ -106,6 +104,10 @@ def test_a_capture_records_from_now_on(commands: Commands, path: Path, source: S
     assert commands.rows("capture list") == [row]
     assert "Captures: 1" in commands.err
     assert decode(CaptureSpec, row["spec"], named="row") == source.capture(CAPTURE).spec
+    assert commands.run("capture list", "-o", "plain") == 0
+    head, line = commands.out.splitlines()
+    assert head.split() == ["capture", "tables", "enabled", "since", "version", "drift", "open", "gaps"]
+    assert line.split()[:3] == [CAPTURE, "shop.Order", "yes"]
 
 
 def test_a_capture_of_a_table_with_rows_is_told_to_be_no_whole_one(commands: Commands, path: Path) -> None:
@@ -139,54 +141,33 @@ def test_rows_that_are_not_recorded_are_read_by_the_printed_command(commands: Co
 
 
 FOLDS = ("--key-change", "delete_insert")
+
+
 NO_FOLDS = {
-    "keys": ((), "an update of a key records only the new row (--key-change delete_insert)"),
-    "deletes": ((*FOLDS, "--delete", "none"), "deletes are not recorded (--delete)"),
-    "columns": ((*FOLDS, "--update", "Id,Status"), "different columns (--insert, --update)"),
+    "an update of a key records only the new row (--key-change delete_insert)": (),
+    "deletes are not recorded (--delete)": (*FOLDS, "--delete", "none"),
+    "different columns (--insert, --update)": (*FOLDS, "--update", "Id,Status"),
 }
 
 
-@pytest.mark.parametrize(("options", "reason"), NO_FOLDS.values(), ids=NO_FOLDS)
-def test_what_cannot_be_folded_is_said_with_the_option(
-    commands: Commands, options: tuple[str, ...], reason: str
-) -> None:
+@pytest.mark.parametrize("reason", NO_FOLDS)
+def test_what_cannot_be_folded_is_said_with_the_option(commands: Commands, reason: str) -> None:
     """By a dry run already, and only what was asked for wrongly; standard output is the result's."""
     for more in (("--dry-run",), ("-o", "json")):
-        assert commands.run("capture enable", "--table", "shop.Order", *options, *more) == 0
+        assert commands.run("capture enable", "--table", "shop.Order", *NO_FOLDS[reason], *more) == 0
         assert json.loads(commands.out)
         said = commands.err.splitlines()
-        assert any(
-            one.startswith("To fold these events into a current table of shop.Order, ") for one in said
-        )
         # What was done comes first.
-        assert said[0].endswith(
-            "is enabled: changes of shop.Order are recorded from now on, in feed shop.Order_changes."
-        ) is ("--dry-run" not in more)
+        done = "is enabled: changes of shop.Order are recorded from now on, in feed shop.Order_changes."
+        assert said[0].endswith(done) is ("--dry-run" not in more)
         assert reason in commands.err
+        begin = "To fold these events into a current table of shop.Order, "
+        assert any(one.startswith(begin) for one in said)
         assert commands.err.count("(--") == reason.count("(--")
-
-
-def test_keys_that_are_left_out_cannot_be_folded(commands: Commands) -> None:
-    """Of any operation; they are named."""
     columns = ("--insert", "Status", "--update", "Status", "--delete", "Status")
-    assert commands.run("capture enable", "--table", "shop.Order", *FOLDS, *columns) == 0
+    name = ("--name", "shop.Keyless")
+    assert commands.run("capture enable", "--table", "shop.Order", *FOLDS, *columns, *name) == 0
     assert "key columns are left out: Id" in commands.err
-
-
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("shop.order", "did you mean 'shop.Order' or 'shop.OrderLine'"),
-        ("Order", "did you mean 'shop.Order'"),
-        ("dbo.OrderLines", "did you mean 'shop.OrderLine'"),
-        ("zzz", "table 'zzz' not found; create the table first"),
-    ],
-)
-def test_a_table_that_is_not_there_is_said_with_those_that_are_near(
-    commands: Commands, wrong: str, meant: str
-) -> None:
-    """Whatever the case, and with another schema or none."""
-    assert meant in commands.fails("capture enable", "--table", wrong)
 
 
 def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -> None:
@@ -201,52 +182,21 @@ def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -
     assert "Did you mean 'shop.Order_changes'?" in message
 
 
-def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
-    """Each of them; nothing is asked of the database."""
+def test_options_say_what_a_capture_is(
+    commands: Commands, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them, without a question to the database; a file also says columns of several tables."""
     before = path.read_bytes()
     assert asked_for(commands, "--table", "shop.Order") == CaptureSpec((TableCapture("shop.Order"),))
-    spec = asked_for(
-        commands,
-        "--table",
-        "shop.Order",
-        "--insert",
-        "all",
-        "--update",
-        "Status, PaidAt",
-        "--delete",
-        "none",
-        "--shard",
-        "Id % 4",
-        "--name",
-        "shop.Changes",
-        "--shard-key-type",
-        "bigint",
-        "--key-change",
-        "delete_insert",
-        "--keep-unchanged",
-        "--session-key",
-        "a",
-        "--session-key",
-        "b",
-        "--trace-key",
-        "trace",
-        "--with-sequence",
-        "--no-guard-table",
-        "--no-guard-schema",
-        "--on-ddl",
-        "pause",
-        "--not-for-replication",
-    )
-    assert encode(spec) == {
-        "tables": [
-            {
-                "table": "shop.Order",
-                "insert": [],
-                "update": ["Status", "PaidAt"],
-                "delete": None,
-                "shard": "Id % 4",
-            },
-        ],
+    options = """
+        --table shop.Order --insert all --update 'Status, PaidAt' --delete none --shard 'Id % 4'
+        --name shop.Changes --shard-key-type bigint --key-change delete_insert --keep-unchanged
+        --session-key a --session-key b --trace-key trace --with-sequence --no-guard-table
+        --no-guard-schema --on-ddl pause --not-for-replication
+    """
+    columns = {"insert": [], "update": ["Status", "PaidAt"], "delete": None, "shard": "Id % 4"}
+    assert encode(asked_for(commands, *shlex.split(options))) == {
+        "tables": [{"table": "shop.Order", **columns}],
         "name": "shop.Changes",
         "shard_key_type": "bigint",
         "key_change": "delete_insert",
@@ -259,101 +209,75 @@ def test_options_say_what_a_capture_is(commands: Commands, path: Path) -> None:
         "on_ddl": "pause",
         "not_for_replication": True,
     }
-    spec = asked_for(
-        commands,
-        "--table",
-        "a.b",
-        "--table",
-        "a.c",
-        "--name",
-        "a.d",
-        "--trace-key",
-        "none",
-        "--delete",
-        "none",
-    )
+    options = "--table a.b --table a.c --name a.d --trace-key none --delete none"
+    spec = asked_for(commands, *options.split())
     assert [(table.table, table.delete) for table in spec.tables] == [("a.b", None), ("a.c", None)]
     assert spec.trace_key is None
+    tables = (TableCapture("shop.Order", insert=("Status",)), TableCapture("shop.OrderLine", update=None))
+    spec = CaptureSpec(tables, name="shop.Changes")
+    text, file = json.dumps(encode(spec)), tmp_path / "capture.json"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert asked_for(commands, "--spec", str(file)) == asked_for(commands, "--spec", "-") == spec
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("place", ["file", "-"])
-def test_a_file_says_what_options_cannot(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """Columns of several tables; what a dry run prints is such a file."""
-    spec = CaptureSpec(
-        (TableCapture("shop.Order", insert=("Status",)), TableCapture("shop.OrderLine", update=None)),
-        name="shop.Changes",
-    )
-    text = json.dumps(encode(spec))
-    file = tmp_path / "capture.json"
-    file.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert asked_for(commands, "--spec", str(file) if place == "file" else "-") == spec
+#: Options of a capture that cannot be, and what is said of them; ``{tmp}`` is a folder of files.
+WRONG = {
+    "": "no table given; pass --table, or a file with --spec",
+    "--spec x --table a.b --with-sequence": "--spec cannot be combined with --table, --with-sequence",
+    "--table a.b --update a,,b": "'a,,b' is not a list of columns; expected a,b,c, all",
+    "--table a --table b --name c --insert d": "--insert cannot be used with more than one --table",
+    "--table a.b --table a.c": "a capture of several tables needs a name",
+    "--spec {tmp}/gone.json": "No such file or directory: '{tmp}/gone.json'",
+    "--spec {tmp}/wrong.json": "{tmp}/wrong.json is not valid JSON: Expecting value",
+    "--spec {tmp}/list.json": "{tmp}/list.json: [] is not an object",
+    "--table shop.Missing": "FeedSetupError: ",
+    "--table shop.order": "did you mean 'shop.Order' or 'shop.OrderLine'",
+    "--table Order": "did you mean 'shop.Order'",
+    "--table dbo.OrderLines": "did you mean 'shop.OrderLine'",
+    "--table zzz": "table 'zzz' not found; create the table first",
+    "--table shop.Order --update Colour": "Colour",
+    "--table shop.Order --not-for-replication": "SQLite has no replication; omit it",
+    "--table shop.Order --filegroup FEEDS": "SQLite keeps all tables in one file",
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "no table given; pass --table, or a file with --spec"),
-        (
-            ("--spec", "x", "--table", "a.b", "--with-sequence"),
-            "--spec cannot be combined with --table, --with-sequence",
-        ),
-        (
-            ("--table", "a.b", "--update", "a,,b"),
-            "'a,,b' is not a list of columns; expected a,b,c, all",
-        ),
-        (
-            ("--table", "a", "--table", "b", "--name", "c", "--insert", "d"),
-            "--insert cannot be used with more than one --table",
-        ),
-        (("--table", "a.b", "--table", "a.c"), "a capture of several tables needs a name"),
-        (("--spec", "{tmp}/gone.json"), "No such file or directory: '{tmp}/gone.json'"),
-        (("--spec", "{tmp}/wrong.json"), "{tmp}/wrong.json is not valid JSON: Expecting value"),
-        (("--spec", "{tmp}/list.json"), "{tmp}/list.json: [] is not an object"),
-        (("--table", "shop.Missing"), "FeedSetupError: "),
-        (("--table", "shop.Order", "--update", "Colour"), "Colour"),
-        (("--table", "shop.Order", "--not-for-replication"), "SQLite has no replication; omit it"),
-        (("--table", "shop.Order", "--filegroup", "FEEDS"), "SQLite keeps all tables in one file"),
-    ],
-    ids=[
-        "nothing",
-        "both",
-        "columns",
-        "several",
-        "name",
-        "gone",
-        "text",
-        "list",
-        "table",
-        "column",
-        "replication",
-        "filegroup",
-    ],
-)
-def test_a_capture_that_cannot_be(
-    commands: Commands, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
+def test_a_capture_that_cannot_be(commands: Commands, tmp_path: Path) -> None:
     """Status 2, one line that says why, and nothing is made."""
     (tmp_path / "wrong.json").write_text("tables:", encoding="utf-8")
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")
-    told = commands.fails("capture enable", *(one.replace("{tmp}", str(tmp_path)) for one in options))
-    assert message.replace("{tmp}", str(tmp_path)) in told
+    for options, message in WRONG.items():
+        told = commands.fails("capture enable", *options.replace("{tmp}", str(tmp_path)).split())
+        assert message.replace("{tmp}", str(tmp_path)) in told
     assert commands.rows("capture list") == []
 
 
-@pytest.mark.parametrize("name", ["disable", "refresh", "check", "resolve", "gaps"])
-def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(
-    commands: Commands, name: str
-) -> None:
+def test_a_capture_that_is_not_there_is_an_error_that_names_those_there_are(commands: Commands) -> None:
     """In every command that takes a name."""
     commands.rows("capture enable", "--table", "shop.Order")
-    more = ("--note", "x") if name == "resolve" else ()
-    message = commands.fails(f"capture {name}", "shop.Nothing", *more)
-    assert message.startswith("CaptureNotFoundError: ")
-    assert CAPTURE in message
+    for name in ("disable", "refresh", "check", "resolve", "gaps"):
+        more = ("--note", "x") if name == "resolve" else ()
+        message = commands.fails(f"capture {name}", "shop.Nothing", *more)
+        assert message.startswith("CaptureNotFoundError: ")
+        assert CAPTURE in message
+
+
+def test_a_disabled_capture_is_enabled_after_asking(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what changed meanwhile is a gap; enabling one that is enabled is harmless."""
+    commands.rows("capture enable", "--table", "shop.Order")
+    commands.rows("capture disable", CAPTURE, "--yes")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert commands.run("capture enable", "--table", "shop.Order") == 1
+    assert f"Resource version 2. Capture {CAPTURE} is disabled" in commands.err
+    assert not source.capture(CAPTURE).is_enabled
+    stale = ("--resource-version", "900")
+    assert "StaleVersionError: " in commands.fails("capture enable", "--table", "shop.Order", *stale)
+    commands.rows("capture enable", "--table", "shop.Order", "--yes")
+    commands.rows("capture enable", "--table", "shop.Order")
+    assert source.capture(CAPTURE).is_enabled
 
 
 def test_whoever_uses_output_is_warned_where_triggers_forbid_it(
@@ -374,17 +298,6 @@ def test_whoever_uses_output_is_warned_where_triggers_forbid_it(
         "implicit_returning=False",
     ):
         assert word in warning
-
-
-def test_a_disabled_capture_keeps_its_feed(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
-    """What is written afterwards is not recorded, what was before is there."""
-    commands.rows("capture enable", "--table", "shop.Order")
-    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
-    (row,) = commands.rows("capture disable", CAPTURE, "--yes")
-    assert row["is_enabled"] is False
-    assert f"Disabled capture {CAPTURE}" in commands.err
-    execute(path, """insert into "shop.Order" values (2, 'new', null)""")
-    assert source.drain(CAPTURE) == {0: 1}
 
 
 def test_refresh_takes_the_present_columns(commands: Commands, path: Path) -> None:
@@ -425,34 +338,12 @@ def test_a_gap_is_found_resolved_and_remembered(commands: Commands, path: Path) 
     assert commands.rows("capture gaps", "shop.OrderLine_changes") == []
 
 
-@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 2)], ids=["yes", "no", "nobody"])
-def test_resolve_asks(
-    commands: Commands, path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
-) -> None:
-    """On standard error, with the gaps; nothing but a yes lets it go on."""
-    commands.rows("capture enable", "--table", "shop.Order")
-    open_a_gap(path)
-    commands.run("capture check")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    assert commands.run("capture resolve", CAPTURE, "--note", "seen", "--resync", "-o", "json") == status
-    assert "record all rows of their tables again? [y/N]" in commands.err
-    assert "reason" in commands.err
-    is_open = bool(commands.rows("capture list")[0]["open_gaps"])
-    assert is_open == (status != 0)
-
-
-def test_resolve_without_a_gap_does_nothing(commands: Commands) -> None:
-    """And says so, without a question."""
-    commands.rows("capture enable", "--table", "shop.Order")
-    commands.rows("capture resolve", CAPTURE, "--note", "seen")
-    assert "has no open gaps; nothing was resolved" in commands.err
-    assert commands.rows("capture gaps") == []
-
-
 def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFeedSource) -> None:
     """It records all rows, after asking: of a table that had some when it was first captured."""
     execute(path, "insert into \"shop.Order\" values (1, 'new', null)")
     commands.rows("capture enable", "--table", "shop.Order")
+    commands.rows("capture resolve", CAPTURE, "--note", "seen")
+    assert "has no open gaps; nothing was resolved" in commands.err
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync") != 0
     assert "has no open gaps. Record all rows of its tables again? [y/N]" in commands.err
     commands.rows("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes")
@@ -463,47 +354,6 @@ def test_a_resync_needs_no_gap(commands: Commands, path: Path, source: SqliteFee
     commands.rows("capture disable", CAPTURE, "--yes")
     assert commands.run("capture resolve", CAPTURE, "--note", "to fold", "--resync", "--yes") != 0
     assert "is disabled and cannot record rows; enable it first" in commands.err
-
-
-def test_resolve_needs_a_note(commands: Commands) -> None:
-    """By the parser."""
-    assert "required: --note" in commands.refuses("capture resolve", CAPTURE)
-
-
-def test_captures_are_a_table_for_people(commands: Commands) -> None:
-    """Their names, tables, and how they stand."""
-    commands.rows(
-        "capture enable", "--table", "shop.Order", "--table", "shop.OrderLine", "--name", "shop.All"
-    )
-    assert commands.run("capture list", "-o", "plain") == 0
-    head, line = commands.out.splitlines()
-    assert head.split() == ["capture", "tables", "enabled", "since", "version", "drift", "open", "gaps"]
-    assert line.split()[:4] == ["shop.All", "shop.Order;", "shop.OrderLine", "yes"]
-
-
-def test_a_gap_is_shown_with_all_that_is_known_of_it() -> None:
-    """Times are UTC texts, null where there is none."""
-    time = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    gap = CaptureGap(7, CAPTURE, "shop.Order", "a trigger was off", time, None, time, "me", "seen")
-    assert encode(gap) == {
-        "number": 7,
-        "capture": CAPTURE,
-        "table": "shop.Order",
-        "reason": "a trigger was off",
-        "found_at": "2026-01-01T00:00:00Z",
-        "after": None,
-        "resolved_at": "2026-01-01T00:00:00Z",
-        "resolved_by": "me",
-        "note": "seen",
-    }
-
-
-def test_the_events_of_a_capture_can_be_read(commands: Commands, path: Path) -> None:
-    """By the command that reads feeds."""
-    commands.rows("capture enable", "--table", "shop.Order")
-    execute(path, """insert into "shop.Order" values (1, 'new', null)""")
-    (row,) = commands.rows("read", "--feed", CAPTURE, "--shard", "0", "--drain")
-    assert Ulid.parse_text(row["ulid"]) > Ulid.MIN
 
 
 def test_the_page_has_each_field_of_a_dry_run(commands: Commands) -> None:

@@ -72,94 +72,96 @@ def park_two(source: SqliteFeedSource) -> None:
     session.close()
 
 
-def test_a_consumer_is_created_listed_and_dropped(commands: Commands, source: SqliteFeedSource) -> None:
-    """Again with the same settings is harmless, with others refused; dropped, it is gone."""
-    (row,) = commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "3", "--on-poison", "park")
-    assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
-    assert "Purges keep the events that this consumer has not acknowledged" in commands.err
-    assert commands.rows(*CREATE, "--max-attempts", "3", "--on-poison", "park") == [row]
-    assert commands.run(*CREATE) == 2
-    assert "ConsumerSetupError: consumer 'billing'" in commands.err
-    assert commands.rows("consumer list") == [row]
-    assert commands.rows("consumer list", "--feed", FEED) == [row]
-    assert commands.rows("consumer drop", NAME, "--feed", FEED, "--yes") == [row]
-    assert commands.rows("consumer list") == []
-    assert source.cursors(FEED, NAME) == []
+def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let a person answer."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
-def test_a_consumer_begins_where_it_is_told(commands: Commands, source: SqliteFeedSource) -> None:
-    """At the head by default; words that mean no place are refused."""
-    commands.rows(*CREATE, "--keep-log", "60s", "--max-attempts", "none")
-    (row,) = source.cursors(FEED, NAME)
-    assert row.ulid == ulids(source)[-1]
-    (info,) = source.consumers()
-    assert (info.spec.max_attempts, info.spec.keep_log.total_seconds()) == (None, 60)
-    for words in (("--start", "yesterday"), ("--max-attempts", "0"), ("--keep-log", "-1s")):
-        with pytest.raises(SystemExit) as end:
-            commands.run(*CREATE, *words)
-        assert end.value.code == 2
-
-
-def test_a_wait_for_another_process_is_said(commands: Commands, source: SqliteFeedSource) -> None:
-    """Who holds which shard, until when, and the command that lists them."""
-    assert commands.run(*CREATE, "--start", "earliest") == 0
-    source.acquire_leases(NAME, FEED, [0], holder="a laptop", seconds=0.5)
-    assert commands.run("consume", NAME, "--at-head", "--max-events", "1") == 0
-    assert "Waiting for shards that other processes hold: shard 0 by a laptop until 20" in commands.err
-    listed = f"airflow-changefeed leases --consumer {NAME} --feed {FEED} --conn-id changefeed_default"
-    assert listed in commands.err
-    assert "Consumed 1 event of" in commands.err
-
-
-def test_dropping_asks_first(
+def test_a_consumer_is_created_listed_and_dropped(
     commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says how many dead letters go with it; after a no nothing is gone."""
-    commands.rows(*CREATE, "--start", "earliest")
+    """Again with the same settings is harmless, with others refused; who drops it is told of dead letters."""
+    settings = ("--max-attempts", "3", "--on-poison", "park")
+    (row,) = commands.rows(*CREATE, "--start", "earliest", *settings)
+    assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")
+    assert "Purges keep the events that this consumer has not acknowledged" in commands.err
+    assert commands.rows(*CREATE, *settings) == [row]
+    assert "ConsumerSetupError: consumer 'billing'" in commands.fails(*CREATE)
+    assert commands.rows("consumer list") == commands.rows("consumer list", "--feed", FEED) == [row]
     park_two(source)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    answer(monkeypatch, "n\n")
     assert commands.run("consumer drop", NAME, "--feed", FEED) == 1
     assert "and its 2 open dead letters? [y/N]" in commands.err
-    assert len(source.consumers()) == 1
-    assert commands.run("consumer drop", "nobody", "--feed", FEED, "--yes") == 2
-    assert "the feed has: billing" in commands.err
+    assert "the feed has: billing" in commands.fails("consumer drop", "nobody", "--feed", FEED, "--yes")
+    assert commands.rows("consumer drop", NAME, "--feed", FEED, "--yes") == [row]
+    assert (commands.rows("consumer list"), source.cursors(FEED, NAME)) == ([], [])
+    # By default it begins at the head.
+    commands.rows(*CREATE, "--keep-log", "60s", "--max-attempts", "none")
+    assert [row.ulid for row in source.cursors(FEED, NAME)] == ulids(source)[-1:]
+    (info,) = source.consumers()
+    assert (info.spec.max_attempts, info.spec.keep_log.total_seconds()) == (None, 60)
 
 
-def test_leases_show_who_consumes_and_who_waits(commands: Commands, source: SqliteFeedSource) -> None:
+def test_altering_names_what_changes(commands: Commands) -> None:
+    """What is not named stays; nothing named is a mistake, and so is what no consumer can be."""
+    alter = ("consumer alter", NAME, "--feed", FEED)
+    commands.rows(*CREATE)
+    (row,) = commands.rows(*alter, "--max-attempts", "3", "--keep-log", "60s", "--on-poison", "park", "--yes")
+    assert (row["max_attempts"], row["keep_log"], row["on_poison"], row["ddl"]) == (3, 60, "park", False)
+    for option, taken in (("--ddl", True), ("--no-ddl", False)):
+        (row,) = commands.rows(*alter, option, "--yes")
+        assert (row["ddl"], row["max_attempts"]) == (taken, 3)
+    assert commands.rows(*alter, "--max-attempts", "3") == [row]
+    assert "already has these settings" in commands.err
+    assert "nothing to change; pass" in commands.fails(*alter)
+    assert "needs max_attempts" in commands.fails(*alter, "--max-attempts", "none", "--yes")
+
+
+def test_leases_show_who_consumes_and_who_waits(
+    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all consumers, or of one; one without any shard is told from one that is not there."""
     commands.rows(*CREATE, "--start", "earliest")
     assert commands.run("leases", "--consumer", NAME) == 0
-    source.acquire_leases(NAME, FEED, [0], holder="first", seconds=60)
-    source.acquire_leases(NAME, FEED, [0], holder="second", seconds=60)
+    revoke = ("consumer revoke", NAME, "--feed", FEED, "--shard", "0")
+    assert "has no lease; nothing to revoke" in commands.fails(*revoke)
+    for holder in ("first", "second"):
+        source.acquire_leases(NAME, FEED, [0], holder=holder, seconds=60)
     (row,) = commands.rows("leases", "--feed", FEED, "--consumer", NAME)
     assert (row["consumer"], row["shard"], row["holder"]) == (NAME, "0", "first")
     assert row["since"] is not None
     assert row["expires"] > row["since"]
     assert [waiter.partition(" since ")[0] for waiter in row["waiters"]] == ["second"]
     assert "Shards: 1; held: 1" in commands.err
-    assert commands.run("leases", "--consumer", "nobody") == 2
-    assert "known consumers: billing" in commands.err
+    answer(monkeypatch, "n\n")
+    assert commands.run(*revoke) == 1
+    assert "Revoke the lease of first on shard 0 (fencing token" in commands.err
+    assert "known consumers: billing" in commands.fails("leases", "--consumer", "nobody")
 
 
 def test_dead_letters_are_listed_tried_again_and_dropped(
     commands: Commands, source: SqliteFeedSource
 ) -> None:
-    """All that are named or none; what is resolved frees the consumer's ack."""
+    """All that are named or none; what is resolved frees the consumer's ack. The log has what was tried."""
     commands.rows(*CREATE, "--start", "earliest")
     park_two(source)
     assert [row["number"] for row in commands.rows("dead-letters list")] == [1, 2]
     assert "open: 2" in commands.err
+    rows = commands.rows("consumer log", NAME, "--feed", FEED, "--failed", "--limit", "10")
+    assert [row["number"] for row in rows] == [2, 1]
+    assert (rows[0]["outcome"], rows[0]["error"], rows[0]["attempt"]) == ("failed", "ValueError: no", 3)
+    assert "nobody" in commands.fails("consumer log", "nobody", "--feed", FEED)
     assert [row["state"] for row in commands.rows("dead-letters retry", "1")] == ["retry"]
     assert f"The next run of {NAME} retries 1 event" in commands.err
-    assert commands.run("dead-letters drop", "1", "9", "--note", "no", "--yes") == 2
-    assert "dead letter 9 not found. Nothing was changed" in commands.err
-    (row, _) = commands.rows("dead-letters drop", "1", "2", "--note", "booked by hand", "--yes")
+    drop = ("--note", "booked by hand", "--yes")
+    message = commands.fails("dead-letters drop", "1", "9", *drop)
+    assert "dead letter 9 not found. Nothing was changed" in message
+    (row, _) = commands.rows("dead-letters drop", "1", "2", *drop)
     assert (row["state"], row["note"]) == ("dropped", "booked by hand")
     assert source.cursors(FEED, NAME)[0].ack == ulids(source)[1]
     assert commands.rows("dead-letters list", "--consumer", NAME) == []
     assert len(commands.rows("dead-letters list", "--all", "--feed", FEED)) == 2
-    assert commands.run("dead-letters retry", "1") == 2
-    assert "dead letter 1 is already dropped" in commands.err
+    assert "dead letter 1 is already dropped" in commands.fails("dead-letters retry", "1")
 
 
 def test_dead_letters_whose_events_were_purged_are_not_retried(
@@ -171,32 +173,9 @@ def test_dead_letters_whose_events_were_purged_are_not_retried(
     source.set_up_feed(FEED, max_hold=timedelta(milliseconds=1))
     source.seal(FEED, after_now(source))
     source.purge(FEED, after_now(source))
-    assert commands.run("dead-letters retry", "2", "1") == 2
-    assert "cannot be retried" in commands.err
-    assert "dead-letters drop" in commands.err
+    message = commands.fails("dead-letters retry", "2", "1")
+    assert ("cannot be retried" in message, "dead-letters drop" in message) == (True, True)
     assert {one.state for one in source.dead_letters(FEED)} == {DeadLetterState.PARKED}
-
-
-def test_dropping_dead_letters_asks_first(
-    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a no they are still there."""
-    commands.rows(*CREATE, "--start", "earliest")
-    park_two(source)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert commands.run("dead-letters drop", "1", "--note", "no") == 1
-    assert "Discard 1 event?" in commands.err
-    assert len(source.dead_letters()) == 2
-
-
-def test_the_log_shows_what_was_tried(commands: Commands, source: SqliteFeedSource) -> None:
-    """Newest first, on wish only what failed."""
-    commands.rows(*CREATE, "--start", "earliest")
-    park_two(source)
-    rows = commands.rows("consumer log", NAME, "--feed", FEED, "--failed", "--limit", "10")
-    assert [row["number"] for row in rows] == [2, 1]
-    assert (rows[0]["outcome"], rows[0]["error"], rows[0]["attempt"]) == ("failed", "ValueError: no", 3)
-    assert commands.run("consumer log", "nobody", "--feed", FEED) == 2
 
 
 def lines(commands: Commands) -> list[dict[str, object]]:
@@ -220,14 +199,6 @@ def test_events_are_printed_and_consumed(commands: Commands, source: SqliteFeedS
     assert all(lease.holder is None for lease in source.leases())
 
 
-def test_events_are_printed_as_a_table(commands: Commands, source: SqliteFeedSource) -> None:
-    """For people."""
-    commands.rows(*CREATE, "--start", "earliest")
-    assert commands.run("consume", NAME, "--at-head", "--output", "table") == 0, commands.err
-    assert "changefeed_event" in commands.out
-    assert commands.out.count("add") == 3
-
-
 @pytest.mark.parametrize("kind", ["json", "table"])
 def test_a_row_is_shown_before_the_next_one_is_asked_for(
     kind: str, capsys: pytest.CaptureFixture[str]
@@ -239,32 +210,31 @@ def test_a_row_is_shown_before_the_next_one_is_asked_for(
             assert (text or "add") in capsys.readouterr().out
 
 
-def test_a_handler_is_run_for_each_event(
-    commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the transaction that consumes it; what fails too often is parked on wish."""
+def test_a_wait_for_another_process_is_said(commands: Commands, source: SqliteFeedSource) -> None:
+    """Who holds which shard, until when, and the command that lists them."""
+    assert commands.run(*CREATE, "--start", "earliest") == 0
+    source.acquire_leases(NAME, FEED, [0], holder="a laptop", seconds=1)
+    assert commands.run("consume", NAME, "--at-head", "--max-events", "1") == 0
+    assert "Waiting for shards that other processes hold: shard 0 by a laptop until 20" in commands.err
+    listed = f"airflow-changefeed leases --consumer {NAME} --feed {FEED} --conn-id changefeed_default"
+    assert listed in commands.err
+    assert "Consumed 1 event of" in commands.err
+
+
+def test_a_handler_is_run_for_each_event(commands: Commands, source: SqliteFeedSource) -> None:
+    """What fails too often stops the consumer; the printed command sets aside that one event alone."""
     commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "1")
     handler = f"{__name__}:refuse_the_second"
     HANDLED.clear()
     assert commands.run("consume", NAME, "--handler", handler, "--at-head") == 2
     assert "PoisonError: consumer 'billing'" in commands.err
+    printed = commands.err.partition("only this event aside: airflow-changefeed consume ")[2]
+    words = printed.partition("; parked events")[0].replace(" ... ", f" {__name__}:refuse_all ").split()
+    assert commands.run("consume", *words[: words.index("--conn-id")]) == 0
+    assert "Parked 1 event:" in commands.err
+    assert [dead_letter.reason for dead_letter in source.dead_letters()] == ["ValueError: no such service"]
     assert commands.run("consume", NAME, "--handler", handler, "--at-head", "--on-poison", "park") == 0
     assert HANDLED == [0, 2]
-    assert "Parked 1 event:" in commands.err
-    assert [dead_letter.reason for dead_letter in source.dead_letters()] == ["ValueError: not this one"]
-
-
-def test_the_command_that_a_stopped_consumer_prints_sets_one_event_aside(
-    commands: Commands, source: SqliteFeedSource
-) -> None:
-    """Not all of them, if the handler is what is wrong."""
-    commands.rows(*CREATE, "--start", "earliest", "--max-attempts", "1")
-    handler = f"{__name__}:refuse_all"
-    assert commands.run("consume", NAME, "--handler", handler, "--at-head") == 2
-    printed = commands.err.partition("only this event aside: airflow-changefeed consume ")[2]
-    words = printed.partition("; parked events")[0].replace(" ... ", f" {handler} ").split()
-    assert commands.run("consume", *words[: words.index("--conn-id")]) == 0
-    assert len(source.dead_letters()) == 1
 
 
 def refuse_all(event: FeedEvent, connection: sqlite3.Connection) -> None:
@@ -295,22 +265,17 @@ def test_options_that_mean_nothing_are_refused(commands: Commands, source: Sqlit
     ):
         assert commands.run("consume", *words, "--at-head") == 2
         assert complaint in commands.err
-
-
-def test_a_name_that_several_feeds_have_needs_its_feed(commands: Commands, source: SqliteFeedSource) -> None:
-    """Else events of the wrong one would be consumed."""
+    # Of a name that several feeds have, events of the wrong one would be consumed.
     with closing(sqlite3.connect(source.describe()["path"])) as connection:
         connection.execute("create table other (id integer primary key)")
     source.set_up_feed("other")
-    commands.rows(*CREATE)
     commands.rows("consumer create", NAME, "--feed", "other")
-    assert commands.run("consume", NAME, "--at-head") == 2
-    assert "choose one with --feed" in commands.err
+    assert "choose one with --feed" in commands.fails("consume", NAME, "--at-head")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_json_is_exact() -> None:
+    """Nothing is rounded, and null stays null."""
+    for value, text in (
         (Decimal("1.10"), "1.10"),
         (Decimal("1E+3"), "1000"),
         (2**63, "9223372036854775808"),
@@ -319,8 +284,5 @@ def test_a_name_that_several_feeds_have_needs_its_feed(commands: Commands, sourc
         (float("nan"), '"NaN"'),
         (datetime(2026, 1, 2, 3, 4, 5, 678000), '"2026-01-02T03:04:05.678000"'),
         ({"é": [None, True, 0.1]}, '{"\\u00e9": [null, true, 0.1]}'),
-    ],
-)
-def test_json_is_exact(value: object, text: str) -> None:
-    """Nothing is rounded, and null stays null."""
-    assert json_text(value) == text
+    ):
+        assert json_text(value) == text

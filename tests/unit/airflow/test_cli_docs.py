@@ -9,6 +9,7 @@ import re
 import shlex
 import sqlite3
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +34,8 @@ from tests.unit.export.flights import FEED, Flights, hours
 
 HOUR = timedelta(hours=1)
 
-PAGE = "reference/cli.md"
+PAGE, EVENTS = "reference/cli.md", "myservice.MyEvent"
+NOTHING: Mapping[str, str] = {}
 #: Commands whose examples need no more than a feed.
 ON_A_FEED = ("sql", "install", "setup-feed", "status", "seal", "read", "purge")
 
@@ -57,35 +59,48 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             assert not missing, (name, missing)
 
 
-def test_the_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In the order of the page, on the embedded source; the feed's events are there at the end but one."""
+@pytest.fixture
+def feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the connection that the pages name, to a file that a test fills."""
     path = tmp_path / "feeds.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute('create table "myservice.MyEvent" (EventID integer primary key)')
-        connection.execute(
-            'create table "myservice.UserEvent" (shard integer, ulid blob, primary key (shard, ulid))'
-        )
-        SqliteFeedSource(str(path)).set_up_feed("myservice.MyEvent")
-        for number, hint in enumerate((1_700_000_000_000, 1_770_000_000_000)):
-            connection.execute('insert into "myservice.MyEvent" values (?)', (number,))
-            connection.execute(
-                'insert into "changefeed.outbox:myservice.MyEvent" (time_hint, EventID) values (?, ?)',
-                (hint, number),
-            )
-        connection.commit()
     monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     monkeypatch.chdir(tmp_path)
+    return path
+
+
+def _write(path: Path, *hints: int) -> SqliteFeedSource:
+    """Set up the feed that the pages name, with an event for each hint."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f'create table "{EVENTS}" (EventID integer primary key)')
+        source = SqliteFeedSource(str(path))
+        source.set_up_feed(EVENTS)
+        for number, hint in enumerate(hints):
+            connection.execute(f'insert into "{EVENTS}" values (?)', (number,))
+            outbox = f'insert into "changefeed.outbox:{EVENTS}" (time_hint, EventID) values (?, ?)'
+            connection.execute(outbox, (hint, number))
+        connection.commit()
+    return source
+
+
+def _run(words: list[str], capsys: pytest.CaptureFixture[str], there: Mapping[str, str] = NOTHING) -> None:
+    """Run an example that must succeed, with what is there in place of what it names."""
+    assert run(*(there.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
+
+
+def test_the_examples_run(feeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of the page, on the embedded source; the feed's events are there at the end but one."""
+    source = _write(feeds, 1_700_000_000_000, 1_770_000_000_000)
+    with closing(sqlite3.connect(feeds)) as connection:
+        columns = "shard integer, ulid blob, primary key (shard, ulid)"
+        connection.execute(f'create table "myservice.UserEvent" ({columns})')
     lines = _lines(*ON_A_FEED)
     assert {words[0] for words in lines} == set(ON_A_FEED)
     for words in lines:
-        assert run(*words) == 0, (words, capsys.readouterr().err)
-    assert (tmp_path / "changefeed.sql").read_text(encoding="utf-8") == script()
-    source = SqliteFeedSource(str(path))
-    (state,) = source.shards("myservice.MyEvent")
-    assert [event.key for event in source.read_feed("myservice.MyEvent", 0, state.purged_upto)] == [(1,)]
+        _run(words, capsys)
+    assert Path("changefeed.sql").read_text(encoding="utf-8") == script()
+    (state,) = source.shards(EVENTS)
+    assert [event.key for event in source.read_feed(EVENTS, 0, state.purged_upto)] == [(1,)]
 
 
 def test_the_examples_of_verify_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,67 +109,45 @@ def test_the_examples_of_verify_run(tmp_path: Path, capsys: pytest.CaptureFixtur
     flights.add(20, 0, shard=0, length=2)
     store = ExportStore(str(tmp_path / "export"), FEED)
     flights.export(store, hours(0, 24))
-    there = {
-        "/data/export": store.path,
-        "myservice.MyEvent": FEED,
-        "2026-01-01T00:00:00Z": "2013-01-01T00:00:00Z",
-        "2026-01-02T00:00:00Z": "2013-01-02T00:00:00Z",
-    }
+    times = {f"2026-01-0{day}T00:00:00Z": f"2013-01-0{day}T00:00:00Z" for day in (1, 2)}
     lines = _lines("verify")
     assert len(lines) > 1
     for words in lines:
-        assert run(*(there.get(word, word) for word in words)) == 0, capsys.readouterr().err
+        _run(words, capsys, {"/data/export": store.path, EVENTS: FEED, **times})
 
 
-def test_the_examples_of_captures_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_captures_run(feeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of the page, which ends with a look at gaps; none was ever there."""
-    path = tmp_path / "feeds.db"
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(feeds)) as connection:
         connection.execute('create table "shop.Order" (Id integer primary key, Status text, PaidAt text)')
         connection.execute('create table "shop.OrderLine" (Id integer primary key, Amount integer)')
-    monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     lines = _lines("capture")
     assert {words[1] for words in lines} == {
         name.removeprefix("capture ") for name, _ in described() if name.startswith("capture ")
     }
     for words in lines:
-        assert run(*words) == 0, (words, capsys.readouterr().err)
-    with closing(SqliteFeedSource(str(path))) as source:
+        _run(words, capsys)
+    with closing(SqliteFeedSource(str(feeds))) as source:
         assert {info.name: info.is_enabled for info in source.captures()} == {
             "shop.Order_changes": True,
             "shop.Orders_changes": False,
         }
 
 
-def test_the_examples_of_consumers_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_consumers_run(feeds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Made first and dropped last, with two dead letters to be tried again and then dropped."""
-    path = tmp_path / "feeds.db"
-    feed = "myservice.MyEvent"
-    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
-        connection.execute(f'create table "{feed}" (EventID integer primary key)')
-        source.set_up_feed(feed)
-        for number in range(3):
-            connection.execute(f'insert into "{feed}" values (?)', (number,))
-            connection.execute(f'insert into "changefeed.outbox:{feed}" (EventID) values (?)', (number,))
-        connection.commit()
-        monkeypatch.setenv("AIRFLOW_CONN_FEEDS", json.dumps({"conn_type": "sqlite", "host": str(path)}))
-        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    with closing(_write(feeds, *[1_770_000_000_000] * 3)) as source:
         lines = _lines("consumer", "consume", "leases", "dead-letters")
         last = next(words for words in lines if words[:2] == ["consumer", "drop"])
         first = next(words for words in lines if words[:2] == ["consumer", "create"])
-        assert run(*first) == 0, capsys.readouterr().err
-        _park_two(source, feed)
+        _run(first, capsys)
+        _park_two(source, EVENTS)
         # Plain feeds know no transactions.
         there = {'{"with_tid": true, "poll_timeout": 2000}': '{"poll_timeout": 0}'}
         for words in (*(one for one in lines if one not in (first, last)), last):
             if words[1] == "revoke":
-                source.acquire_leases("billing", feed, [0], holder="worker", seconds=600)
-            assert run(*(there.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
+                source.acquire_leases("billing", EVENTS, [0], holder="worker", seconds=600)
+            _run(words, capsys, there)
         assert source.consumers() == []
 
 
@@ -184,7 +177,7 @@ def places(
     monkeypatch.setattr(sys, "stdin", Yes())
     return {
         "/data/export": store.path,
-        "myservice.MyEvent": FEED,
+        EVENTS: FEED,
         "2026-01-01T00:00:00Z": "2013-01-01T01:00:00Z",
     }
 
@@ -204,7 +197,7 @@ def test_the_examples_of_cursors_run(
     lines = _lines("cursor")
     assert [words[1] for words in lines if words[1] in ("show", "rebuild")] == ["show", "rebuild"]
     for words in lines:
-        assert run(*(places.get(word, word) for word in words)) == 0, (words, capsys.readouterr().err)
+        _run(words, capsys, places)
     (row,) = source.cursors(FEED, CONSUMER)
     assert row.ulid == Ulid.floor(START + 3 * HOUR).previous()
 
@@ -221,7 +214,7 @@ def test_the_pages_on_cursors_run(
             words = shlex.split(line, comments=True)[1:]
             if words[1] == "revoke":
                 source.acquire_leases(CONSUMER, FEED, [0], holder="a batch", seconds=600, all_or_none=True)
-            assert run(*words) == 0, (words, capsys.readouterr().err)
+            _run(words, capsys)
     names: dict[str, object] = {}
     for block in examples(page, places):
         run_example(block, names)

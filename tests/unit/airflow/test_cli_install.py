@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A SQLite file with a table, and the connection to it."""
     path = tmp_path / "feeds.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute('create table "shop.Order" (Id integer, Line integer, primary key (Id, Line))')
+        connection.execute(
+            'create table "shop.Order" (Id int not null, Line int not null, primary key (Id, Line))'
+        )
         connection.execute('create table "shop.Keyless" (Id integer)')
     monkeypatch.setenv(
         "AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": str(path)})
@@ -59,49 +63,24 @@ def test_sql_needs_neither_connection_nor_metadata(tmp_path: Path) -> None:
     assert not nowhere.parent.exists()
 
 
-def test_sql_takes_the_options_of_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another schema, and another cache."""
+def test_sql_writes_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With another schema and cache, to standard output or a file, or one line that says what is wrong."""
     assert run("sql", "--schema", "cf", "--sequence-cache", "5") == 0
     assert capsys.readouterr().out == script("cf", sequence_cache=5)
-
-
-def test_sql_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the line ends of the script, and a word about it on standard error."""
     file = tmp_path / "changefeed.sql"
     assert run("sql", "--output-file", str(file)) == 0
     assert file.read_bytes() == script().encode()
     out, err = capsys.readouterr()
-    assert out == ""
-    assert __version__ in err
-    assert str(file) in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--schema", "x" * 16), "schema must be 1 to 15"),
-        (("--schema", "a$b"), "Flyway and DbUp"),
-        (("--output-file", "{tmp}/no/such/folder.sql"), "No such file or directory: '{tmp}/no/such"),
-    ],
-    ids=["schema", "sign", "file"],
-)
-def test_sql_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
-) -> None:
-    """Status 2, and one line that says what is wrong."""
-    assert run("sql", *(one.replace("{tmp}", str(tmp_path)) for one in arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message.replace("{tmp}", str(tmp_path)) in err
-
-
-@pytest.mark.parametrize("cache", ["0", "-1", "many"])
-def test_sql_refuses_a_cache_that_is_none(capsys: pytest.CaptureFixture[str], cache: str) -> None:
-    """By the parser."""
-    with pytest.raises(SystemExit) as caught:
-        run("sql", f"--sequence-cache={cache}")
-    assert caught.value.code == 2
-    assert f"'{cache}' is not a whole number" in capsys.readouterr().err
+    assert (out, __version__ in err, str(file) in err) == ("", True, True)
+    nowhere = f"{tmp_path}/no/such/folder.sql"
+    for option, value, message in (
+        ("--schema", "x" * 16, "schema must be 1 to 15"),
+        ("--schema", "a$b", "Flyway and DbUp"),
+        ("--output-file", nowhere, f"No such file or directory: '{nowhere}'"),
+    ):
+        assert run("sql", option, value) == 2
+        out, err = capsys.readouterr()
+        assert (out, message in err) == ("", True)
 
 
 def test_the_embedded_source_needs_no_installation(commands: Commands, path: Path) -> None:
@@ -160,45 +139,57 @@ def test_a_feed_is_set_up(commands: Commands) -> None:
     assert commands.rows("install")[0]["feeds"] == ["shop.Order"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("shop.Missing",), "table 'shop.Missing' not found"),
-        (("shop.Keyless",), "no primary key"),
-        (("shop.Order", "--kind", "serialized"), "need a blob column"),
-        (("shop.Order", "--time-tolerance", "36501d"), "time_tolerance must be 0 to 36500 days"),
-        (("shop.Order", "--compression", "page"), "SQLite keeps all tables in one file; omit them"),
-        (("shop.Order", "--filegroup", ""), "filegroup is empty; name a filegroup, or omit it"),
-    ],
-    ids=["missing", "keyless", "kind", "tolerance", "compression", "filegroup"],
-)
-def test_a_table_that_cannot_become_a_feed(
-    commands: Commands, arguments: tuple[str, ...], message: str
-) -> None:
+def test_a_table_that_cannot_become_a_feed(commands: Commands) -> None:
     """The error says what to do about it."""
-    assert message in commands.fails("setup-feed", *arguments)
+    for words, message in {
+        "shop.Missing": "table 'shop.Missing' not found",
+        "shop.Keyless": "no primary key",
+        "shop.Order --kind serialized": "need a blob column",
+        "shop.Order --time-tolerance 36501d": "time_tolerance must be 0 to 36500 days",
+        "shop.Order --compression page": "SQLite keeps all tables in one file; omit them",
+        "shop.Order --filegroup=": "filegroup is empty; name a filegroup, or omit it",
+    }.items():
+        assert message in commands.fails("setup-feed", *words.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "the following arguments are required: table"),
-        (("shop.Order", "--kind", "both"), "invalid choice: 'both'"),
-        (("shop.Order", "--shard-key-type", "text"), "invalid choice: 'text'"),
-        (("shop.Order", "--time-tolerance=-1"), "'-1' is not a length of time, 0 or more"),
-        (("shop.Order", "--time-tolerance", "nan"), "'nan' is not a length of time, 0 or more"),
-        (("shop.Order", "--time-tolerance", "60"), "(a text such as 90s, 15m, 2h, 1d or PT1H)"),
-        (("shop.Order", "--max-hold", "30"), "'30' is not a length of time"),
-        (("shop.Order", "--max-hold", "Forever"), "or PT1H), or forever"),
-        (("shop.Order", "--compression", "zip"), "invalid choice: 'zip'"),
-    ],
-    ids=["table", "kind", "shards", "negative", "nan", "unit", "hold", "upper case", "compression"],
-)
-def test_options_of_setup_feed_that_mean_nothing(
-    commands: Commands, arguments: tuple[str, ...], message: str
+def test_settings_are_changed_after_asking(
+    commands: Commands, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the parser, with what is wrong."""
-    assert message in commands.refuses("setup-feed", *arguments)
+    """Of a feed or a capture, with what they were; what is not named stays, and a repeat asks nothing."""
+    source = SqliteFeedSource(str(path))
+    commands.rows("setup-feed", "shop.Order")
+    commands.rows("capture enable", "--table", "shop.Order")
+    for name in ("shop.Order", "shop.Order_changes"):
+        asked = {"--max-hold": "max_hold from forever to 30d", "--time-tolerance": "from 3600 to "}
+        for option, words in asked.items():
+            monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+            assert commands.run("setup-feed", name, option, "30d") == 1
+            assert f"Change of feed {name} " in commands.err
+            assert words in commands.err
+        assert (source.feed(name).max_hold, source.feed(name).resource_version) == (timedelta.max, 1)
+        (row,) = commands.rows("setup-feed", name, "--max-hold", "30d", "--yes")
+        assert (row["feed"], row["max_hold"], row["resource_version"]) == (name, 2_592_000, 2)
+        assert commands.rows("setup-feed", name) == [row]
+        (row,) = commands.rows("setup-feed", name, "--max-hold", "forever", "--yes")
+        assert row["max_hold"] is None
+    assert {row["feed_resource_version"] for row in commands.rows("status")} == {3}
+
+
+def test_a_repeat_does_not_set_back_what_somebody_sets_meanwhile(
+    commands: Commands, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that are not named stay as they are by then."""
+    source, set_up = SqliteFeedSource(str(path)), SqliteFeedSource.set_up_feed
+    source.set_up_feed("shop.Order")
+
+    def slowly(self: SqliteFeedSource, table: str, **options: Any) -> Any:
+        set_up(source, table, time_tolerance=timedelta(minutes=1))
+        return set_up(self, table, **{**options, "resource_version": None})
+
+    monkeypatch.setattr(SqliteFeedSource, "set_up_feed", slowly)
+    commands.rows("setup-feed", "shop.Order", "--max-hold", "12h", "--yes")
+    info = source.feed("shop.Order")
+    assert (info.time_tolerance, info.max_hold) == (timedelta(minutes=1), timedelta(hours=12))
 
 
 def test_a_copy_is_given_an_identity_of_its_own(

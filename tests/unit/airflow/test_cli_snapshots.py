@@ -42,7 +42,7 @@ def begun(stock: Stock, seconds: float = 60.0) -> None:
 
 
 def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
-    """It says what it reads, and from when on folds can start from it."""
+    """It says what it reads, and from when on folds can start from it; also a part by the key."""
     arguments = ("--output-path", stock.lake, "--range-rows", "40", "--output", "json")
     assert commands.run("snapshot take", "--feed", CAPTURE, *arguments) == 0, commands.err
     (row,) = json.loads(commands.out)
@@ -50,18 +50,12 @@ def test_a_snapshot_is_taken_here(stock: Stock, commands: Commands) -> None:
     assert f"{TABLE} of feed {CAPTURE} since {row['begin']}: 3 of 3 ranges to read" in commands.err
     assert "Range 2: 20 rows" in commands.err
     assert f"at any time from {row['exact_from']} on" in commands.err
-
-
-def test_a_part_is_taken(stock: Stock, commands: Commands) -> None:
-    """The result says which; what is no part of the key is refused."""
-    arguments = ("--output-path", stock.lake, "--output", "json", "--where")
-    assert commands.run("snapshot take", "--feed", CAPTURE, *arguments, "id > 90 and id <= 95") == 0, (
-        commands.err
-    )
-    (row,) = json.loads(commands.out)
+    part = ("--feed", CAPTURE, "--output-path", stock.lake, "--where")
+    (row,) = commands.rows("snapshot take", *part, "id > 90 and id <= 95")
     assert (row["rows"], row["where"]) == (5, "id > 90 and id <= 95")
-    assert commands.run("snapshot take", "--feed", CAPTURE, *arguments, "name = 1") != 0
-    assert "'name' is not a key column; the key columns are 'id'" in commands.err
+    assert "'name' is not a key column; the key columns are 'id'" in commands.fails(
+        "snapshot take", *part, "name = 1"
+    )
 
 
 def test_those_that_have_begun_are_listed(stock: Stock, commands: Commands) -> None:
@@ -106,11 +100,7 @@ def test_doctor_names_what_holds_back_purges(stock: Stock) -> None:
     ((_, fault),) = begun_snapshots(stock.source, None)
     assert (fault.kind.code, fault.severity.value) == ("snapshot-expired", "warning")
     assert "give-up" in fault.remedy
-
-
-def test_doctor_names_a_snapshot_that_purges_have_passed(stock: Stock) -> None:
-    """What it has read is useless, and so is going on."""
-    begun(stock)
+    # What it has read is useless once a purge has passed it, and so is going on.
     stock.change("delete from stock where id = 1")
     stock.source.set_up_feed(CAPTURE, max_hold=timedelta(milliseconds=1))
     stock.source.seal(CAPTURE, after_now(stock.source))

@@ -12,19 +12,13 @@ from typing import Any
 
 import pytest
 from airflow.models import Variable
-from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG
-from airflow.timetables.interval import CronDataIntervalTimetable
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete
 
-from airflow_changefeed import ChangefeedToParquetOperator, export_dataset
+from airflow_changefeed import export_dataset
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors.moves import accept_beginning
 from airflow_changefeed.exceptions import ManifestError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
@@ -33,7 +27,7 @@ from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from tests.identity import DATABASE
 from tests.minors import since
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, add_run, remove_runs, store_export
 from tests.unit.airflow.test_cli import run
 from tests.unit.export.flights import CONSUMER, FEED, START, Flights, hours
 
@@ -109,18 +103,10 @@ def place(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     connection = json.dumps({"conn_type": "sqlite", "host": str(made.flights.path)})
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
     for dag_id in (DAG_ID, OTHER):
-        schedule = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
-        with DAG(
-            dag_id, schedule=schedule, start_date=START, end_date=START + 8 * HOUR, catchup=False
-        ) as dag:
-            ChangefeedToParquetOperator(
-                task_id="export", feed=FEED, consumer=CONSUMER, path=made.path, conn_id="spark"
-            )
-        store_dags(dag)
+        store_export(dag_id, "0 * * * *", {"path": made.path}, end_date=START + 8 * HOUR)
     yield made
     Variable.delete(variable_key(DATABASE, CONSUMER, FEED))
-    with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id.in_([DAG_ID, OTHER])))
+    remove_runs(DAG_ID, OTHER)
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -179,19 +165,7 @@ def test_a_window_that_is_gone_is_missing_in_all_faces(
 def test_what_runs_is_not_missing_whichever_dag_runs_it(place: Place) -> None:
     """Of all DAGs that export for the consumer into the output."""
     place.export(3, 5)
-    with create_session() as session:
-        session.add(
-            DagRun(
-                dag_id=OTHER,
-                run_id="everywhere",
-                run_type=DagRunType.SCHEDULED,
-                state=DagRunState.RUNNING,
-                logical_date=START + 5 * HOUR,
-                data_interval=(START + 5 * HOUR, START + 6 * HOUR),
-                run_after=START + 6 * HOUR,
-                triggered_by=DagRunTriggeredByType.TEST,
-            )
-        )
+    add_run(OTHER, START + 5 * HOUR)
     assert place.states() == "bbbccrmm"
     assert [one["start"] for one in place.calendar()["missing"]][:1] == [format_time(START + 6 * HOUR)]
     at = format_time(START + 5 * HOUR)
@@ -260,8 +234,6 @@ def test_a_consumer_that_chose_its_beginning_is_not_asked_again(place: Place) ->
     """A person who moved the cursor there, or accepted it, knows what lies before."""
     place.export(3, 8)
     source = place.flights.source
-    from airflow_changefeed.cursors.moves import accept_beginning
-
     accept_beginning(source, AirflowVariables(), CONSUMER, FEED, by="anna", why="not needed")
     assert place.consumer["before"] is None
     assert place.freshness().warnings == ()

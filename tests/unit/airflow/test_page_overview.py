@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -11,15 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG
-from airflow.timetables.interval import CronDataIntervalTimetable
-from airflow.utils.session import create_session
+from airflow.models.backfill import DagNonPeriodicScheduleException, _create_backfill
 from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete
 
-from airflow_changefeed import ChangefeedToParquetOperator, window_params
+from airflow_changefeed import window_params
 from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
@@ -30,11 +26,13 @@ from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.doctor.output import output_check
 from airflow_changefeed.exceptions import PermissionDeniedError
+from airflow_changefeed.plugins import actions
+from airflow_changefeed.plugins.connections import MOST_EACH
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.browser.exports import Nowhere
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
-from tests.unit.airflow.page import CONN_ID, Visitor, pause, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, add_run, listed, pause, remove_runs, store_export
 
 pytestmark = since("3.1", "the page")
 
@@ -45,40 +43,39 @@ DAG_ID = "page_overview"
 @pytest.fixture(autouse=True)
 def stored(server: None, source: SqliteFeedSource, tmp_path: Path) -> Iterator[None]:
     """Give a DAG that exports hours of a feed with ordered events, and of one that is not there."""
-    schedule = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
-    with DAG(DAG_ID, schedule=schedule, start_date=START, catchup=False) as dag:
-        for feed, folder in ((FEED, "out"), ("nyc.Gone", "gone")):
-            ChangefeedToParquetOperator(
-                task_id=feed,
-                feed=feed,
-                consumer=CONSUMER,
-                path=str(tmp_path / folder),
-                conn_id="spark",
-                unit=HOUR,
-            )
-    store_dags(dag)
+    store_export(
+        DAG_ID,
+        "0 * * * *",
+        {"task_id": FEED, "path": str(tmp_path / "out"), "unit": HOUR},
+        {"task_id": "gone", "feed": "nyc.Gone", "path": str(tmp_path / "gone"), "unit": HOUR},
+    )
     source.drain(FEED)
     pause(DAG_ID, is_paused=False)
     yield
-    with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id == DAG_ID))
+    remove_runs(DAG_ID)
 
 
-def begin(source: SqliteFeedSource, consumer: str = CONSUMER, by: str = f"{DAG_ID}/a run/export/1") -> None:
+BY = f"{DAG_ID}/a run/export/1"
+
+
+def begin(source: SqliteFeedSource, consumer: str = CONSUMER, by: str = BY) -> None:
     """Let a run of the DAG begin the export, and complete nothing."""
     start = Ulid.floor(START).previous()
     source.begin_consumer(consumer, FEED, dict.fromkeys((0, 1), start), by=by)
 
 
-def listed(role: str = "OP", feed: str = FEED) -> dict[str, Any]:
-    """Return what the list says of a feed."""
-    (found,) = [one for one in Visitor(role).ask("feeds", conn_id=CONN_ID)["feeds"] if one["feed"] == feed]
-    return dict(found)
+def leave_out(source: SqliteFeedSource, by: str) -> None:
+    """Let a run complete all of six hours but the second and third."""
+    begin(source, by=by)
+    source.seal(FEED, START + 6 * HOUR)
+    first, hole, back, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 3, 6))
+    done = [UlidRange(first, hole), UlidRange(back, last)]
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
 
 
 def troubles(role: str = "OP") -> dict[str, dict[str, Any]]:
     """Return the troubles of the feed, by code."""
-    return {one["code"]: one for one in listed(role)["troubles"]}
+    return {one["code"]: one for one in listed(role=role)["troubles"]}
 
 
 def reasons(role: str) -> list[dict[str, Any]]:
@@ -86,32 +83,20 @@ def reasons(role: str) -> list[dict[str, Any]]:
     return list(Visitor(role).ask("reasons", conn_id=CONN_ID, feed=FEED)["troubles"])
 
 
-def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(source: SqliteFeedSource) -> None:
-    """Not of whom Airflow shows no runs of it; and one that is not paused may be catching up."""
-    begin(source)
+def test_a_paused_dag_of_a_late_export_is_a_trouble_with_its_mend(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the task that exports, though a person moved the cursor last; not for who may not see its runs."""
+    begin(source, by="ann")
     assert (troubles(), listed()["group"]) == ({}, "late")
+    assert [(one["code"], one["severity"]) for one in reasons("OP")] == [("catching-up", "note")]
     pause(DAG_ID, is_paused=True)
+    assert "dag-paused" in {one["code"] for one in reasons("OP")}
     paused = troubles()["dag-paused"]
     assert (paused["consumer"], paused["count"], paused["what"]) == (CONSUMER, 1, f"DAG {DAG_ID} is paused")
     assert f"airflow dags unpause {DAG_ID}" in paused["remedy"]
     assert "--from-date 2013-01-01T00:00:00Z --to-date 20" in paused["remedy"]
     assert listed()["group"] == "trouble"
-
-
-def test_a_paused_dag_is_found_though_a_person_has_moved_the_cursor(source: SqliteFeedSource) -> None:
-    """By the task that exports, also where freshness explains it."""
-    begin(source, by="ann")
-    pause(DAG_ID, is_paused=True)
-    assert "dag-paused" in troubles()
-    assert "dag-paused" in {one["code"] for one in reasons("OP")}
-
-
-def test_the_paused_dag_is_hidden_from_who_may_not_see_its_runs(
-    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is late for them all the same."""
-    begin(source)
-    pause(DAG_ID, is_paused=True)
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
     found = listed()
     assert (found["troubles"], found["group"], found["consumers"][0]["state"]) == ([], "late", "missing")
@@ -120,28 +105,8 @@ def test_the_paused_dag_is_hidden_from_who_may_not_see_its_runs(
 def test_a_failed_run_is_a_trouble(source: SqliteFeedSource) -> None:
     """The last one of the DAG that moved the cursors."""
     begin(source)
-    now = source.now()
-    with create_session() as session:
-        session.add(
-            DagRun(
-                dag_id=DAG_ID,
-                run_id="broken",
-                run_type=DagRunType.SCHEDULED,
-                logical_date=START,
-                run_after=now,
-                data_interval=(START, START + HOUR),
-                state=DagRunState.FAILED,
-                triggered_by=DagRunTriggeredByType.TIMETABLE,
-            )
-        )
+    add_run(DAG_ID, START, DagRunState.FAILED, run_id="broken", run_after=source.now())
     assert troubles()["run-failed"]["what"] == f"run broken of DAG {DAG_ID}, its last run, failed"
-
-
-def test_the_reasons_are_those_that_freshness_finds(source: SqliteFeedSource) -> None:
-    """They take too long for hundreds of feeds: the page asks for them afterwards."""
-    begin(source)
-    (one,) = reasons("OP")
-    assert (one["code"], one["severity"]) == ("catching-up", "note")
 
 
 def test_servers_and_logins_are_told_to_who_may_see_the_connection(
@@ -174,12 +139,7 @@ def test_servers_and_logins_are_told_to_who_may_see_the_connection(
 
 def test_a_range_that_several_shards_lack_is_counted_once(source: SqliteFeedSource) -> None:
     """It is one trouble, whatever the number of shards, with the number of its windows."""
-    begin(source)
-    source.seal(FEED, START + 6 * HOUR)
-    first, hole, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 6))
-    done = [UlidRange(first, hole), UlidRange(Ulid.floor(START + 3 * HOUR).previous(), last)]
-    by = f"{DAG_ID}/a run/export/1"
-    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
+    leave_out(source, by=BY)
     missing = troubles()["window-missing"]
     assert (missing["count"], missing["windows"], "2013-01-01T01:00:00Z" in missing["what"]) == (1, 2, True)
     # No command: what dates Airflow takes depends on the timetable, and who reads this may not see the DAG.
@@ -239,80 +199,47 @@ def test_an_export_that_lacks_files_is_not_up_to_date(source: SqliteFeedSource) 
     assert (check.missing, found["consumers"][0]["state"], found["group"]) == (1, "missing", "trouble")
 
 
-def test_the_list_opens_its_database_once(source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it asks: with 300 feeds each opening would take a hundredth of a second."""
-    begin(source)
-    opened, connect = [], sqlite3.connect
-
-    def counted(path: str, **options: Any) -> sqlite3.Connection:
-        opened.append(path)
-        return connect(path, **options)
-
-    monkeypatch.setattr(sqlite3, "connect", counted)
-    assert listed()["consumers"]
-    assert len([one for one in opened if "mode=rw" in one]) == 1
-
-
-def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(source: SqliteFeedSource) -> None:
+def test_an_export_that_has_not_run_yet_is_shown_with_what_waits(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until its first run; events in the outbox wait, too."""
     found = listed()
     assert (found["to_come"], found["consumers"], found["group"]) == ([CONSUMER], [], "late")
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
     since, end = "2013-01-01T00:00:00Z", "2014-01-01T00:00:00Z"
-    assert waiting == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
-    begin(source)
-    assert listed()["to_come"] == []
-
-
-def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many events, and of more shards than are summed up, nobody waits for the number."""
-    monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    assert (waiting["count"], waiting["is_more"]) == (20, True)
-    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
-    waiting = Visitor("VIEWER").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    assert (waiting["count"], waiting["is_more"]) == (18, True)
-
-
-@pytest.mark.parametrize(("minutes", "end"), [(30, None), (150, "2013-01-01T02:00:00Z")])
-def test_a_first_backfill_ends_with_a_window_that_is_over(
-    minutes: int, end: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the database's clock; before that there is nothing to run."""
-    monkeypatch.setattr(SqliteFeedSource, "now", lambda _: START + timedelta(minutes=minutes))
-    assert Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)["end"] == end
-
-
-def test_a_first_backfill_of_runs_to_trigger_has_as_many_as_the_page_starts(tmp_path: Path) -> None:
-    """The page starts at most 100 at once."""
-    with DAG(DAG_ID, schedule=None, params=window_params()) as dag:
-        ChangefeedToParquetOperator(
-            task_id=FEED, feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark", unit=HOUR
-        )
-    store_dags(dag)
-    op = Visitor("OP")
-    waiting = op.ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER)
-    range_ = {"start": waiting["start"], "end": waiting["end"]}
-    assert op.ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)["runs"] == 100
-
-
-def test_an_export_whose_dag_is_paused_before_its_first_run_is_a_trouble() -> None:
-    """Nobody would find out why it does not run."""
+    assert waiting() == {"count": 36, "is_more": False, "since": since, "start": since, "end": end}
+    # Nobody would find out why it does not run.
     assert troubles() == {}
     pause(DAG_ID, is_paused=True)
     found = troubles()["dag-paused"]
     assert (found["consumer"], found["what"]) == (CONSUMER, f"DAG {DAG_ID} is paused")
-    assert listed()["group"] == "trouble"
-
-
-def test_an_export_that_has_run_beyond_the_shards_that_are_summed_up_is_not_to_come(
-    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its cursors are looked for."""
+    # Cursors of shards beyond those that are summed up are looked for.
     monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
     assert listed()["to_come"] == [CONSUMER]
     source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="a run")
     assert listed()["to_come"] == []
+
+
+def waiting() -> dict[str, Any]:
+    """Return what waits for the export."""
+    return dict(Visitor("OP").ask("waiting", conn_id=CONN_ID, feed=FEED, consumer=CONSUMER))
+
+
+def test_what_waits_is_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody waits for the number of many events; a first backfill has the runs that can be started."""
+    for minutes, end in ((30, None), (150, "2013-01-01T02:00:00Z")):
+        # It ends with a window that is over by the database's clock.
+        with monkeypatch.context() as clock:
+            clock.setattr(SqliteFeedSource, "now", lambda _, ago=minutes: START + timedelta(minutes=ago))
+            assert waiting()["end"] == end
+    task = {"task_id": FEED, "path": str(tmp_path / "out"), "unit": HOUR}
+    store_export(DAG_ID, None, task, params=window_params())
+    range_ = {name: waiting()[name] for name in ("start", "end")}
+    found = Visitor("OP").ask("backfill", dag_id=DAG_ID, unit_seconds=3600, **range_)
+    assert found["runs"] == 100
+    monkeypatch.setattr("airflow_changefeed.plugins.overview.COUNTED", 20)
+    assert (waiting()["count"], waiting()["is_more"]) == (20, True)
+    monkeypatch.setattr("airflow_changefeed.plugins.api.SUMMED_SHARDS", 1)
+    assert (waiting()["count"], waiting()["is_more"]) == (18, True)
 
 
 def test_a_feed_that_a_task_names_and_nobody_has_set_up_is_a_trouble() -> None:
@@ -324,20 +251,38 @@ def test_a_feed_that_a_task_names_and_nobody_has_set_up_is_a_trouble() -> None:
     assert "set_up_feed" in trouble["remedy"]
 
 
-def test_a_gap_makes_its_consumers_late_at_once(source: SqliteFeedSource, database: str) -> None:
-    """Before the window in which it was found is over."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-        connection.execute("create table fares (id integer primary key, price integer)")
-        source.enable_capture(CaptureSpec((TableCapture("fares"),), name="fares changes"))
-        create_consumer(source, ConsumerSpec("billing", "fares changes"), Beginning.LATEST, by="test")
-        assert listed(feed="fares changes")["consumers"][0]["state"] == "complete"
-        names = connection.execute(
-            "select name from sqlite_master where tbl_name = 'fares' and type = 'trigger'"
+def test_outputs_that_hang_leave_the_list_of_feeds(
+    source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database answers; only a store does not, and the button goes on to the next output of it."""
+    begin(source)
+    answered, op = threading.Event(), Visitor("OP")
+    monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "0.2")
+    monkeypatch.setattr(actions, "check_files", lambda *_, **__: answered.wait(60))
+    try:
+        for _ in range(MOST_EACH + 1):
+            op.send("check_files", {}, 503, conn_id=CONN_ID, dag_id=DAG_ID, task_id=FEED)
+        monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_TIMEOUT", "30")
+        assert op.ask("feeds", conn_id=CONN_ID)["feeds"]
+    finally:
+        answered.set()
+
+
+@since("3.2", "how Airflow refuses it")
+def test_no_backfill_is_printed_that_airflow_refuses(source: SqliteFeedSource, tmp_path: Path) -> None:
+    """Runs of a DAG without a schedule are triggered with the window as params."""
+    dag_id = "page_triggered"
+    store_export(dag_id, None, {"path": str(tmp_path), "unit": HOUR}, params=window_params())
+    pause(dag_id, is_paused=False)
+    leave_out(source, by=f"{dag_id}/a run/export/1")
+    with pytest.raises(DagNonPeriodicScheduleException):
+        _create_backfill(
+            dag_id=dag_id,
+            from_date=START,
+            to_date=START + HOUR,
+            max_active_runs=1,
+            reverse=False,
+            triggering_user_name="ann",
+            dag_run_conf=None,
         )
-        for (name,) in names.fetchall():
-            connection.execute(f'drop trigger "{name}"')
-        connection.execute("insert into fares values (1, 99)")
-        source.check_capture("fares changes")
-    found = listed(feed="fares changes")
-    assert found["consumers"][0]["state"] == "missing"
-    assert [one["code"] for one in found["troubles"]] == ["capture-gap"]
+    assert "airflow backfill create" not in troubles()["window-missing"]["remedy"]

@@ -8,9 +8,11 @@ What a route may be asked is known here by the names of its values; a new name n
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from airflow.sdk import DAG
 from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.routing import APIRoute
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Mount
 
@@ -35,7 +37,7 @@ from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED
 from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
-from tests.unit.hostile.mutation import NAMES, VALUES, hostile
+from tests.unit.hostile.mutation import NAMES, ROUNDS_VARIABLE, VALUES
 
 pytestmark = since("3.1", "the page")
 
@@ -51,8 +53,6 @@ GOOD: dict[str, Any] = {
 ROUTES = [route for route in page().routes if isinstance(route, APIRoute)]
 APIS = [route for route in ROUTES if route.path.startswith("/api/")]
 CHANGES = [route for route in APIS if route.methods == {"POST"}]
-each_api = pytest.mark.parametrize("route", APIS, ids=lambda route: route.path)
-each_change = pytest.mark.parametrize("route", CHANGES, ids=lambda route: route.path)
 
 
 @pytest.fixture(autouse=True)
@@ -125,124 +125,106 @@ def test_there_is_no_way_around_the_routes() -> None:
     assert all(route.methods in ({"GET"}, {"POST"}) for route in ROUTES)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-@pytest.mark.parametrize("token", [None, "", "x.y.z", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZG1pbiJ9."])
-def test_who_is_not_logged_in_gets_nothing(route: APIRoute, token: str | None) -> None:
+def test_who_is_not_logged_in_gets_nothing() -> None:
     """API2, authentication: no token, a wrong one, and one that is signed by nobody."""
-    visitor = Visitor(None)
-    if token is not None:
-        visitor.client.cookies.set("_token", token)
-    answer = send(visitor, route)
-    assert answer.status_code in (401, 403)
-    assert FEED not in answer.text
-    assert reading in calls(route)
+    for token in (None, "", "x.y.z", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZG1pbiJ9."):
+        visitor = Visitor(None)
+        if token is not None:
+            visitor.client.cookies.set("_token", token)
+        for route in ROUTES:
+            answer = send(visitor, route)
+            assert answer.status_code in (401, 403), (route.path, token)
+            assert FEED not in answer.text, (route.path, token)
+            assert ("Log in to" in answer.text) is (route.path == "/" and answer.status_code == 401)
+    assert all(reading in calls(route) for route in ROUTES)
 
 
-@each_api
-def test_a_connection_that_is_not_ones_own_is_not_found(
-    route: APIRoute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """API1, objects: whether it exists or not, and no database is opened for it."""
-    query, _ = values_of(route)
-    if "conn_id" not in query:
-        assert route.path in ("/api/connections", "/api/backfill")
-        return
-    assert visible in calls(route)
+def test_what_is_not_ones_own_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """API1, objects: a connection or a DAG, whether it exists or not; no database is opened for it."""
+    op = Visitor("OP")
+    for route in APIS:
+        query, _ = values_of(route)
+        assert HIDDEN_DAG not in send(op, route).text, route.path
+        if "dag_id" in query:
+            answers = [send(op, route, dag_id=dag_id) for dag_id in (HIDDEN_DAG, "there_is_none")]
+            texts = {one.text.replace(HIDDEN_DAG, "it").replace("there_is_none", "it") for one in answers}
+            assert ({one.status_code for one in answers}, len(texts)) == ({404}, 1), route.path
     monkeypatch.setattr(connections, "opened", lambda conn_id: pytest.fail(f"opened {conn_id}"))
-    texts = set()
-    for conn_id in (HIDDEN_CONN, "there_is_none"):
-        answer = send(Visitor("OP"), route, conn_id=conn_id)
-        assert answer.status_code == 404
-        texts.add(answer.text.replace(conn_id, "it"))
-    assert len(texts) == 1
+    for route in APIS:
+        if "conn_id" not in values_of(route)[0]:
+            assert route.path in ("/api/connections", "/api/backfill")
+            continue
+        assert visible in calls(route), route.path
+        answers = [send(op, route, conn_id=conn_id) for conn_id in (HIDDEN_CONN, "there_is_none")]
+        texts = {one.text.replace(HIDDEN_CONN, "it").replace("there_is_none", "it") for one in answers}
+        assert ({one.status_code for one in answers}, len(texts)) == ({404}, 1), route.path
 
 
-@each_api
-def test_a_dag_that_is_not_ones_own_is_not_found(route: APIRoute) -> None:
-    """API1, objects: neither its task's windows nor its runs."""
-    query, _ = values_of(route)
-    if "dag_id" in query:
-        texts = {
-            send(Visitor("OP"), route, dag_id=dag_id).text.replace(dag_id, "it")
-            for dag_id in (HIDDEN_DAG, "there_is_none")
-        }
-        assert len(texts) == 1
-        assert send(Visitor("OP"), route, dag_id=HIDDEN_DAG).status_code == 404
-    assert HIDDEN_DAG not in send(Visitor("OP"), route).text
-
-
-@each_change
-def test_who_may_only_read_changes_nothing(route: APIRoute, database: str) -> None:
-    """API5, functions: a viewer is refused by a permission of the route itself, and nothing is changed."""
-    assert {changing, changing_capture, changing_export} & calls(route)
+def test_who_may_only_read_changes_nothing(database: str) -> None:
+    """API5, functions: refused by a permission of the route itself, which stands before the audit log."""
     before = Path(database).read_bytes()
-    answer = send(Visitor("VIEWER"), route)
-    assert (answer.status_code, "read-only" in answer.text) == (403, True)
+    for route in CHANGES:
+        assert {changing, changing_capture, changing_export} & calls(route), route.path
+        # Before anything is looked at, be the request right or wrong.
+        for values in ({}, {"to": 5, "note": 5, "start": 5, "resource_version": "x", "fencing_token": "x"}):
+            answer = send(Visitor("VIEWER"), route, **values)
+            assert (answer.status_code, "read-only" in answer.text) == (403, True), route.path
+        assert "log_action" in {getattr(call, "__name__", "") for call in calls(route)}, route.path
     assert Path(database).read_bytes() == before
 
 
-@each_change
-def test_each_change_is_logged(route: APIRoute) -> None:
-    """In Airflow's audit log, by a dependency after the permission."""
-    assert "log_action" in {getattr(call, "__name__", "") for call in calls(route)}
-
-
-@each_change
-def test_what_another_site_sends_is_refused(route: APIRoute, database: str) -> None:
+def test_what_another_site_sends_is_refused(database: str) -> None:
     """CSRF: a form, a text, another origin, or a sandbox, with this user's cookie."""
-    assert same_origin in calls(route)
-    visitor, (query, body) = Visitor("OP"), values_of(route)
-    before, path = Path(database).read_bytes(), f"{URL_PREFIX}{route.path}"
-    for site in ("cross-site", "same-site", "none", ""):
-        answer = visitor.client.post(path, params=query, json=body, headers={"Sec-Fetch-Site": site})
-        assert answer.status_code == 403
-    for origin in ("https://evil.example", "null", "http://testserver.evil.example"):
-        answer = visitor.client.post(path, params=query, json=body, headers={"Origin": origin})
-        assert answer.status_code == 403
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-        headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": kind}
-        answer = visitor.client.post(path, params=query, content=b"{}", headers=headers)
-        assert answer.status_code in (415, 422)
+    visitor, before = Visitor("OP"), Path(database).read_bytes()
+    kinds = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "")
+    origins = ("https://evil.example", "null", "http://testserver.evil.example")
+    for route in CHANGES:
+        assert same_origin in calls(route), route.path
+        (query, body), path = values_of(route), f"{URL_PREFIX}{route.path}"
+        foreign = [{"Sec-Fetch-Site": site} for site in ("cross-site", "same-site", "none", "")]
+        for headers in (*foreign, *({"Origin": origin} for origin in origins)):
+            answer = visitor.client.post(path, params=query, json=body, headers=headers)
+            assert answer.status_code == 403, (route.path, headers)
+        for kind in kinds:
+            headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": kind}
+            answer = visitor.client.post(path, params=query, content=b"{}", headers=headers)
+            assert answer.status_code in (415, 422), (route.path, headers)
     assert Path(database).read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "route", [route for route in ROUTES if route.methods == {"GET"}], ids=lambda route: route.path
-)
-def test_reading_changes_nothing(route: APIRoute, database: str) -> None:
+def test_reading_changes_nothing(database: str) -> None:
     """CSRF: so that a link or a picture of another site does no harm."""
     before = Path(database).read_bytes()
-    assert send(Visitor("OP"), route).status_code < 500
+    for route in ROUTES:
+        if route.methods == {"GET"}:
+            assert send(Visitor("OP"), route).status_code < 500, route.path
     assert Path(database).read_bytes() == before
 
 
-@each_api
-def test_more_than_a_page_is_refused(route: APIRoute) -> None:
+def test_more_than_a_page_is_refused() -> None:
     """API4, consumption: counts have an end, and so have bodies, also of those who are not logged in."""
-    query, body = values_of(route)
-    if "count" in query:
-        assert send(Visitor("VIEWER"), route, count=10**6).status_code == 422
-    if body:
-        headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
-        for visitor in (Visitor("OP"), Visitor(None)):
+    headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/json"}
+    for route in APIS:
+        query, body = values_of(route)
+        if "count" in query:
+            assert send(Visitor("VIEWER"), route, count=10**6).status_code == 422, route.path
+        for visitor in (Visitor("OP"), Visitor(None)) if body else ():
             # With a length, and in pieces without one.
             for content in (b" " * 10**6, (b" " * 10**5 for _ in range(10))):
-                answer = visitor.client.post(
-                    f"{URL_PREFIX}{route.path}", params=query, content=content, headers=headers
-                )
-                assert answer.status_code == 413
+                path = f"{URL_PREFIX}{route.path}"
+                answer = visitor.client.post(path, params=query, content=content, headers=headers)
+                assert answer.status_code == 413, route.path
 
 
-@each_api
-@pytest.mark.parametrize("role", [None, "VIEWER", "OP"])
-def test_every_answer_says_what_browsers_may_do_with_it(route: APIRoute, role: str | None) -> None:
+def test_every_answer_says_what_browsers_may_do_with_it() -> None:
     """API8, configuration: refused ones, too; no type is guessed, nothing is kept, nobody may frame it."""
-    for values in ({}, {"conn_id": "nothing"}, {"feed": "<b>"}, {"count": -1, "shard": "x", "to": "y"}):
-        answer = send(Visitor(role), route, **values)
-        assert {name: answer.headers[name] for name in _HEADERS} == _HEADERS
-        assert answer.headers["content-type"] == "application/json"
-        assert "access-control-allow-origin" not in answer.headers
-        assert "server" not in answer.headers
+    wrong = ({}, {"conn_id": "nothing"}, {"feed": "<b>"}, {"count": -1, "shard": "x", "to": "y"})
+    for visitor in map(Visitor, (None, "VIEWER", "OP")):
+        for route, values in product(APIS, wrong):
+            answer = send(visitor, route, **values)
+            assert {name: answer.headers[name] for name in _HEADERS} == _HEADERS, route.path
+            assert answer.headers["content-type"] == "application/json", route.path
+            assert not {"access-control-allow-origin", "server"} & set(answer.headers), route.path
 
 
 def test_no_script_makes_markup_of_what_it_was_told() -> None:
@@ -258,20 +240,25 @@ def test_no_script_makes_markup_of_what_it_was_told() -> None:
     assert not any(found.values()), found
 
 
+#: A soak asks each route as often as it does everything else.
+ROUNDS = int(os.environ.get(ROUNDS_VARIABLE, "0")) * len(APIS) or 200
+hostile_each = settings(
+    max_examples=ROUNDS, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 _NAMED = st.sampled_from(NAMES).map(lambda name: name.encode(errors="replace").decode())
 
 
-@each_api
-@hostile
+@hostile_each
 @given(data=st.data())
-def test_whatever_is_asked_is_answered(route: APIRoute, data: st.DataObject) -> None:
+def test_whatever_is_asked_is_answered(data: st.DataObject) -> None:
     """Injection: names, numbers and bodies of every kind get an answer, never an error of the server."""
+    route = data.draw(st.sampled_from(APIS))
     query, body = values_of(route)
     for name in data.draw(st.sets(st.sampled_from(sorted(query) or ["none"]), max_size=2)) & query.keys():
         query[name] = data.draw(_NAMED.filter(lambda text: len(text) < 5000))
     for name in data.draw(st.sets(st.sampled_from(sorted(body) or ["none"]), max_size=2)) & body.keys():
         body[name] = data.draw(VALUES)
-    visitor = _operator()
+    visitor = Visitor("OP")
     if route.methods == {"GET"}:
         answer = visitor.client.get(f"{URL_PREFIX}{route.path}", params=query)
     else:
@@ -279,14 +266,5 @@ def test_whatever_is_asked_is_answered(route: APIRoute, data: st.DataObject) -> 
         answer = visitor.client.post(
             f"{URL_PREFIX}{route.path}", params=query, content=json.dumps(body), headers=headers
         )
-    assert answer.status_code < 500, answer.text
+    assert answer.status_code < 500, (route.path, answer.text)
     assert isinstance(answer.json(), dict)
-
-
-_KNOWN: list[Visitor] = []
-
-
-def _operator() -> Visitor:
-    if not _KNOWN:
-        _KNOWN.append(Visitor("OP"))
-    return _KNOWN[0]

@@ -14,14 +14,18 @@ from fastapi.routing import APIRoute
 
 from airflow_changefeed import exceptions as errors
 from airflow_changefeed.core.consumer import LONGEST_RUN, ConsumerSpec
-from airflow_changefeed.core.ulid import Ulid
+from airflow_changefeed.core.cursor import variable_key
+from airflow_changefeed.core.ulid import Ulid, UlidRange
+from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.plugins import actions
 from airflow_changefeed.plugins.access import HIDDEN_RUN, RunNames
 from airflow_changefeed.plugins.connections import message_of
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import Nowhere
 from tests.minors import since
-from tests.unit.airflow.conftest import FEED, START
+from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START
 from tests.unit.airflow.fakes import context
-from tests.unit.airflow.page import Visitor
+from tests.unit.airflow.page import CONN_ID, Visitor
 from tests.unit.airflow.test_operator import HOUR, operator
 from tests.unit.airflow.test_page_owasp import APIS, ROUTES, send, stored
 
@@ -59,8 +63,6 @@ NEEDS: dict[str, Permission] = {
     "POST /api/resolve_gaps": CONNECTION,
     "POST /api/refresh_capture": CONNECTION,
 }
-each_route = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-
 #: A DAG that the user may not see: that of tests' contexts, which exports into the same output.
 HIDDEN = "dag"
 RUN = f"{HIDDEN}/run/"
@@ -89,27 +91,47 @@ def answer(monkeypatch: pytest.MonkeyPatch, granted: Callable[[Permission, str |
         monkeypatch.setattr(SimpleAuthManager, f"is_authorized_{kind}", of(kind))
 
 
-def test_each_route_is_in_the_table() -> None:
-    """A new one needs its row."""
+def test_each_route_needs_one_permission(monkeypatch: pytest.MonkeyPatch, database: str) -> None:
+    """Without it nothing else helps; with it, who may see the page and the DAG needs no more."""
     assert sorted(NEEDS) == sorted(named(route) for route in ROUTES)
-
-
-@each_route
-def test_who_lacks_the_one_permission_is_refused(
-    route: APIRoute, monkeypatch: pytest.MonkeyPatch, database: str
-) -> None:
-    """Whatever else is granted: to see the connection is not to resolve its gaps. Nothing is changed."""
     before = Path(database).read_bytes()
-    answer(monkeypatch, lambda asked, _: asked != NEEDS[named(route)])
-    assert send(Visitor("OP"), route).status_code == 403
+    for route in ROUTES:
+        need = NEEDS[named(route)]
+        answer(monkeypatch, lambda asked, _, need=need: asked != need)
+        assert send(Visitor("OP"), route).status_code == 403, route.path
     assert Path(database).read_bytes() == before
+    for route in ROUTES:
+        need = NEEDS[named(route)]
+        answer(monkeypatch, lambda asked, _, need=need: asked in (VIEW, DAG, need))
+        assert send(Visitor("OP"), route).status_code not in (401, 403), route.path
 
 
-@each_route
-def test_the_one_permission_is_enough(route: APIRoute, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For who may see the page and the DAG."""
-    answer(monkeypatch, lambda asked, _: asked in (VIEW, DAG, NEEDS[named(route)]))
-    assert send(Visitor("OP"), route).status_code not in (401, 403)
+@pytest.mark.parametrize("allowed", ["POST", "PUT"])
+def test_who_is_offered_a_new_consumer_may_create_it(allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page and its server ask Airflow for the same permission: to edit Variables, not to add them."""
+    answer(monkeypatch, lambda asked, _: asked != ("PUT" if allowed == "POST" else "POST", "variable"))
+    is_offered = Visitor("OP").ask("connections")["may_create_consumers"]
+    assert is_offered == (allowed == "PUT")
+    (route,) = (one for one in APIS if one.path == "/api/create_consumer")
+    is_refused = send(Visitor("OP"), route, start="latest").status_code == 403
+    assert is_refused != is_offered
+
+
+def test_leave_to_move_is_leave_to_edit_the_variable_of_this_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever may edit that of another database with the same names may only look here."""
+    allowed: list[str] = []
+
+    def is_allowed(self: object, *, details: Any = None, **_: Any) -> bool:
+        return details is not None and details.key in allowed
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_variable", is_allowed)
+    values = {"conn_id": CONN_ID, "feed": FEED, "consumer": CONSUMER, "shard": "0", "to": "latest"}
+    allowed[:] = [variable_key("91bc0d22-0000-4000-8000-c0ffee000002", CONSUMER, FEED)]
+    assert KEY in Visitor("OP").ask("move", 403, **values, resource_version=1)["detail"]
+    allowed[:] = [KEY]
+    Visitor("OP").ask("move", **values, resource_version=1)
 
 
 @pytest.fixture
@@ -138,84 +160,82 @@ def texts(source: SqliteFeedSource) -> dict[str, str]:
     }
 
 
-def test_runs_of_hidden_dags_are_not_named(shared: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By no route, neither in what it shows nor in what it refuses."""
-    answer(monkeypatch, lambda _, dag_id: dag_id != HIDDEN)
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_runs_are_named_only_to_who_may_see_them(
+    is_hidden: bool, shared: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who moved a cursor, holds or waits for a lease, or wrote a file, in answers and in refusals."""
+    monkeypatch.setattr(actions, "_HELD_TIMEOUT", 0.02)
+    if is_hidden:
+        answer(monkeypatch, lambda _, dag_id: dag_id != HIDDEN)
     found = texts(shared)
-    assert [name for name, text in found.items() if RUN in text] == []
-    assert sum(HIDDEN_RUN in text for text in found.values()) > 5
+    naming = {name.rpartition(" ")[0] for name, text in found.items() if RUN in text}
+    if is_hidden:
+        assert naming == set()
+        assert sum(HIDDEN_RUN in text for text in found.values()) > 5
+    else:
+        assert naming >= {
+            *("GET /api/feed", "GET /api/history", "GET /api/waiters", "GET /api/window"),
+            *("POST /api/move", "POST /api/revoke"),
+        }
 
 
-def test_runs_are_named_to_who_may_see_them(shared: SqliteFeedSource) -> None:
-    """Who moved a cursor, holds or waits for a lease, or wrote a file; also where a page was stale."""
-    naming = {name.rpartition(" ")[0] for name, text in texts(shared).items() if RUN in text}
-    assert naming >= {
-        "GET /api/feed",
-        "GET /api/history",
-        "GET /api/waiters",
-        "GET /api/window",
-        "POST /api/move",
-        "POST /api/revoke",
-    }
+@pytest.mark.parametrize("asked", ["feeds", "reasons"])
+def test_a_backfill_does_not_name_a_dag_that_the_user_may_not_see(
+    asked: str, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it moved the cursor is known to the database; its name is Airflow's to show."""
+    source.drop_consumer(CONSUMER, FEED)
+    others = "payroll_of_others"
+    by = f"{others}/a run/export/1"
+    first, hole, back, last = (Ulid.floor(START + hours * HOUR).previous() for hours in (0, 1, 3, 6))
+    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), first), by=by)
+    source.seal(FEED, START + 6 * HOUR)
+    done = [UlidRange(first, hole), UlidRange(back, last)]
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by=by)
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda _, dag_id: dag_id != others)
+    found = Visitor("OP").ask(asked, conn_id=CONN_ID, **({"feed": FEED} if asked == "reasons" else {}))
+    assert "window-missing" in str(found)
+    assert others not in str(found)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_name_of_a_run_is_known_as_one() -> None:
+    """Also where it was cut; in a sentence only the name goes. People and processes are named to all."""
+    for name in (
         f"{HIDDEN}/run/export/1",
         HOLDER,
         # Cut in the run's id, or in the DAG's.
         f"{HIDDEN}/{'r' * LONGEST_RUN}"[:LONGEST_RUN] + "@host:1:01A",
         f"{'d' * LONGEST_RUN}@host:1:01A",
         f"{HIDDEN}/scheduled__2026-01-01T00:00:00+00:00/exp",
-    ],
-)
-def test_a_name_of_a_run_is_known_as_one(name: str) -> None:
-    """Also where it was cut; in a sentence only the name goes."""
-    names = RunNames(lambda dag_id: False)
-    assert names.shown(name) == HIDDEN_RUN
-    assert RunNames(lambda dag_id: True).shown(name) == name
-    if "/" in name:
-        assert (
-            names.in_text(f"it is held by '{name}' until noon") == f"it is held by '{HIDDEN_RUN}' until noon"
-        )
+    ):
+        names = RunNames(lambda dag_id: False)
+        assert names.shown(name) == HIDDEN_RUN, name
+        assert RunNames(lambda dag_id: True).shown(name) == name
+        shown = f"it is held by '{HIDDEN_RUN if '/' in name else name}' until noon"
+        assert names.in_text(f"it is held by '{name}' until noon") == shown
+    for name in ("anna", "anna@example.org", "host:17:01A", "", None):
+        assert RunNames(lambda dag_id: False).shown(name) == name
 
 
-@pytest.mark.parametrize("name", ["anna", "anna@example.org", "host:17:01A", "", None])
-def test_a_person_or_process_is_named(name: str | None) -> None:
-    """To everybody who may see the page."""
-    assert RunNames(lambda dag_id: False).shown(name) == name
-
-
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [
+def test_an_error_has_no_path_for_who_may_only_see_the_page() -> None:
+    """Whatever its class; who may see the connection sees all of it."""
+    cases: list[tuple[Exception, str | None]] = [
         (errors.LockTimeoutError("feeds.db: busy; retry", path="feeds.db"), "...: busy; retry"),
-        (
-            errors.UnsupportedVersionError("/mnt/my lake/a b/m.json is of version 9; upgrade"),
-            "... is of version 9; upgrade",
-        ),
+        (errors.UnsupportedVersionError("/mnt/my lake/a b/m.json is of version 9"), "... is of version 9"),
         (
             errors.UnsupportedVersionError("manifest s3://lake/my feed/m.json: upgrade"),
             "manifest ...: upgrade",
         ),
-        (
-            errors.FoldError("feed 'f' in C:\\lake\\out has no events yet"),
-            "feed 'f' in ... has no events yet",
-        ),
+        (errors.FoldError("feed 'f' in C:\\lake\\out has no events"), "feed 'f' in ... has no events"),
         (errors.InvalidArgumentError("to: '2026-01-01T00:00:00Z' is late"), None),
         (errors.StaleVersionError("cursor is at 2 (readers and/or writers)"), None),
-    ],
-)
-def test_an_error_has_no_path_for_who_may_only_see_the_page(error: Exception, shown: str | None) -> None:
-    """Whatever its class; who may see the connection sees all of it."""
-
-    def told(*, sees_errors: bool) -> str:
-        state = {"sees_errors": sees_errors, "runs": RunNames(lambda dag_id: True)}
-        return message_of(Request({"type": "http", "query_string": b"", "state": state}), error)
-
-    assert told(sees_errors=True) == str(error)
-    assert told(sees_errors=False) == (str(error) if shown is None else shown)
+    ]
+    for error, shown in cases:
+        for sees_errors in (True, False):
+            state = {"sees_errors": sees_errors, "runs": RunNames(lambda dag_id: True)}
+            told = message_of(Request({"type": "http", "query_string": b"", "state": state}), error)
+            assert told == (str(error) if sees_errors or shown is None else shown)
 
 
 @pytest.mark.parametrize("path", ["window", "chart"])

@@ -9,16 +9,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete
 
-from airflow_changefeed import ChangefeedToParquetOperator
 from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, OnPoison
@@ -27,25 +20,15 @@ from airflow_changefeed.core.values import EPOCH, format_time
 from airflow_changefeed.cursors.cursors import advance
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.browser.exports import Nowhere
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START, insert
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, add_run, listed, remove_runs, store_export
 
 pytestmark = since("3.1", "the page")
 
 HOUR = timedelta(hours=1)
 DAG_ID = "page_strips"
-
-
-class Published:
-    """Airflow's Variables, which nobody reads here."""
-
-    def get(self, key: str) -> str | None:
-        """Return nothing."""
-        return None
-
-    def set(self, key: str, value: str) -> None:
-        """Forget it."""
 
 
 @pytest.fixture
@@ -57,21 +40,11 @@ def now(source: SqliteFeedSource) -> datetime:
 @pytest.fixture(autouse=True)
 def stored(server: None, source: SqliteFeedSource, now: datetime, tmp_path: Any) -> Any:
     """Give a DAG that exports hours, and events of the last two days."""
-    with DAG(
-        DAG_ID,
-        schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        start_date=START,
-        catchup=False,
-    ) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
-        )
-    store_dags(dag)
+    store_export(DAG_ID, "0 * * * *", {"path": str(tmp_path / "out")})
     insert(source.database.path, range(60, 60 + 6 * 47), now - 57 * HOUR)
     source.drain(FEED)
     yield
-    with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id == DAG_ID))
+    remove_runs(DAG_ID)
 
 
 def ulid(time: datetime) -> Ulid:
@@ -90,19 +63,14 @@ def begin(
     source.begin_consumer(consumer, FEED, dict.fromkeys((0, 1), ulid(since)), by="test")
     done = [UlidRange(ulid(start), ulid(end)) for start, end in ranges]
     if done:
-        advance(source, Published(), consumer, FEED, dict.fromkeys((0, 1), done), by="test")
+        advance(source, Nowhere(), consumer, FEED, dict.fromkeys((0, 1), done), by="test")
 
 
-def shown(consumer: str = CONSUMER, role: str = "OP") -> dict[str, Any]:
-    """Return what the list of feeds says of a consumer."""
-    (feed,) = Visitor(role).ask("feeds", conn_id=CONN_ID)["feeds"]
-    (found,) = [one for one in feed["consumers"] if one["consumer"] == consumer]
-    (detail,) = [
-        one
-        for one in Visitor(role).ask("feed", conn_id=CONN_ID, feed=FEED)["consumers"]
-        if one["consumer"] == consumer
-    ]
-    assert detail["strip"] == found["strip"]
+def shown(consumer: str = CONSUMER, feed: str = FEED) -> dict[str, Any]:
+    """Return what the list of feeds says of a consumer, which is what its feed's own page says."""
+    (found,) = [one for one in listed(feed)["consumers"] if one["consumer"] == consumer]
+    detail = Visitor("OP").ask("feed", conn_id=CONN_ID, feed=feed)
+    assert found["strip"] in [one["strip"] for one in detail["consumers"]]
     return dict(found)
 
 
@@ -128,64 +96,39 @@ def test_a_window_that_is_missing_before_the_last_ones_makes_a_consumer_late(
     assert found["complete_until"] == format_time(now - 50 * HOUR)
     assert (found["state"], found["strip"]["is_missing_before"]) == ("missing", True)
     done = [UlidRange(ulid(now - 50 * HOUR), ulid(now - 49 * HOUR))]
-    advance(source, Published(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
+    advance(source, Nowhere(), CONSUMER, FEED, dict.fromkeys((0, 1), done), by="test")
     found = shown()
     assert found["complete_until"] == format_time(now)
     assert (found["state"], found["strip"]["is_missing_before"]) == ("complete", False)
 
 
-def test_no_window_is_before_1970(source: SqliteFeedSource, tmp_path: Any) -> None:
-    """A strip of long windows has as many as there are."""
-    days = timedelta(days=500)
-    with DAG("page_strips_long", schedule=DeltaDataIntervalTimetable(days), start_date=START) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=FEED, consumer="long", path=str(tmp_path / "long"), conn_id="spark"
-        )
-    store_dags(dag)
+def test_windows_are_those_of_the_export(source: SqliteFeedSource, now: datetime, tmp_path: Any) -> None:
+    """They begin where the export's do, none before 1970; of a unit that is a template the output says it."""
+    week, days = timedelta(days=7), timedelta(days=500)
+    for consumer, schedule, unit in (
+        ("weeks", DeltaDataIntervalTimetable(week), None),
+        ("long", DeltaDataIntervalTimetable(days), None),
+        ("cut", "0 0 * * *", "{{ params.unit }}"),
+        ("said", "0 0 * * *", 2 * HOUR),
+    ):
+        task = {"consumer": consumer, "path": str(tmp_path / consumer), "unit": unit}
+        store_export(f"page_strips_{consumer}", schedule, task)
+    last = now - week + 2 * HOUR
+    begin(source, last - 2 * week, (last - 2 * week, last), consumer="weeks")
+    strip = shown("weeks")["strip"]
+    # A week that has not ended yet is not missing.
+    assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
+    assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
     source.begin_consumer("long", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
     strip = shown("long")["strip"]
     assert (strip["start"], strip["unit_seconds"]) == ("1970-01-01T00:00:00Z", days.total_seconds())
     # Before the first event there is nothing to export.
     empty, all_windows = (START - EPOCH) // days, (source.now() - EPOCH) // days
     assert strip["states"] == ["before"] * empty + ["missing"] * (all_windows - empty) + ["open"]
-
-
-def test_windows_begin_where_those_of_the_export_do(
-    source: SqliteFeedSource, now: datetime, tmp_path: Any
-) -> None:
-    """Weeks from Monday on, or days of another zone: one that has not ended yet is not missing."""
-    week = timedelta(days=7)
-    with DAG("page_strips_weeks", schedule=DeltaDataIntervalTimetable(week), start_date=START) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=FEED, consumer="weeks", path=str(tmp_path / "weeks"), conn_id="spark"
-        )
-    store_dags(dag)
-    last = now - week + 2 * HOUR
-    begin(source, last - 2 * week, (last - 2 * week, last), consumer="weeks")
-    strip = shown("weeks")["strip"]
-    assert (strip["start"], strip["unit_seconds"]) == (format_time(last - 47 * week), week.total_seconds())
-    assert strip["states"] == ["before"] * 45 + ["complete"] * 2 + ["open"]
-
-
-def test_of_a_unit_that_is_a_template_the_output_says_the_length(
-    source: SqliteFeedSource, now: datetime, tmp_path: Any
-) -> None:
-    """Runs of a day may be cut into hours; a task that says its unit has that of its output."""
     ExportStore(str(tmp_path / "cut"), FEED).claim(source.identity().id, unit=HOUR)
-    for consumer, unit in (("cut", "{{ params.unit }}"), ("said", 2 * HOUR)):
-        schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
-        with DAG(f"page_strips_{consumer}", schedule=schedule, start_date=START) as dag:
-            ChangefeedToParquetOperator(
-                task_id="export",
-                feed=FEED,
-                consumer=consumer,
-                path=str(tmp_path / consumer),
-                conn_id="spark",
-                unit=unit,
-            )
-        store_dags(dag)
+    for consumer, seconds in (("cut", 3600), ("said", 7200)):
         begin(source, now - 4 * HOUR, (now - 4 * HOUR, now), consumer=consumer)
-    assert [shown(one)["strip"]["unit_seconds"] for one in ("cut", "said")] == [3600, 7200]
+        assert shown(consumer)["strip"]["unit_seconds"] == seconds
 
 
 @pytest.mark.parametrize("failure", ["deleted", "timetable"])
@@ -215,39 +158,12 @@ def test_one_odd_dag_leaves_the_other_consumers_on_the_page(
     assert reason in caplog.text
 
 
-def test_the_runs_of_a_dag_are_asked_for_once_in_an_answer(
-    source: SqliteFeedSource, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many consumers it exports for."""
-    consumers = ("one", "two", "three")
-    with DAG(
-        "page_strips_many", schedule=CronDataIntervalTimetable("0 * * * *", "UTC"), start_date=START
-    ) as dag:
-        for name in consumers:
-            ChangefeedToParquetOperator(
-                task_id=name, feed=FEED, consumer=name, path=str(tmp_path / name), conn_id="spark"
-            )
-    store_dags(dag)
-    for name in consumers:
-        source.begin_consumer(name, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
-    sessions = []
-
-    def counted() -> Any:
-        sessions.append(1)
-        return create_session()
-
-    monkeypatch.setattr("airflow_changefeed.plugins.runs.create_session", counted)
-    Visitor("OP").ask("feeds", conn_id=CONN_ID)
-    # Which are at work, and which are paused.
-    assert len(sessions) == 2
-
-
 def test_one_shard_that_lacks_a_window_is_enough(source: SqliteFeedSource, now: datetime) -> None:
     """The frontier is that of the shard that is least far."""
     begin(source, now - 40 * HOUR)
     for shard, hours in ((0, 1), (1, 5)):
         done = {shard: [UlidRange(ulid(now - 40 * HOUR), ulid(now - hours * HOUR))]}
-        advance(source, Published(), CONSUMER, FEED, done, by="test")
+        advance(source, Nowhere(), CONSUMER, FEED, done, by="test")
     found = shown()
     assert found["complete_until"] == format_time(now - 5 * HOUR)
     assert found["strip"]["states"][-7:] == ["complete"] + ["missing"] * 5 + ["open"]
@@ -258,19 +174,7 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
 ) -> None:
     """Others see that it is missing."""
     begin(source, now - 40 * HOUR, (now - 40 * HOUR, now - HOUR))
-    with create_session() as session:
-        session.add(
-            DagRun(
-                dag_id=DAG_ID,
-                run_id="strip",
-                run_type=DagRunType.SCHEDULED,
-                logical_date=now - HOUR,
-                run_after=now,
-                data_interval=(now - HOUR, now),
-                state=DagRunState.RUNNING,
-                triggered_by=DagRunTriggeredByType.TIMETABLE,
-            )
-        )
+    add_run(DAG_ID, now - HOUR)
     found = shown()
     assert (found["state"], found["strip"]["states"][-3:]) == ("running", ["complete", "running", "open"])
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
@@ -278,52 +182,23 @@ def test_a_window_that_runs_is_shown_to_who_may_see_runs(
     assert (found["state"], found["strip"]["states"][-3:]) == ("missing", ["complete", "missing", "open"])
 
 
-def test_an_export_that_stopped_long_ago_is_shown_where_it_stopped(source: SqliteFeedSource) -> None:
-    """A day of windows after it is missing; its age says how long ago that was."""
+def test_a_consumer_is_shown_where_it_stands_however_long_ago_that_was(source: SqliteFeedSource) -> None:
+    """A day of windows after it is missing; who has completed nothing is complete until the first event."""
     begin(source, START, (START, START + 48 * HOUR))
+    source.begin_consumer("nothing", FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
+    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
     found = shown()
     assert found["strip"]["states"] == ["complete"] * 23 + ["missing"] * 25
     assert found["age_seconds"] > 365 * 24 * 3600
-
-
-def test_an_export_that_has_completed_nothing_is_complete_until_the_first_event(
-    source: SqliteFeedSource,
-) -> None:
-    """It began at the start of the feed, and freshness says the same."""
-    source.begin_consumer(CONSUMER, FEED, dict.fromkeys((0, 1), Ulid.MIN), by="test")
-    found = shown()
+    found = shown("nothing")
     assert (found["complete_until"], found["state"]) == (format_time(START), "missing")
     assert found["age_seconds"] > 365 * 24 * 3600
     assert found["strip"]["states"][-1] == "missing"
-
-
-def test_a_consumer_that_has_read_all_is_complete_until_now(source: SqliteFeedSource) -> None:
-    """Also where no event came for long; hours are its windows."""
-    create_consumer(source, ConsumerSpec("mailer", FEED), Beginning.LATEST, by="test")
+    # Who has read all is complete until now; hours are its windows.
     found = shown("mailer")
     assert found["age_seconds"] < 5
     assert found["strip"]["states"][-1] in ("complete", "open")
     assert "missing" not in found["strip"]["states"]
-
-
-def test_a_consumer_of_a_feed_without_events_is_complete_until_now(
-    source: SqliteFeedSource, database: str
-) -> None:
-    """As freshness says; if the event table is gone, nothing is known, and the feed has its error instead."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("create table parcels (id integer primary key)")
-    source.set_up_feed("parcels")
-    create_consumer(source, ConsumerSpec("mailer", "parcels"), Beginning.LATEST, by="test")
-
-    def parcels() -> list[tuple[bool, str]]:
-        feeds = Visitor("OP").ask("feeds", conn_id=CONN_ID)["feeds"]
-        (consumers,) = (one["consumers"] for one in feeds if one["feed"] == "parcels")
-        return [(one["complete_until"] is not None, one["state"]) for one in consumers]
-
-    assert parcels() == [(True, "complete")]
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("drop table parcels")
-    assert parcels() == []
 
 
 def test_a_dead_letter_holds_the_frontier_of_its_consumer(source: SqliteFeedSource, now: datetime) -> None:
@@ -345,13 +220,18 @@ def test_a_dead_letter_holds_the_frontier_of_its_consumer(source: SqliteFeedSour
     assert parked.tzinfo == timezone.utc
 
 
-@pytest.fixture
-def young(source: SqliteFeedSource, database: str, now: datetime) -> SqliteFeedSource:
-    """Give a feed whose first event is six hours old at most; the second came later, in another shard."""
-    with closing(sqlite3.connect(database)) as connection:
+def set_up_parcels(source: SqliteFeedSource) -> None:
+    """Create another feed."""
+    with closing(sqlite3.connect(source.database.path)) as connection:
         connection.execute("create table parcels (id integer primary key)")
-        connection.commit()
-        source.set_up_feed("parcels")
+    source.set_up_feed("parcels")
+
+
+@pytest.fixture
+def young(source: SqliteFeedSource, now: datetime) -> SqliteFeedSource:
+    """Give a feed whose first event is six hours old at most; the second came later, in another shard."""
+    set_up_parcels(source)
+    with closing(sqlite3.connect(source.database.path)) as connection:
         for number, hours in ((1, 5.5), (2, 4.5)):
             hint = int((now - hours * HOUR).timestamp() * 1000)
             connection.execute("insert into parcels values (?)", (number,))
@@ -365,59 +245,43 @@ def young(source: SqliteFeedSource, database: str, now: datetime) -> SqliteFeedS
 
 def states_of(consumer: str) -> list[str]:
     """Return the last windows of a consumer of parcels, until the present hour."""
-    feeds = Visitor("OP").ask("feeds", conn_id=CONN_ID)["feeds"]
-    (found,) = (
-        one
-        for feed in feeds
-        if feed["feed"] == "parcels"
-        for one in feed["consumers"]
-        if one["consumer"] == consumer
-    )
-    states: list[str] = found["strip"]["states"]
+    states: list[str] = shown(consumer, "parcels")["strip"]["states"]
     assert len(states) == 48
     return states
 
 
-def test_a_consumer_of_all_events_has_nothing_before_the_first_of_them(young: SqliteFeedSource) -> None:
-    """Hours before the first event look as those before an export begins do; later hours are complete."""
+def test_a_consumer_of_all_events_has_nothing_before_the_first_of_them(
+    young: SqliteFeedSource, now: datetime
+) -> None:
+    """Hours before it are before the beginning, later ones are complete; so they are of a batch."""
     create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
     assert states_of("mailer")[:41] == ["before"] * 41
     young.drain("parcels")
-    assert states_of("mailer")[:41] == ["before"] * 41
-    assert states_of("mailer")[41:43] == ["missing"] * 2
+    assert states_of("mailer")[:43] == ["before"] * 41 + ["missing"] * 2
     run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
-    assert states_of("mailer")[:47] == ["before"] * 41 + ["complete"] * 6
-
-
-def test_a_batch_has_nothing_before_the_first_event(young: SqliteFeedSource) -> None:
-    """It has read all events, and in the hours before them there was nothing to read."""
-    young.drain("parcels")
     young.begin_consumer("lake", "parcels", dict.fromkeys((0, 1), Ulid.MIN), by="test")
     heads = {one.shard: one.head for one in young.shards("parcels")}
     done = {shard: [UlidRange(Ulid.MIN, head)] for shard, head in heads.items() if head is not None}
-    advance(young, Published(), "lake", "parcels", done, by="test")
-    assert states_of("lake")[:47] == ["before"] * 41 + ["complete"] * 6
+    advance(young, Nowhere(), "lake", "parcels", done, by="test")
+    for consumer in ("mailer", "lake"):
+        assert states_of(consumer)[:47] == ["before"] * 41 + ["complete"] * 6
+    # Where events were purged, nobody knows when the first of them came.
+    young.seal("parcels", now)
+    young.purge("parcels", now - 5 * HOUR)
+    assert set(states_of("mailer")[:47]) == {"complete"}
 
 
 def test_a_consumer_of_a_feed_that_never_had_an_event_has_nothing_before_it_was_created(
-    source: SqliteFeedSource, database: str
+    source: SqliteFeedSource,
 ) -> None:
-    """Of the time before nobody knows anything; since then it is complete."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("create table parcels (id integer primary key)")
-    source.set_up_feed("parcels")
+    """Of the time before nobody knows anything; since then it is complete, until the table is gone."""
+    set_up_parcels(source)
     create_consumer(source, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
     states = states_of("mailer")
     assert states[:46] == ["before"] * 46
     assert "missing" not in states
-
-
-def test_where_events_were_purged_a_consumer_of_all_events_had_begun_before(
-    young: SqliteFeedSource, now: datetime
-) -> None:
-    """Nobody knows when the first of them came."""
-    create_consumer(young, ConsumerSpec("mailer", "parcels"), Beginning.EARLIEST, by="test")
-    run_consumer(young, "mailer", "parcels", lambda *_: None, at_head=True)
-    young.seal("parcels", now)
-    young.purge("parcels", now - 5 * HOUR)
-    assert set(states_of("mailer")[:47]) == {"complete"}
+    found = shown("mailer", "parcels")
+    assert (found["complete_until"] is not None, found["state"]) == (True, "complete")
+    with closing(sqlite3.connect(source.database.path)) as connection:
+        connection.execute("drop table parcels")
+    assert listed("parcels")["consumers"] == []

@@ -85,10 +85,10 @@ def merged(stock: Stock, **more: Any) -> str:
     return format_time(end)
 
 
-def test_a_current_table_is_shown_with_its_frontier(stock: Stock) -> None:
+def test_a_current_table_is_shown_with_its_frontier(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
     """How old it is by the database's clock, and which run merged it: only to who may see runs."""
     take(stock.source, CAPTURE, stock.lake)
-    frontier = merged(stock)
+    frontier = merged(stock, history=True)
     found = shown()
     (lake,) = found["places"]
     assert lake["path"] == stock.lake
@@ -99,52 +99,29 @@ def test_a_current_table_is_shown_with_its_frontier(stock: Stock) -> None:
     age = (parse_time(found["at"]) - parse_time(frontier)).total_seconds()
     assert table["age_seconds"] == pytest.approx(age)
     assert parse_time(table["merged_at"]) > parse_time(frontier) - timedelta(minutes=5)
-
-
-def test_who_may_not_see_runs_does_not_learn_which_merged(
-    stock: Stock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with manifests."""
-    take(stock.source, CAPTURE, stock.lake)
-    merged(stock)
+    assert table["has_history"] is True
     monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda user, dag_id: False)
-    (table,) = place()["current"]
-    assert table["merged_by"] == HIDDEN_RUN
-
-
-def test_a_table_with_history_says_so(stock: Stock) -> None:
-    """It may have more rows than the captured table."""
-    take(stock.source, CAPTURE, stock.lake)
-    merged(stock, history=True)
-    assert place()["current"][0]["has_history"] is True
+    assert place()["current"][0]["merged_by"] == HIDDEN_RUN
 
 
 def test_snapshots_and_states_are_shown_the_newest_first(stock: Stock) -> None:
-    """With begin and exact time; of many only the newest."""
+    """With begin and exact time, of many only the newest; one that has lost a file is damaged."""
     take(stock.source, CAPTURE, stock.lake, where="id <= 4")
-    for _ in range(6):
+    for _ in range(5):
         take(stock.source, CAPTURE, stock.lake)
-    (bases,) = place()["bases"]
     files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
-    assert (bases["table"], bases["count"], len(bases["first"])) == (TABLE, 7, 5)
+    newest, *_ = files.all()
+    Path(files.folder(newest.token), newest.files[0]).unlink()
+    (bases,) = place()["bases"]
+    assert (bases["table"], bases["count"], len(bases["first"])) == (TABLE, 6, 5)
     for row, snapshot in zip(bases["first"], files.all(), strict=False):
         assert (row["kind"], row["rows"], row["size"]) == ("snapshot", 10, snapshot.bytes)
         assert row["begin"] == format_time(snapshot.begin)
         assert row["exact_from"] == format_time(snapshot.exact_from)
-        assert (row["where"], row["problem"], row["age_seconds"] >= 0) == ("", None, True)
-
-
-def test_a_snapshot_that_has_lost_a_file_is_damaged(stock: Stock) -> None:
-    """The others are shown as they are."""
-    take(stock.source, CAPTURE, stock.lake, where="id <= 4")
-    take(stock.source, CAPTURE, stock.lake)
-    files = SnapshotFiles(stock.lake, CAPTURE, TABLE)
-    newest, part = files.all()
-    Path(files.folder(newest.token), newest.files[0]).unlink()
-    first, second = place()["bases"][0]["first"]
-    assert f"has lost {newest.files[0]}" in first["problem"]
-    assert (second["where"], second["rows"], second["problem"]) == ("id <= 4", part.rows, None)
-    (hidden, _) = place("VIEWER")["bases"][0]["first"]
+        assert (row["where"], row["age_seconds"] >= 0) == ("", True)
+        assert (row["problem"] is None) == (snapshot != newest)
+    assert f"has lost {newest.files[0]}" in bases["first"][0]["problem"]
+    hidden, *_ = place("VIEWER")["bases"][0]["first"]
     assert (stock.lake in hidden["problem"], "not available" in hidden["problem"]) == (False, True)
 
 
@@ -159,7 +136,9 @@ def begin(stock: Stock, seconds: float = 60.0) -> None:
 
 def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> None:
     """Running as long as they hold back purges; then expired, or lost, with what to do about it."""
-    assert shown()["begun"] == []
+    assert (shown()["begun"], place()["current"], place()["bases"]) == ([], [], [])
+    assert not Path(stock.lake).exists()
+    Visitor("VIEWER").ask("tables", 404, conn_id=CONN_ID, feed="shop.nothing")
     begin(stock)
     (claim,) = shown("VIEWER")["begun"]
     assert (claim["table"], claim["state"], claim["by"], claim["into"]) == (
@@ -181,26 +160,8 @@ def test_snapshots_that_have_begun_are_shown_with_their_state(stock: Stock) -> N
     assert claim["state"] == "lost"
 
 
-def test_an_output_without_anything_says_so(stock: Stock) -> None:
-    """Before the first run; nothing is created by looking."""
-    assert place()["current"] == []
-    assert place()["bases"] == []
-    assert not Path(stock.lake).exists()
-
-
-def test_an_output_of_another_database_is_not_taken_for_this_one(stock: Stock, tmp_path: Path) -> None:
-    """Names alone never join two things."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    other = Stock.create(folder, rows=3)
-    take(other.source, CAPTURE, stock.lake)
-    (bases,) = place()["bases"]
-    assert (bases["count"], "of database" in bases["error"]) == (0, True)
-    assert place()["current"] == []
-
-
-def test_a_table_that_cannot_be_read_hides_no_other(stock: Stock) -> None:
-    """Its log is gone: the snapshots beside it are shown."""
+def test_what_cannot_be_read_hides_nothing_else(stock: Stock, tmp_path: Path) -> None:
+    """A table whose log is gone, or an output of another database, which has the same names."""
     take(stock.source, CAPTURE, stock.lake)
     merged(stock)
     for file in Path(stock.lake, TABLE, "_delta_log").iterdir():
@@ -208,6 +169,13 @@ def test_a_table_that_cannot_be_read_hides_no_other(stock: Stock) -> None:
     found = place()
     assert found["current"][0]["error"]
     assert found["bases"][0]["count"] == 1
+    (folder := tmp_path / "other").mkdir()
+    other = Stock.create(folder, rows=3)
+    store(stock, output_path=str(tmp_path / "foreign"))
+    take(other.source, CAPTURE, str(tmp_path / "foreign"))
+    (foreign,) = [one for one in shown()["places"] if one["path"].endswith("/foreign")]
+    assert (foreign["bases"][0]["count"], "of database" in foreign["bases"][0]["error"]) == (0, True)
+    assert foreign["current"] == []
 
 
 @contextmanager
@@ -242,24 +210,21 @@ def test_an_output_that_does_not_answer_is_given_up(
     assert late["tasks"] == [{"dag_id": "page_tables", "task_id": "merge"}]
 
 
-def test_an_output_without_its_connection_is_an_error_of_its_own(stock: Stock) -> None:
-    """Told to who may see connections."""
-    store(stock, path_conn_id="none")
-    mine = [one for one in shown()["places"] if "error" in one]
-    assert "Airflow has no connection 'none'" in mine[0]["error"]
-    theirs = [one for one in shown("VIEWER")["places"] if "error" in one]
-    assert "not available" in theirs[0]["error"]
-
-
-def test_tasks_of_dags_that_nobody_may_see_show_nothing(
+def test_what_is_wrong_with_an_output_is_told_to_who_may_see_it(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection alone is configured; its DAG belongs to others."""
-    take(stock.source, CAPTURE, stock.lake)
+    """Its connection to who may see connections, nothing to who may not see the DAG, secrets to nobody."""
+    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
+    found = json.dumps(shown())
+    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
+    store(stock, path_conn_id="none")
+    for role, words in (("OP", "Airflow has no connection 'none'"), ("VIEWER", "not available")):
+        wrong = [one["error"] for one in shown(role)["places"] if "error" in one]
+        assert words in wrong[0]
+    # The connection alone is configured; its DAG belongs to others.
     monkeypatch.setenv("AIRFLOW__CHANGEFEED__PAGE_CONNECTIONS", CONN_ID)
     monkeypatch.setattr(connections, "readable_dags", lambda user: set())
-    found = shown("VIEWER")
-    assert (found["places"], found["begun"]) == ([], [])
+    assert (shown("VIEWER")["places"], shown("VIEWER")["begun"]) == ([], [])
 
 
 def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock) -> None:
@@ -281,18 +246,3 @@ def test_folds_and_merges_belong_to_the_connection_of_their_export(stock: Stock)
     assert tasks["page_tables", "merge"]["kind"] == "ChangefeedMergeOperator"
     assert tasks["page_folds", "later"]["templates"] == ["output_path"]
     assert ("page_folds", "other") not in tasks
-
-
-@pytest.mark.parametrize(("role", "status"), [(None, 401), ("VIEWER", 404)])
-def test_what_is_not_there_or_not_for_everybody(stock: Stock, role: str | None, status: int) -> None:
-    """As everywhere."""
-    Visitor(role).ask("tables", status, conn_id=CONN_ID, feed="shop.nothing")
-    Visitor(role).ask("tables", status, conn_id="none", feed=CAPTURE)
-
-
-def test_an_address_is_shown_without_its_secrets(stock: Stock) -> None:
-    """Neither where it stands nor in what went wrong there."""
-    store(stock, output_path="nothing://key:s3cr3t-word@bucket/lake")
-    found = json.dumps(shown())
-    assert ("s3cr3t-word" in found, "nothing://***@bucket/lake" in found) == (False, True)
-    assert any("error" in one for one in shown()["places"])

@@ -9,35 +9,38 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from airflow.models.backfill import ReprocessBehavior, _do_dry_run
-from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
+from airflow.models.backfill import ReprocessBehavior, _do_dry_run, _get_info_list
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.timetables.trigger import CronTriggerTimetable
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete, update
 
-from airflow_changefeed import ChangefeedFreshnessOperator, ChangefeedToParquetOperator, window_params
+from airflow_changefeed import ChangefeedFreshnessOperator, window_params
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, parse_time
 from airflow_changefeed.cursors.cursors import advance
+from airflow_changefeed.exceptions import InvalidWindowError
+from airflow_changefeed.links.changefeed import window_url
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.plugins.access import HIDDEN_RUN
+from airflow_changefeed.plugins.runs import _dag
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.browser.exports import Nowhere
 from tests.identity import DATABASE
 from tests.minors import since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
-from tests.unit.airflow.page import CONN_ID, Visitor, store_dags
+from tests.unit.airflow.page import CONN_ID, Visitor, add_run, pause, remove_runs, store_dags, store_export
 from tests.unit.export.flights import Flights, hours
 
 pytestmark = since("3.1", "the page")
 
-HOURLY, DAILY, BATCHES = "page_hourly_windows", "page_daily_windows", "page_batches"
+HOURLY, DAILY = "page_hourly_windows", "page_daily_windows"
+BATCHES, ON_DEMAND = "page_batches", "page_on_demand"
 HOUR = timedelta(hours=1)
 
 
@@ -58,41 +61,12 @@ def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
 @pytest.fixture(autouse=True)
 def dags(server: None, flights: Flights, tmp_path: Path) -> Iterator[None]:
     """Give DAGs with intervals of an hour and of a day, and one without."""
-    for dag_id, cron, path in (
-        (HOURLY, "0 * * * *", str(tmp_path / "out")),
-        (DAILY, "0 0 * * *", str(tmp_path / "daily")),
-        (BATCHES, None, "{{ var.value.path }}"),
-    ):
-        schedule = CronDataIntervalTimetable(cron, timezone="UTC") if cron else None
-        with DAG(
-            dag_id, schedule=schedule, start_date=START, end_date=START + 48 * HOUR, catchup=False
-        ) as dag:
-            ChangefeedToParquetOperator(
-                task_id="export",
-                feed=FEED,
-                consumer=CONSUMER,
-                path=path,
-                conn_id="spark",
-                unit=HOUR if cron else None,
-            )
-        store_dags(dag)
+    end = {"end_date": START + 48 * HOUR}
+    store_export(HOURLY, "0 * * * *", {"path": str(tmp_path / "out"), "unit": HOUR}, **end)
+    store_export(DAILY, "0 0 * * *", {"path": str(tmp_path / "daily"), "unit": HOUR}, **end)
+    store_export(BATCHES, None, {"path": "{{ var.value.path }}"}, **end)
     yield
-    with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id.in_([HOURLY, DAILY, BATCHES])))
-
-
-def store_export(dag_id: str, timetable: Any, folder: Path) -> None:
-    """Store a DAG that exports hours."""
-    with DAG(dag_id, schedule=timetable, start_date=START, catchup=False) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export",
-            feed=FEED,
-            consumer=CONSUMER,
-            path=str(folder / "out"),
-            conn_id="spark",
-            unit=HOUR,
-        )
-    store_dags(dag)
+    remove_runs(HOURLY, DAILY, BATCHES, ON_DEMAND, "page_partitions")
 
 
 def windows(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
@@ -113,68 +87,54 @@ def at(hour: int) -> str:
     return format_time(START + hour * HOUR)
 
 
-def add_run(start: datetime, state: DagRunState) -> None:
-    """Write a run of the hourly DAG."""
-    with create_session() as session:
-        session.add(
-            DagRun(
-                dag_id=HOURLY,
-                run_id=f"run_{start:%H}",
-                run_type=DagRunType.BACKFILL_JOB,
-                logical_date=start,
-                run_after=start,
-                data_interval=(start, start + HOUR),
-                state=state,
-                triggered_by=DagRunTriggeredByType.BACKFILL,
-            )
-        )
-
-
-def test_the_calendar_shows_the_time_that_the_consumer_has_come_to() -> None:
-    """By hours of a week, the last of them where the export is, not where the clock is."""
+def test_the_calendar_shows_the_time_that_the_consumer_has_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hours of a week, the last of them where the export is; no event is read or counted for it."""
+    for name in ("read_feed", "count", "stream", "open"):
+        monkeypatch.setattr(SqliteFeedSource, name, lambda *_, **__: pytest.fail("events were read"))
     found = windows()
     assert (found["unit_seconds"], found["cell_seconds"], len(found["cells"])) == (3600, 3600, 7 * 24)
     known = states(found)
-    assert [known[at(hour)] for hour in range(6)] == [
-        "complete",
-        "complete",
-        "missing",
-        "missing",
-        "complete",
-        "missing",
-    ]
-    assert known[at(-1)] == "before"
+    first = [known[at(hour)] for hour in range(-1, 6)]
+    assert first == ["before", "complete", "complete", "missing", "missing", "complete", "missing"]
     assert found["missing"][0] == {"start": at(2), "end": at(4)}
+    assert found["shards_total"] == 1
 
 
-def test_other_weeks_are_shown_by_their_end() -> None:
-    """A whole day, exclusive."""
+def test_other_weeks_are_shown_by_their_end_or_by_the_time_of_a_link() -> None:
+    """The end is a whole day, exclusive; a link may lead to midnight. What is to come is not missing."""
     found = windows(end="2013-01-01T00:00:00Z")
     assert (found["start"], found["end"]) == ("2012-12-25T00:00:00Z", "2013-01-01T00:00:00Z")
     assert set(states(found).values()) == {"before"}
-
-
-def test_the_calendar_contains_the_time_of_a_link() -> None:
-    """Also at midnight, where a week ends that was asked for by its end."""
     for time in ("2012-06-01T00:00:00Z", "2012-06-01T23:59:59.999Z"):
         found = windows(at=time)
         assert (found["start"], found["end"]) == ("2012-05-26T00:00:00Z", "2012-06-02T00:00:00Z")
     assert windows(at=at(3))["cells"] == windows()["cells"]
+    now = datetime.now(timezone.utc)
+    found = windows(end=format_time(now.replace(microsecond=0) + timedelta(hours=1)))
+    assert found["cells"][-1]["state"] in ("open", "missing")
+    assert found["end"] >= found["now"]
 
 
-def test_what_is_queued_or_running_is_shown_to_who_may_see_runs() -> None:
-    """What has ended is not running."""
-    add_run(START + 2 * HOUR, DagRunState.RUNNING)
-    add_run(START + 3 * HOUR, DagRunState.QUEUED)
-    add_run(START + 5 * HOUR, DagRunState.FAILED)
-    running = [cell["start"] for cell in windows("VIEWER")["cells"] if cell.get("running")]
-    assert running == [at(2), at(3)]
+def test_what_is_queued_or_running_is_shown_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has ended is not running. Others learn no run's name either."""
+    for hour, state in {
+        0: DagRunState.RUNNING,
+        2: DagRunState.RUNNING,
+        3: DagRunState.QUEUED,
+        5: DagRunState.FAILED,
+    }.items():
+        add_run(HOURLY, START + hour * HOUR, state)
+    assert running() == [at(0), at(2), at(3)]
+    assert window(at=at(0))["running"] is True
+    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
+    found = window(at=at(0))
+    assert (found["sees_runs"], found.get("running"), running()) == (False, None, [])
+    assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
 
 
-def test_a_task_whose_output_is_a_template_has_no_calendar() -> None:
-    """Nobody knows it before a run; nor of a task that is not there."""
-    Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=BATCHES, task_id="export")
-    Visitor("OP").ask("windows", 404, conn_id=CONN_ID, dag_id=HOURLY, task_id="none")
+def running(**values: Any) -> list[str]:
+    """Return the windows that run now, by a viewer's calendar."""
+    return [cell["start"] for cell in windows("VIEWER", **values)["cells"] if cell.get("running")]
 
 
 def window(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
@@ -203,29 +163,17 @@ def test_a_window_is_shown_with_what_its_manifests_say(tmp_path: Path) -> None:
     assert Path(manifest["path"]).is_file()
 
 
-def test_a_window_that_is_missing_open_or_before_says_so() -> None:
-    """Without manifests, and with the length that its neighbours have."""
+def test_a_window_says_how_it_stands(flights: Flights, tmp_path: Path) -> None:
+    """Missing as long as its neighbours, open, before the beginning, empty, or missing in one shard."""
     found = window(at=at(2))
     assert (found["start"], found["end"], found["state"], found["missing"]) == (at(2), at(3), "missing", 1)
     assert [(one["state"], one["manifests"]) for one in found["shards"]] == [("missing", [])]
     assert (found["rows"], found["size"]) == (0, 0)
     assert window(at=at(-1))["state"] == "before"
     assert window(at="2030-01-01T00:00:00Z")["state"] == "open"
-
-
-def test_a_window_without_rows_is_complete_and_empty(flights: Flights, tmp_path: Path) -> None:
-    """Its manifest names no file."""
     flights.export(ExportStore(str(tmp_path / "out"), FEED), hours(7, 8))
     found = window(at=at(7))
-    assert (found["state"], found["shards"][0]["state"], found["shards"][0]["manifests"][0]["files"]) == (
-        "empty",
-        "empty",
-        0,
-    )
-
-
-def test_a_window_that_one_shard_lacks_names_the_shard(flights: Flights, tmp_path: Path) -> None:
-    """The other one's rows are shown."""
+    assert (found["state"], found["shards"][0]["manifests"][0]["files"]) == ("empty", 0)
     flights.add(2, 0, 1)
     flights.source.drain(FEED)
     flights.source.begin_consumer(CONSUMER, FEED, {1: Ulid.floor(START).previous()}, by="test")
@@ -236,16 +184,8 @@ def test_a_window_that_one_shard_lacks_names_the_shard(flights: Flights, tmp_pat
 
 def test_a_window_of_a_schedule_is_its_interval(tmp_path: Path) -> None:
     """Where a unit is as long as the run, also by the clock of another zone."""
-    with DAG(
-        "page_new_york",
-        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="America/New_York"),
-        start_date=START,
-        catchup=False,
-    ) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "days"), conn_id="spark"
-        )
-    store_dags(dag)
+    days = CronDataIntervalTimetable("0 0 * * *", timezone="America/New_York")
+    store_export("page_new_york", days, {"path": str(tmp_path / "days")})
     found = window(dag_id="page_new_york", at=at(24))
     assert (found["start"], found["end"]) == (at(5), at(29))
     assert found["state"] == "missing"
@@ -256,49 +196,11 @@ def test_the_unit_that_an_output_keeps_counts_more_than_what_a_task_says(tmp_pat
     ExportStore(str(tmp_path / "kept"), FEED).claim(DATABASE, unit=HOUR)
     for number, unit in enumerate((24 * HOUR, "{{ params.unit }}")):
         dag_id = f"page_kept_unit_{number}"
-        schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
-        with DAG(dag_id, schedule=schedule, start_date=START, catchup=False) as dag:
-            ChangefeedToParquetOperator(
-                task_id="export",
-                feed=FEED,
-                consumer=CONSUMER,
-                path=str(tmp_path / "kept"),
-                conn_id="spark",
-                unit=unit,
-            )
-        store_dags(dag)
+        store_export(dag_id, "0 0 * * *", {"path": str(tmp_path / "kept"), "unit": unit})
         found = windows(dag_id=dag_id)
         assert (found["unit_seconds"], found["cell_seconds"]) == (3600, 3600)
         found = window(dag_id=dag_id, at=at(3))
         assert (found["start"], found["end"]) == (at(3), at(4))
-
-
-def test_a_window_that_runs_says_so_to_who_may_see_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others learn no run's name either."""
-    add_run(START, DagRunState.RUNNING)
-    assert window(at=at(0))["running"] is True
-    monkeypatch.setattr("airflow_changefeed.plugins.access.may_see_runs", lambda *_: False)
-    found = window(at=at(0))
-    assert (found["sees_runs"], found.get("running")) == (False, None)
-    assert found["shards"][0]["manifests"][0]["content"]["run"] == HIDDEN_RUN
-
-
-@pytest.mark.parametrize(
-    ("values", "status", "words"),
-    [
-        ({"at": "noon"}, 422, "at: "),
-        ({}, 422, "at: "),
-        ({"at": "2013-01-01T00:00:00"}, 422, "expected a time with a zone"),
-        ({"at": "9999-12-31T23:00:00Z"}, 422, "from 1970 to 9000"),
-        ({"at": at(0), "task_id": "none"}, 404, "has no task 'none'"),
-        ({"at": at(0), "dag_id": BATCHES}, 404, "has no task 'export'"),
-        ({"at": at(0), "conn_id": "other"}, 404, "is not shown here"),
-    ],
-)
-def test_a_window_that_cannot_be_shown_is_refused(values: dict[str, str], status: int, words: str) -> None:
-    """No time, no task, no output that is known, a connection that nobody named."""
-    given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", **values}
-    assert words in Visitor("OP").ask("window", status, **given)["detail"]
 
 
 def chart(status: int = 200, **values: Any) -> dict[str, Any]:
@@ -375,55 +277,26 @@ def test_a_chart_sums_up_shards_and_says_if_they_are_not_all(
     assert (found["points"][0]["rows"], found["shards_shown"], found["shards_total"]) == (3, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"end": "noon"}, "end: "),
-        ({"start": at(9)}, "ends before it starts"),
-        ({"end": "2014-01-01T00:00:00Z"}, "choose at most 400"),
-        ({"start": "2013-01-01T00:00:00"}, "expected a time with a zone"),
-    ],
-)
-def test_a_chart_of_no_time_is_refused(values: dict[str, str], words: str) -> None:
-    """Or of too much."""
-    assert words in chart(422, **values)["detail"]
+def backfill(dag_id: str, start: str, end: str, **values: Any) -> dict[str, Any]:
+    """Return what runs the missing time between two times."""
+    found: dict[str, Any] = Visitor("ADMIN").ask("backfill", dag_id=dag_id, start=start, end=end, **values)
+    return found
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
-    """To who may see the connection; it is not shown as missing."""
-    path = Path(window(at=at(0))["shards"][0]["manifests"][0]["path"])
-    path.write_text("{")
-    given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", "at": at(0)}
-    assert path.name in Visitor("OP").ask("window", 502, **given)["detail"]
-    assert path.name not in Visitor("VIEWER").ask("window", 502, **given)["detail"]
-
-
-def test_a_backfill_of_hours_has_their_logical_dates() -> None:
-    """The first and the last one, inclusive both, as Airflow's API wants them."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
+def test_a_backfill_has_the_logical_dates_of_the_runs_that_hold_its_time(tmp_path: Path) -> None:
+    """The first and the last one, inclusive both, as Airflow's API wants them; also of whole days."""
+    found = backfill(HOURLY, at(2), at(4))
     assert (found["from_date"], found["to_date"], found["runs"]) == (at(2), at(3), 2)
     assert found["are_partitions"] is False
-
-
-@pytest.mark.parametrize("is_paused", [True, False])
-def test_a_paused_dag_is_said_to_be_paused(is_paused: bool) -> None:
-    """Its backfill would wait, and nobody would know what for."""
-    with create_session() as session:
-        session.execute(update(DagModel).where(DagModel.dag_id == HOURLY).values(is_paused=is_paused))
-    found = Visitor("ADMIN").ask("backfill", dag_id=HOURLY, start=at(2), end=at(4))
-    assert found["is_paused"] is is_paused
-
-
-def test_a_missing_weekend_is_filled_by_the_run_of_its_friday(tmp_path: Path) -> None:
-    """The interval that holds a time is found, however long it is beside the others."""
-    store_export("page_weekdays", CronDataIntervalTimetable("0 0 * * 1-5", timezone="UTC"), tmp_path)
-    sunday = datetime(2013, 1, 6, tzinfo=timezone.utc)
-    found = Visitor("ADMIN").ask(
-        "backfill",
-        dag_id="page_weekdays",
-        start=format_time(sunday + 20 * HOUR),
-        end=format_time(sunday + 21 * HOUR),
-    )
+    # The backfill of a paused DAG would wait, and nobody would know what for.
+    for is_paused in (True, False):
+        pause(HOURLY, is_paused=is_paused)
+        assert backfill(HOURLY, at(2), at(4))["is_paused"] is is_paused
+    found = backfill(DAILY, at(20), at(26))
+    assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
+    # A missing weekend is filled by the run of its Friday, however long that is beside the others.
+    store_export("page_weekdays", "0 0 * * 1-5", {"path": str(tmp_path / "out"), "unit": HOUR})
+    found = backfill("page_weekdays", at(5 * 24 + 20), at(5 * 24 + 21))
     assert (found["from_date"], found["to_date"]) == ("2013-01-04T00:00:00Z", "2013-01-04T00:00:00Z")
 
 
@@ -433,15 +306,11 @@ def test_partitions_are_named_as_airflow_reads_their_dates(tmp_path: Path) -> No
     from airflow.sdk import CronPartitionTimetable
 
     timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
-    store_export("page_partitions", timetable, tmp_path)
+    store_export("page_partitions", timetable, {"path": str(tmp_path / "out"), "unit": HOUR})
     for month, offset in ((1, 5), (7, 4)):
         midnight = datetime(2013, month, 2, offset, tzinfo=timezone.utc)
-        found = Visitor("ADMIN").ask(
-            "backfill",
-            dag_id="page_partitions",
-            start=format_time(midnight + 23 * HOUR),
-            end=format_time(midnight + 25 * HOUR),
-        )
+        times = (format_time(midnight + 23 * HOUR), format_time(midnight + 25 * HOUR))
+        found = backfill("page_partitions", *times)
         assert (found["runs"], found["are_partitions"]) == (2, True)
         with create_session() as session:
             runs = _do_dry_run(
@@ -461,125 +330,91 @@ def test_a_running_partition_is_shown(tmp_path: Path) -> None:
     from airflow.sdk import CronPartitionTimetable
 
     timetable = CronPartitionTimetable("0 0 * * *", timezone="America/New_York")
-    store_export("page_partitions", timetable, tmp_path)
+    store_export("page_partitions", timetable, {"path": str(tmp_path / "out"), "unit": HOUR})
     midnight = datetime(2013, 1, 1, 5, tzinfo=timezone.utc)
-    run = DagRun(
-        dag_id="page_partitions",
-        run_id="partition",
-        run_type=DagRunType.BACKFILL_JOB,
-        run_after=midnight,
-        partition_key="2013-01-01T00:00:00",
-        partition_date=midnight,
-        state=DagRunState.RUNNING,
-        triggered_by=DagRunTriggeredByType.BACKFILL,
-    )
-    with create_session() as session:
-        session.add(run)
-    try:
-        cells = windows(dag_id="page_partitions", end="2013-01-04T00:00:00Z")["cells"]
-    finally:
-        with create_session() as session:
-            session.execute(delete(DagRun).where(DagRun.dag_id == "page_partitions"))
-    running = [cell["start"] for cell in cells if cell.get("running")]
-    assert (running[0], running[-1], len(running)) == (at(5), at(28), 24)
+    partition = {"partition_key": "2013-01-01T00:00:00", "partition_date": midnight}
+    add_run("page_partitions", None, run_type=DagRunType.BACKFILL_JOB, run_after=midnight, **partition)
+    shown = running(dag_id="page_partitions", end="2013-01-04T00:00:00Z")
+    assert (shown[0], shown[-1], len(shown)) == (at(5), at(28), 24)
 
 
-@pytest.mark.parametrize(
-    "end", ["9999-12-31T23:00:00Z", "0001-01-01T00:00:00Z", "2013-01-01T00:00:00", "noon"]
+#: What is asked of a route, how it is refused, and with which words.
+REFUSED: tuple[tuple[str, dict[str, Any], int, str], ...] = (
+    ("window", {"at": "noon"}, 422, "at: "),
+    ("window", {}, 422, "at: "),
+    ("window", {"at": "2013-01-01T00:00:00"}, 422, "expected a time with a zone"),
+    ("window", {"at": "9999-12-31T23:00:00Z"}, 422, "from 1970 to 9000"),
+    ("window", {"at": at(0), "task_id": "none"}, 404, "has no task 'none'"),
+    ("window", {"at": at(0), "dag_id": BATCHES}, 404, "has no task 'export'"),
+    ("window", {"at": at(0), "conn_id": "other"}, 404, "is not shown here"),
+    ("windows", {"dag_id": BATCHES}, 404, "has no task 'export'"),
+    ("windows", {"task_id": "none"}, 404, "has no task 'none'"),
+    ("windows", {"end": "9999-12-31T23:00:00Z"}, 422, "end: "),
+    ("windows", {"end": "0001-01-01T00:00:00Z"}, 422, "end: "),
+    ("windows", {"end": "2013-01-01T00:00:00"}, 422, "end: "),
+    ("windows", {"end": "noon"}, 422, "end: "),
+    ("chart", {"start": at(-1), "end": "noon"}, 422, "end: "),
+    ("chart", {"start": at(9), "end": at(7)}, 422, "ends before it starts"),
+    ("chart", {"start": at(-1), "end": "2014-01-01T00:00:00Z"}, 422, "choose at most 400"),
+    ("chart", {"start": "2013-01-01T00:00:00", "end": at(7)}, 422, "expected a time with a zone"),
+    ("backfill", {"dag_id": BATCHES, "start": at(2), "end": at(4)}, 409, "schedule"),
+    ("backfill", {"dag_id": BATCHES, "start": at(1), "end": at(4)}, 409, "window_params()"),
+    ("backfill", {"start": at(4), "end": at(2)}, 422, ""),
+    ("backfill", {"start": "noon", "end": at(2)}, 422, "start: "),
+    ("backfill", {"start": at(2), "end": "2020-01-01T00:00:00Z"}, 422, ""),
+    ("backfill", {"start": at(2), "end": "9999-12-31T23:00:00Z"}, 422, ""),
+    ("backfill", {"dag_id": "no_such_dag", "start": at(2), "end": at(4)}, 404, "no_such_dag"),
 )
-def test_an_end_that_no_calendar_has_is_refused(end: str) -> None:
-    """Out of bounds, without a zone, no time."""
-    found = Visitor("OP").ask("windows", 422, conn_id=CONN_ID, dag_id=HOURLY, task_id="export", end=end)
-    assert found["detail"].startswith("end: ")
 
 
-def test_a_backfill_of_hours_by_a_daily_dag_runs_its_whole_days() -> None:
-    """A missing hour is filled by the run of its day."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=DAILY, start=at(20), end=at(26))
-    assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
-
-
-@pytest.mark.parametrize(
-    ("dag_id", "start", "end", "status"),
-    [
-        (BATCHES, at(2), at(4), 409),
-        (HOURLY, at(4), at(2), 422),
-        (HOURLY, "noon", at(2), 422),
-        (HOURLY, at(2), "2020-01-01T00:00:00Z", 422),
-        (HOURLY, at(2), "9999-12-31T23:00:00Z", 422),
-        ("no_such_dag", at(2), at(4), 404),
-    ],
-)
-def test_a_backfill_that_cannot_be_is_refused(dag_id: str, start: str, end: str, status: int) -> None:
-    """No schedule, a reversed range, no time at all, no DAG."""
-    assert Visitor("ADMIN").ask("backfill", status, dag_id=dag_id, start=start, end=end)["detail"]
-
-
-ON_DEMAND = "page_on_demand"
+def test_what_cannot_be_shown_or_run_is_refused() -> None:
+    """No time, a time of no calendar, no task, no output that is known, a DAG without windows."""
+    for path, values, status, words in REFUSED:
+        given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", **values}
+        found = Visitor("ADMIN").ask(path, status, **given)
+        assert found["detail"], (path, values)
+        assert words in found["detail"], (path, values)
 
 
 @pytest.fixture
-def on_demand(tmp_path: Path) -> Iterator[None]:
+def on_demand(tmp_path: Path) -> None:
     """Give a DAG without a schedule, whose runs name their window by params."""
-    with DAG(ON_DEMAND, schedule=None, params=window_params()) as dag:
-        ChangefeedToParquetOperator(
-            task_id="export", feed=FEED, consumer=CONSUMER, path=str(tmp_path / "out"), conn_id="spark"
-        )
-    store_dags(dag)
-    yield
-    with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id == ON_DEMAND))
+    store_export(ON_DEMAND, None, {"path": str(tmp_path / "out")}, params=window_params())
 
 
 def trigger(run_id: str, conf: Any, state: DagRunState = DagRunState.RUNNING) -> None:
     """Write a run that somebody triggered, as Airflow's API does."""
-    with create_session() as session:
-        session.add(
-            DagRun(
-                dag_id=ON_DEMAND,
-                run_id=run_id,
-                run_type=DagRunType.MANUAL,
-                logical_date=None,
-                run_after=START,
-                conf=conf,
-                state=state,
-                triggered_by=DagRunTriggeredByType.REST_API,
-            )
-        )
+    by = DagRunTriggeredByType.REST_API
+    add_run(ON_DEMAND, None, state, run_id=run_id, conf=conf, triggered_by=by)
 
 
 @pytest.mark.usefixtures("on_demand")
 def test_a_dag_without_intervals_is_run_by_params() -> None:
-    """A run for each window; for a task with a unit of its own, which cuts them, one run for all."""
-    found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
-    assert (found["runs"], "from_date" in found) == (2, False)
-    assert [one["conf"] for one in found["triggers"]] == [
-        {"window_start": at(2), "window_end": at(3)},
-        {"window_start": at(3), "window_end": at(4)},
-    ]
-    assert {one["logical_date"] for one in found["triggers"]} == {None}
-    assert len({one["dag_run_id"] for one in found["triggers"]}) == 2
-    (one,) = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4))["triggers"]
+    """
+    A run for each window; for a task with a unit of its own, which cuts them, one run for all.
+
+    Of two people who run the same window Airflow refuses the second: they ask for the same ids, until they
+    can see that the first one's have run.
+    """
+    times, known = (at(2), at(4)), set[str]()
+    for _ in range(2):
+        found = backfill(ON_DEMAND, *times, unit_seconds=3600)
+        assert (found["runs"], "from_date" in found) == (2, False)
+        assert [one["conf"] for one in found["triggers"]] == [
+            {"window_start": at(2), "window_end": at(3)},
+            {"window_start": at(3), "window_end": at(4)},
+        ]
+        assert {one["logical_date"] for one in found["triggers"]} == {None}
+        ids = [one["dag_run_id"] for one in found["triggers"]]
+        again = backfill(ON_DEMAND, *times, unit_seconds=3600)["triggers"]
+        assert [one["dag_run_id"] for one in again] == ids
+        assert not known & {*ids}
+        for run_id in ids:
+            trigger(run_id, {}, DagRunState.FAILED)
+        known |= {*ids}
+    assert len(known) == 4
+    (one,) = backfill(ON_DEMAND, *times)["triggers"]
     assert one["conf"] == {"window_start": at(2), "window_end": at(4)}
-
-
-@pytest.mark.usefixtures("on_demand")
-def test_of_two_who_run_the_same_window_airflow_refuses_the_second() -> None:
-    """They ask for the same ids; who saw that the first has run asks for others."""
-
-    def ids() -> list[str]:
-        found = Visitor("ADMIN").ask("backfill", dag_id=ON_DEMAND, start=at(2), end=at(4), unit_seconds=3600)
-        return [one["dag_run_id"] for one in found["triggers"]]
-
-    first = ids()
-    assert ids() == first
-    for run_id in first:
-        trigger(run_id, {}, DagRunState.FAILED)
-    second = ids()
-    assert not set(first) & set(second)
-    for run_id in second:
-        trigger(run_id, {}, DagRunState.FAILED)
-    assert not {*first, *second} & set(ids())
 
 
 @pytest.mark.usefixtures("on_demand")
@@ -597,43 +432,27 @@ def test_a_run_that_was_triggered_for_a_window_is_shown_as_running() -> None:
     ):
         trigger(f"other{number}", conf)
     trigger("done", {"window_start": at(5), "window_end": at(6)}, DagRunState.SUCCESS)
-    cells = windows(dag_id=ON_DEMAND)["cells"]
-    assert [cell["start"] for cell in cells if cell.get("running")] == [at(2)]
+    assert running(dag_id=ON_DEMAND) == [at(2)]
 
 
-@pytest.mark.parametrize(
-    ("values", "status", "words"),
-    [
-        ({"unit_seconds": 60}, 422, "at most 100 runs"),
-        ({"unit_seconds": 0}, 422, "unit_seconds: "),
-        ({"unit_seconds": 7200}, 422, "multiple of the unit"),
-        ({"dag_id": BATCHES}, 409, "window_params()"),
-    ],
-)
 @pytest.mark.usefixtures("on_demand")
-def test_runs_that_cannot_be_triggered_are_refused(values: dict[str, Any], status: int, words: str) -> None:
-    """Too many, no length, windows that begin elsewhere, a DAG whose runs cannot name a window."""
-    given = {"dag_id": ON_DEMAND, "start": at(1), "end": at(4), **values}
-    assert words in Visitor("ADMIN").ask("backfill", status, **given)["detail"]
-    Visitor("VIEWER").ask("backfill", 403, **{**given, "unit_seconds": 3600})
-
-
-def test_who_may_not_run_dags_gets_no_dates() -> None:
-    """Airflow refuses the backfill itself, too."""
-    Visitor("VIEWER").ask("backfill", 403, dag_id=HOURLY, start=at(2), end=at(4))
-
-
-def test_a_calendar_asks_nothing_of_a_week_that_is_not_over() -> None:
-    """The present week is shown to its end, and what is to come is not missing."""
-    now = datetime.now(timezone.utc)
-    found = windows(end=format_time(now.replace(microsecond=0) + timedelta(hours=1)))
-    assert found["cells"][-1]["state"] in ("open", "missing")
-    assert found["end"] >= found["now"]
+def test_runs_that_cannot_be_triggered_are_refused() -> None:
+    """Too many, no length, windows that begin elsewhere; and to who may not run DAGs, any dates."""
+    given = {"dag_id": ON_DEMAND, "start": at(1), "end": at(4)}
+    for seconds, words in ((60, "at most 100 runs"), (0, "unit_seconds: "), (7200, "multiple of the unit")):
+        assert words in Visitor("ADMIN").ask("backfill", 422, **given, unit_seconds=seconds)["detail"]
+    for dag_id in (ON_DEMAND, HOURLY):
+        Visitor("VIEWER").ask("backfill", 403, **{**given, "dag_id": dag_id})
 
 
 def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all of it is called missing; why and where is told to who may see the connection."""
-    real, output = os.listdir, "/out/"
+    path = Path(window(at=at(0))["shards"][0]["manifests"][0]["path"])
+    path.write_text("{")
+    values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
+    assert path.name in Visitor("OP").ask("window", 502, **values, at=at(0))["detail"]
+    assert path.name not in Visitor("VIEWER").ask("window", 502, **values, at=at(0))["detail"]
+    real = os.listdir
 
     def refuse(path: Any) -> list[str]:
         # A folder of an output is listed by its descriptor.
@@ -642,19 +461,50 @@ def test_an_output_that_cannot_be_read_is_said_so(monkeypatch: pytest.MonkeyPatc
         return real(path)
 
     monkeypatch.setattr("os.listdir", refuse)
-    values = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export"}
     told = Visitor("OP").ask("windows", 502, **values)["detail"]
-    assert ("Permission denied" in told, output in told) == (True, True)
+    assert ("Permission denied" in told, "/out/" in told) == (True, True)
     told = Visitor("VIEWER").ask("windows", 502, **values)["detail"]
-    assert ("not available now" in told, output in told) == (True, False)
+    assert ("not available now" in told, "/out/" in told) == (True, False)
 
 
-def test_a_source_is_asked_for_cursors_shards_and_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calendar comes from the output: no event is read or counted."""
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CronDataIntervalTimetable("0 * * * *", timezone="Europe/Vienna"),
+        CronTriggerTimetable("0 * * * *", timezone="UTC", interval=HOUR),
+    ],
+    ids=["interval", "trigger"],
+)
+def test_airflow_takes_the_dates_of_a_backfill_for_these_windows(schedule: Any, tmp_path: Path) -> None:
+    """What the page's dialog sends to Airflow."""
+    store_export("page_intervals", schedule, {"path": str(tmp_path)})
+    dates = Visitor("OP").ask("backfill", dag_id="page_intervals", unit_seconds=3600, start=at(1), end=at(3))
+    start, end = (parse_time(dates[name]) for name in ("from_date", "to_date"))
+    found = _get_info_list(from_date=start, to_date=end, reverse=False, dag=_dag("page_intervals"))
+    begins = [one.data_interval.start.timestamp() for one in found if one.data_interval]
+    assert begins == [(START + HOUR).timestamp(), (START + 2 * HOUR).timestamp()]
 
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("events were read")
 
-    for name in ("read_feed", "count", "stream", "open"):
-        monkeypatch.setattr(SqliteFeedSource, name, refuse)
-    assert windows()["shards_total"] == 1
+def test_the_address_of_a_window_names_its_task_and_start() -> None:
+    """The time in UTC, whatever its zone; names with signs of their own survive, and Airflow's path does."""
+    start = START.astimezone(timezone(timedelta(hours=5)))
+    url = window_url("feeds & more", "orders", "group.export", start, show_window=True)
+    assert urlsplit(url).path == "/changefeed/"
+    assert parse_qs(urlsplit(url).query) == {
+        "conn_id": ["feeds & more"],
+        "dag_id": ["orders"],
+        "task_id": ["group.export"],
+        "at": ["2013-01-01T00:00:00Z"],
+        "show": ["window"],
+    }
+    for base_url, begin in {
+        "/": "/changefeed/?",
+        "http://airflow:8080": "http://airflow:8080/changefeed/?",
+        "https://host/below/a/path": "https://host/below/a/path/changefeed/?",
+        "https://host/below/": "https://host/below/changefeed/?",
+    }.items():
+        url = window_url("c", "d", "t", START, base_url=base_url)
+        assert (url.startswith(begin), "show=" in url) == (True, False)
+    for time in (datetime(2013, 1, 1), START + timedelta(microseconds=1)):
+        with pytest.raises(InvalidWindowError):
+            window_url("c", "d", "t", time)
