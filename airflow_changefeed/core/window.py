@@ -67,17 +67,13 @@ class Window:
     def __str__(self) -> str:
         return f"[{format_time(self.start)}, {format_time(self.end)})"
 
-    @property
+    @cached_property
     def range(self) -> UlidRange:
         """
         The window as ULIDs, ``floor(start) <= u < floor(end)``.
 
         As a range it is written ``(floor(start)-1, floor(end)-1]``.
         """
-        return self._range
-
-    @cached_property
-    def _range(self) -> UlidRange:
         # Calendars of many consumers ask the same windows for it again and again.
         return UlidRange(Ulid.floor(self.start).previous(), Ulid.floor(self.end).previous())
 

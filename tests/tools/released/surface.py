@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -142,7 +143,8 @@ def _class(name: str, cls: Any) -> Iterator[str]:
         inner = getattr(value, "__func__", value)
         if member.startswith("_"):
             continue
-        if isinstance(value, property) and _is_ours(value.fget):
+        computed = value.func if isinstance(value, cached_property) else getattr(value, "fget", None)
+        if computed is not None and _is_ours(computed):
             yield f"{name} property {member}"
         elif inspect.isfunction(inner) and _is_ours(inner):
             yield f"{name} method {member}"
