@@ -112,7 +112,7 @@ def test_each_event_is_written_once_though_the_planner_is_killed(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_query_that_is_killed_fifty_times_writes_each_event_once(tmp_path: Path, kind: str) -> None:
     """All of its processes die at a random moment, while others write."""
@@ -127,7 +127,7 @@ def test_a_query_that_is_killed_fifty_times_writes_each_event_once(tmp_path: Pat
         )
         # Starting takes most of the time; the kills come from the first batch on.
         before = len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*")))
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + 600
         while len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))) <= before:
             assert process.poll() is None, "the query ended by itself"
             assert time.monotonic() < ends, "the query does not begin"
