@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_changefeed.capture import values
@@ -109,6 +109,7 @@ def _list(batch: pa.RecordBatch) -> Any:
     return lambda name: batch[name].to_pylist()
 
 
+@settings(max_examples=50)
 @given(given_events=st.lists(events(), max_size=8), cut=st.integers(0, 3))
 def test_json_equals_the_typed_values(given_events: list[Event], cut: int) -> None:
     """Of every event, in its place, wherever the batch begins; no event is lost or made, in any shape."""

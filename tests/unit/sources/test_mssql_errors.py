@@ -36,15 +36,15 @@ def _error(text: str, sqlstate: str = "Syntax error or access violation") -> dri
     return driver.ProgrammingError(sqlstate, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
 
 
-@pytest.mark.parametrize("number", THROWN)
-def test_what_our_procedures_throw_has_its_class_number_and_facts(number: int) -> None:
+def test_what_our_procedures_throw_has_its_class_number_and_facts() -> None:
     """The message is the procedure's own, without what the driver puts before it."""
-    error = name_error(_error(f"changefeed {number}: feed 's.T': x; y\nz"), feed="s.T", shard=3)
-    assert type(error) is THROWN[number]
-    assert isinstance(error, ChangefeedError)
-    assert str(error) == "feed 's.T': x; y\nz"
-    assert error.facts == {"number": number, "feed": "s.T", "shard": 3}
-    assert pickle.loads(pickle.dumps(error)).facts == error.facts  # noqa: S301 - our own bytes
+    for number in THROWN:
+        error = name_error(_error(f"changefeed {number}: feed 's.T': x; y\nz"), feed="s.T", shard=3)
+        assert type(error) is THROWN[number], number
+        assert isinstance(error, ChangefeedError)
+        assert str(error) == "feed 's.T': x; y\nz"
+        assert error.facts == {"number": number, "feed": "s.T", "shard": 3}
+        assert pickle.loads(pickle.dumps(error)).facts == error.facts  # noqa: S301 - our own bytes
 
 
 def test_a_number_of_a_newer_installation_is_terminal() -> None:
@@ -147,23 +147,21 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("number", "error"), [(number, native.error) for native in NATIVE for number in native.numbers]
-)
-def test_what_the_server_raises_is_known_by_its_text(number: int, error: type[ChangefeedError]) -> None:
+def test_what_the_server_raises_is_known_by_its_text() -> None:
     """Each number that the table names, with the feed and shard that the call was about."""
-    shard = uuid.UUID(int=7)
-    found = name_error(_error(TEXTS[number]), feed="s.T", shard=shard)
-    assert type(found) is error
-    assert isinstance(found, ChangefeedError)
-    assert str(found).startswith(f"feed 's.T' shard {shard}: ")
-    assert found.facts == {"feed": "s.T", "shard": shard}
-    assert "[Microsoft]" not in str(found)
+    for number, error in [(number, native.error) for native in NATIVE for number in native.numbers]:
+        shard = uuid.UUID(int=7)
+        found = name_error(_error(TEXTS[number]), feed="s.T", shard=shard)
+        assert type(found) is error, number
+        assert isinstance(found, ChangefeedError)
+        assert str(found).startswith(f"feed 's.T' shard {shard}: ")
+        assert found.facts == {"feed": "s.T", "shard": shard}
+        assert "[Microsoft]" not in str(found)
 
 
-@pytest.mark.parametrize(
-    ("state", "error"),
-    [
+def test_what_the_driver_says_itself_is_known_too() -> None:
+    """A connection that broke is transient, a refused login is not."""
+    for state, error in [
         ("Communication link failure", SourceUnavailableError),
         ("Client unable to establish connection", SourceUnavailableError),
         ("Timeout expired", SourceUnavailableError),
@@ -179,11 +177,8 @@ def test_what_the_server_raises_is_known_by_its_text(number: int, error: type[Ch
         ("Encryption not supported on SQL Server.", ConnectionNotUsableError),
         ("Invalid value specified for connection string attribute 'Encrypt'", ConnectionNotUsableError),
         ("Invalid authorization specification", ConnectionNotUsableError),
-    ],
-)
-def test_what_the_driver_says_itself_is_known_too(state: str, error: type[ChangefeedError]) -> None:
-    """A connection that broke is transient, a refused login is not."""
-    assert type(name_error(_error("?", state))) is error
+    ]:
+        assert type(name_error(_error("?", state))) is error, state
 
 
 def test_a_lock_timeout_is_transient_whatever_state_the_driver_gives() -> None:
