@@ -233,7 +233,7 @@ def test_many_feeds_are_exported_by_one_job(
     }
 
 
-# In the gate, with 15 s of processor time: the only way of a capture through Airflow and Spark that is there.
+@pytest.mark.ci
 @pytest.mark.spark
 def test_a_captured_table_is_exported_and_folded(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
