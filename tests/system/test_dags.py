@@ -233,44 +233,17 @@ def test_many_feeds_are_exported_by_one_job(
     }
 
 
-# In the gate, with 15 s of processor time: the only way of a capture through Airflow and Spark that is there.
+@pytest.mark.ci
 @pytest.mark.spark
-def test_a_captured_table_is_exported_and_folded(
+def test_a_captured_table_is_exported_folded_and_kept_current(
     feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Flights that are scheduled, depart, arrive, are cancelled and renumbered, in windows of a second.
 
     Each committed change is an event, nothing that was rolled back is, and over the rows that the table had
-    before they fold into the table.
+    before they fold into the table, and make a Delta table of it; a second merge changes nothing.
     """
-    engine = EmbeddedEngine(tmp_path / "board.db")
-    monkeypatch.setenv(f"AIRFLOW_CONN_{engine.conn_id.upper()}", json.dumps(engine.connection))
-    with engine.made():
-        board = Board(engine)
-        board.enable()
-        base = take_base(engine.description, tmp_path / "folded")
-        board.write(60)
-        with closing(SqliteFeedSource(str(engine.path))) as source:
-            # Airflow needs longer to start than this second lasts.
-            window = whole(board.begun, source.now(), SECOND)
-        conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
-        run(runner, ("changefeed_capture", window.start, conf))
-        out = tmp_path / "out"
-        result = check(out, tmp_path / "folded", window, board.made, engine.board_rows(), SECOND)
-    assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
-    assert board.rolled_back > 0
-    assert base.rows == board.before > 100
-    assert result.exported == board.made
-    assert result.is_good
-
-
-@pytest.mark.ci
-@pytest.mark.spark
-def test_a_captured_table_is_kept_current(
-    feed: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a Delta table, with the rows of before the capture; a second run changes nothing."""
     from deltalake import DeltaTable
 
     engine = EmbeddedEngine(tmp_path / "board.db")
@@ -278,26 +251,32 @@ def test_a_captured_table_is_kept_current(
     with engine.made():
         board = Board(engine)
         board.enable()
-        base = take_base(engine.description, tmp_path / "current")
+        bases = [take_base(engine.description, tmp_path / folder) for folder in ("folded", "current")]
         board.write(60)
         with closing(SqliteFeedSource(str(engine.path))) as source:
+            # Airflow needs longer to start than this second lasts.
             window = whole(board.begun, source.now(), SECOND)
         conf = {"window_start": format_time(window.start), "window_end": format_time(window.end)}
-        result = run(
+        done = run(
             runner,
+            ("changefeed_capture", window.start, conf),
             ("changefeed_current", window.start, conf),
             ("changefeed_current", window.start + SECOND, conf),
-            shown="changefeed merge:",
         )
-        rows = sorted(engine.board_rows())
-    values = [value for values in result.results for value in values if isinstance(value, dict)]
-    merged = [value for value in values if "changed" in value]
-    assert [each["changed"] for each in merged] == [True, False]
-    table = DeltaTable(merged[0]["path"]).to_pyarrow_table(columns=list(BOARD_COLUMNS))
-    found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    assert found == rows
-    assert base.rows == board.before > 100
-    assert merged[1]["at"] == format_time(window.end)
+        rows = engine.board_rows()
+        result = check(tmp_path / "out", tmp_path / "folded", window, board.made, rows, SECOND)
+    assert min(result.exported[name] for name in ("add", "upd", "del")) > 0
+    assert board.rolled_back > 0
+    assert [base.rows for base in bases] == [board.before] * 2
+    assert board.before > 100
+    assert result.exported == board.made
+    assert result.is_good
+    values = [value for values in done.results for value in values if isinstance(value, dict)]
+    first, second = (value for value in values if "changed" in value)
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert second["at"] == format_time(window.end)
+    table = DeltaTable(first["path"]).to_pyarrow_table(columns=list(BOARD_COLUMNS))
+    assert sorted(zip(*(column.to_pylist() for column in table.columns), strict=True)) == sorted(rows)
 
 
 @pytest.mark.ci

@@ -133,12 +133,11 @@ def test_a_task_whose_window_has_not_ended_defers_and_begins_anew(
 def test_the_documented_dags_run(
     source: SqliteFeedSource, runner: DagRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each DAG of the pages on scheduling and following exports, as it is written there."""
+    """Each DAG of the page on scheduling and following exports, as it is written there."""
     (tmp_path / "dags").mkdir()
-    for page in ("schedule-an-export",):
-        places = {"/data/export": tmp_path / "out", "/data/batches": tmp_path / "batches"}
-        code = "\n".join(examples(f"how-to/{page}.md", places))
-        (tmp_path / f"dags/{page.replace('-', '_')}.py").write_text(code)
+    places = {"/data/export": tmp_path / "out", "/data/batches": tmp_path / "batches"}
+    code = "\n".join(examples("how-to/schedule-an-export.md", places))
+    (tmp_path / "dags" / "documented.py").write_text(code)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "dags"))
     hours = [(START + number * HOUR).isoformat() for number in (1, 2)]
     result = run(

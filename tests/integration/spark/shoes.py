@@ -17,8 +17,17 @@ from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import BaseFacts, new_attempt
 from airflow_changefeed.output.schemas import schema_text
 from tests.identity import DATABASE
-from tests.unit.export.captures import CAPTURE, HOUR, IMAGE, TABLE, Event, shoe
-from tests.unit.export.flights import START
+from tests.unit.export.captures import (
+    CAPTURE,
+    HOUR,
+    IMAGE,
+    TABLE,
+    CapturedExport,
+    Event,
+    fold_in_python,
+    shoe,
+)
+from tests.unit.export.flights import START, hours
 
 
 def write_snapshot(
@@ -106,3 +115,18 @@ class History:
             for own, event in self.events
             if own == shard and event.at - START - hour * HOUR < HOUR and event.at >= START + hour * HOUR
         ]
+
+    def export(self, export: CapturedExport, hour: int, *, files: int = 1) -> None:
+        """Export an hour in three shards."""
+        for shard in range(3):
+            export.write(self.of(shard, hour), hours(hour, hour + 1)[0], shard=shard, files=files)
+
+    def read_between(
+        self, begin: datetime, exact: datetime, keys: Sequence[int] = range(60)
+    ) -> list[dict[str, Any]]:
+        """Return rows of which each was read at a moment of its own."""
+        found = []
+        for key in keys:
+            at = begin + (exact - begin) // 1000 * self.random.randrange(1000)
+            found += [row for row in fold_in_python(self.events, at) if row["id"] == key]
+        return found

@@ -65,8 +65,7 @@ def test_every_sealed_time_gives_the_table_of_then(spark: SparkSession, export: 
     for hour in range(6):
         history.run(hour, 0 if hour == 3 else 150)
         tables.append([history.table[key] for key in sorted(history.table)])
-        for shard in range(3):
-            export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard, files=1 + hour % 3)
+        history.export(export, hour, files=1 + hour % 3)
     for hour, expected in enumerate(tables):
         end = START + (hour + 1) * HOUR
         assert fold_in_python(history.events, end) == expected

@@ -88,8 +88,7 @@ def test_each_state_from_the_one_before_is_the_table_of_then(folded: Folded, see
     history, times = History(seed), [1, 2.5, 4]
     for hour in range(4):
         history.run(hour, 0 if hour == 1 else 120)
-        for shard in range(3):
-            folded.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
+        history.export(folded.export, hour)
     for number, place in enumerate(times):
         at = START + place * HOUR
         expected = sorted(fold_in_python(history.events, at), key=repr)

@@ -15,10 +15,10 @@ from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
 from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.lake.states import FoldTask, State, StateStore, new_attempt
-from airflow_changefeed.spark import fold, job
+from airflow_changefeed.spark import fold
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
+from tests.integration.spark.jobs import run_job
 from tests.unit.export.captures import CAPTURE, HOUR, TABLE, CapturedExport, Event, reshaped, shape, shoe
 from tests.unit.export.flights import START, hours
 
@@ -138,16 +138,9 @@ def test_the_job_says_how_it_ended(
 ) -> None:
     """To the operator by a file, to people by its last line; the connection's file is gone."""
     assert spark.version
-    results = []
-    for hour in (1, 3):
-        (folder := tmp_path / str(hour)).mkdir()
-        files = {name: folder / f"{name}.json" for name in ("task", "connection")}
-        files["task"].write_text(task_of(export, hour).to_json())
-        JobConnection({}).save(str(files["connection"]))
-        status = job.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
-        assert not files["connection"].exists()
-        results.append((status, TaskResult.from_json((folder / "result.json").read_text(), named="result")))
-    (done, good), (failed, bad) = results
+    (done, good), (failed, bad) = (
+        run_job(tmp_path / str(hour), task_of(export, hour).to_json(), JobConnection({})) for hour in (1, 3)
+    )
     assert (done, failed) == (0, 1)
     assert good.error is None
     assert decode(State, good.facts, named="result").rows == 2

@@ -159,14 +159,9 @@ def test_any_moment_of_reading_gives_the_table(lake: Lake, seed: int, where: str
     for hour in range(4):
         history.run(hour, 150)
     begin, exact = START + 1.25 * HOUR, START + 2.5 * HOUR
-    read = []
-    for key in keys:
-        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
-        read += [row for row in fold_in_python(history.events, at) if row["id"] == key]
-    lake.snapshot(read, begin, exact, where=where)
+    lake.snapshot(history.read_between(begin, exact, keys), begin, exact, where=where)
     for hour in range(4):
-        for number in range(3):
-            lake.export.write(history.of(number, hour), hours(hour, hour + 1)[0], shard=number)
+        history.export(lake.export, hour)
     for at in (exact, exact + 7 * MINUTE, START + 4 * HOUR):
         table = sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
         assert lake.rows(at, begin) == [row for row in table if row["id"] in keys]

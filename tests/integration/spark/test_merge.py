@@ -49,7 +49,7 @@ from tests.unit.export.captures import (
     shape,
     shoe,
 )
-from tests.unit.export.flights import START, hours
+from tests.unit.export.flights import START
 from tests.unit.formats.current import StoppedError, ids, kill
 
 if TYPE_CHECKING:
@@ -73,13 +73,6 @@ def delta(spark: SparkSession, tmp_path: Path) -> Merging:
 def expected(history: History, at: datetime) -> list[dict[str, Any]]:
     """Return the rows of a history at a time."""
     return sorted(fold_in_python(history.events, at), key=lambda row: row["id"])
-
-
-def exported(merging: Merging, history: History, hour: int, changes: int) -> None:
-    """Let an hour of changes happen, and export it in three shards."""
-    history.run(hour, changes)
-    for shard in range(3):
-        merging.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
 
 
 # In the gate: it is what current tables promise.
@@ -106,7 +99,8 @@ def test_the_table_is_the_captured_one_at_every_minute(
     # As if the table were long: many files, of which a merge changes a few.
     monkeypatch.setattr(merge, "parts", lambda files: 3)
     history, draw = History(7), random.Random(7)
-    exported(merging, history, 0, 120)
+    history.run(0, 120)
+    history.export(merging.export, 0)
     merging.merge(START + HOUR / 2, deleted=deleted)
     kept, killed = [], set()
     for number in range(30, 61, step):

@@ -34,7 +34,7 @@ from tests.unit.export.captures import (
     shape,
     shoe,
 )
-from tests.unit.export.flights import START, hours
+from tests.unit.export.flights import START
 from tests.unit.formats.current import kill
 
 if TYPE_CHECKING:
@@ -124,23 +124,6 @@ def recomputed(history: History, at: datetime, begin: datetime | None = None) ->
     return in_order(found)
 
 
-def exported(merging: Merging, history: History, *numbers: int) -> None:
-    """Let hours of changes happen, and export them in three shards."""
-    for hour in numbers:
-        history.run(hour, 150)
-        for shard in range(3):
-            merging.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
-
-
-def read_between(history: History, begin: datetime, exact: datetime) -> list[Row]:
-    """Return rows of which each was read at a moment of its own."""
-    found = []
-    for key in range(60):
-        at = begin + (exact - begin) // 1000 * history.random.randrange(1000)
-        found += [row for row in fold_in_python(history.events, at) if row["id"] == key]
-    return found
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("merging", "ends", "base"),
@@ -163,10 +146,12 @@ def test_the_table_has_all_versions_at_every_window(
     history, draw, begin = History(11), random.Random(11), None
     if base != "beginning":
         merging.export.shape = reshaped(shape(), is_whole=False)
-    exported(merging, history, 0, 1)
+    for hour in range(2):
+        history.run(hour, 150)
+        history.export(merging.export, hour)
     if base != "beginning":
         begin, exact = minute(20), minute(20 if base == "exact" else 45)
-        merging.snapshot(read_between(history, begin, exact), begin, exact)
+        merging.snapshot(history.read_between(begin, exact), begin, exact)
     kept = []
     for number in ends:
         before, at = set(merging.files()), minute(number)

@@ -15,16 +15,15 @@ import pytest
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError
 from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.formats.base import PlainFile, TableChange, TableState
 from airflow_changefeed.lake.current import CurrentOutput
 from airflow_changefeed.lake.merge_task import MergedFiles
-from airflow_changefeed.spark import job as launcher
 from airflow_changefeed.spark import merge as spark_merge
+from tests.integration.spark.jobs import run_job
 from tests.integration.spark.merging import Merging
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import HOUR, Event, fold_in_python, minute, shoe
-from tests.unit.export.flights import START, hours
+from tests.unit.export.flights import START
 from tests.unit.formats.current import ids
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("deleted", ["remove", "keep"])
+@pytest.mark.parametrize("deleted", ["keep", pytest.param("remove", marks=pytest.mark.nightly)])
 def test_the_files_have_the_rows_of_the_table(
     job: Job, deleted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +97,7 @@ def test_the_files_have_the_rows_of_the_table(
     history = History(3)
     for hour in range(2):
         history.run(hour, 60)
-        for shard in range(3):
-            job.merging.export.write(history.of(shard, hour), hours(hour, hour + 1)[0], shard=shard)
+        history.export(job.merging.export, hour)
     for number in (40, 60, 61, 64, 120):
         rows = job.merge(minute(number), deleted=deleted)
         there = [row for row in rows if row.pop("_deleted_at", None) is None]
@@ -121,15 +119,10 @@ def test_the_job_says_how_it_ended(job: Job, tmp_path: Path, capsys: pytest.Capt
         job.merge(job.merging.window(2, Event(minute(121), "upd", shoe(9), shoe(9, "clog"))))
     (task, failing) = job.merging.tasks[0], job.merging.tasks[1]
     assert failing.at == end + HOUR
-    found = []
-    for each in (task, failing):
-        (folder := tmp_path / str(each.attempt)).mkdir()
-        files = {name: folder / f"{name}.json" for name in ("task", "connection")}
-        files["task"].write_text(replace(each, attempt=each.attempt + 1).to_json())
-        JobConnection({}).save(str(files["connection"]))
-        status = launcher.main([text for name, file in files.items() for text in (f"--{name}", str(file))])
-        found.append((status, TaskResult.from_json((folder / "result.json").read_text(), named="result")))
-    (good, written), (bad, refused) = found
+    again = (replace(each, attempt=each.attempt + 1) for each in (task, failing))
+    (good, written), (bad, refused) = (
+        run_job(tmp_path / str(each.attempt), each.to_json(), JobConnection({})) for each in again
+    )
     assert (good, written.error) == (0, None)
     assert [file.rows for file in decode(MergedFiles, written.facts, named="result").add] == [1]
     assert bad == 1

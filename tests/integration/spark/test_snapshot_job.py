@@ -13,14 +13,13 @@ import pytest
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import SnapshotError, TransientError
 from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import FoldTask, new_attempt
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
-from airflow_changefeed.spark import job
 from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.snapshot_job import run_ranges
+from tests.integration.spark.jobs import run_job
 from tests.unit.lake.stock import CAPTURE, TABLE, Stock
 
 if TYPE_CHECKING:
@@ -121,13 +120,8 @@ def test_the_jobs_result_says_why_it_ended(
     assert begun is not None
     wanted = RangesToRead(CAPTURE, TABLE, stock.lake, taken.token, begun.database, (0,), begun.ranges[:1], 1)
     for name, given, error in (("all", wanted, ""), ("lost", replace(wanted, numbers=(9,)), "was given up")):
-        (folder := tmp_path / name).mkdir()
-        paths = {part: folder / f"{part}.json" for part in ("task", "connection")}
-        paths["task"].write_text(given.to_json())
-        JobConnection(stock.source.describe()).save(str(paths["connection"]))
-        arguments = [text for part, path in paths.items() for text in (f"--{part}", str(path))]
-        assert job.main(arguments) == (1 if error else 0)
-        result = TaskResult.from_json((folder / "result.json").read_text(), named="result")
+        status, result = run_job(tmp_path / name, given.to_json(), JobConnection(stock.source.describe()))
+        assert status == (1 if error else 0)
         assert error in (result.error or "")
         assert bool(result.error) == bool(error)
     assert "was given up" in capsys.readouterr().out
