@@ -221,24 +221,21 @@ def test_the_output_that_is_named_says_where_windows_begin(
 
 
 def test_a_consumer_of_very_many_shards(
-    commands: Commands, exported: SqliteFeedSource, database: str
+    commands: Commands, exported: SqliteFeedSource, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are looked at together: all are shown and moved; messages name the first ones only."""
-    shards = range(2, 1_102)
+    monkeypatch.setattr("airflow_changefeed.doctor.airflow._PAGE", 10)
+    shards = range(2, 32)
     with closing(sqlite3.connect(database)) as connection:
-        rows = [(shard + 100, shard) for shard in shards]
+        rows, outbox = [(shard + 100, shard) for shard in shards], "changefeed.outbox:nyc.Flight"
         connection.executemany("""insert into "nyc.Flight" values (?1, 'JFK')""", [row[:1] for row in rows])
-        connection.executemany(
-            'insert into "changefeed.outbox:nyc.Flight" (id, shard_id) values (?, ?)', rows
-        )
+        connection.executemany(f'insert into "{outbox}" (id, shard_id) values (?, ?)', rows)
         connection.commit()
     exported.drain(FEED)
     exported.begin_consumer(CONSUMER, FEED, dict.fromkeys(shards, Ulid.MIN), by="test")
     behind = {row["shard"]: row["behind"] for row in commands.rows("cursor show", *OF)}
     assert behind == {"0": 9, "1": 9, **{str(shard): 1 for shard in shards}}
-    message = commands.fails("cursor set", *OF, "--to", str(Ulid.MAX))
-    assert "and 1092 more" in message
-    assert len(message) < 2_000
+    assert "and 22 more" in commands.fails("cursor set", *OF, "--to", str(Ulid.MAX))
     commands.rows("cursor set", *OF, "--to", "latest", "--yes")
     assert {row["behind"] for row in commands.rows("cursor show", *OF)} == {0}
     assert_published(exported)

@@ -237,22 +237,18 @@ def commands(
     return Commands(capsys)
 
 
-def test_status_ends_with_0_if_all_are_fresh(shop: Shop, commands: Commands) -> None:
-    """One row for each consumer."""
-    shop.export(9, 0)
-    (row,) = commands.rows("status", "--max-age", "2h")
-    assert (row["feed"], row["consumer"], row["is_fresh"]) == (FEED, EXPORT, True)
-    assert "changefeed_default: consumers: 1, older than 2:00:00: 0" in commands.err
-    assert (
-        "the files of its output have not been checked yet: airflow-changefeed doctor --feed" in commands.err
-    )
-
-
-def test_status_ends_with_1_if_one_is_late(shop: Shop, commands: Commands) -> None:
+def test_status_ends_with_1_if_a_consumer_is_late_and_with_0_if_none_is(
+    shop: Shop, commands: Commands
+) -> None:
     """With the reason; other feeds and consumers can be left out."""
+    shop.export(9, 0, OTHER)
+    (row,) = commands.rows("status", "--max-age", "2h")
+    assert (row["feed"], row["consumer"], row["is_fresh"]) == (OTHER, EXPORT, True)
+    assert "changefeed_default: consumers: 1, older than 2:00:00: 0" in commands.err
+    files = "the files of its output have not been checked yet: airflow-changefeed doctor --feed"
+    assert files in commands.err
     late(shop)
     shop.consumer()
-    shop.export(9, 0, OTHER)
     assert commands.run("status", "--max-age", "120m", "-o", "plain") == 1
     assert commands.out.split()[:6] == ["feed", "consumer", "complete", "until", "age", "fresh"]
     assert "no-run: its cursor has not moved since" in commands.out

@@ -103,7 +103,8 @@ def place(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     connection = json.dumps({"conn_type": "sqlite", "host": str(made.flights.path)})
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
     for dag_id in (DAG_ID, OTHER):
-        store_export(dag_id, "0 * * * *", {"path": made.path}, end_date=START + 8 * HOUR)
+        task = {"feed": FEED, "consumer": CONSUMER, "path": made.path}
+        store_export(dag_id, "0 * * * *", task, start_date=START, end_date=START + 8 * HOUR)
     yield made
     Variable.delete(variable_key(DATABASE, CONSUMER, FEED))
     remove_runs(DAG_ID, OTHER)

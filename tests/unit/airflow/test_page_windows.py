@@ -46,7 +46,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
-    """Give a feed of six hours of which three are exported, and DAGs that export it."""
+    """Give a feed of six hours of which three are exported."""
     made = Flights.create(tmp_path / "flights.db")
     for hour in range(6):
         made.add(4, hour)
@@ -58,15 +58,15 @@ def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flights:
     return made
 
 
+END = {"end_date": START + 48 * HOUR}
+
+
 @pytest.fixture(autouse=True)
 def dags(server: None, flights: Flights, tmp_path: Path) -> Iterator[None]:
-    """Give DAGs with intervals of an hour and of a day, and one without."""
-    end = {"end_date": START + 48 * HOUR}
-    store_export(HOURLY, "0 * * * *", {"path": str(tmp_path / "out"), "unit": HOUR}, **end)
-    store_export(DAILY, "0 0 * * *", {"path": str(tmp_path / "daily"), "unit": HOUR}, **end)
-    store_export(BATCHES, None, {"path": "{{ var.value.path }}"}, **end)
+    """Give a DAG with intervals of an hour."""
+    store_export(HOURLY, "0 * * * *", {"path": str(tmp_path / "out"), "unit": HOUR}, **END)
     yield
-    remove_runs(HOURLY, DAILY, BATCHES, ON_DEMAND, "page_partitions")
+    remove_runs(HOURLY, ON_DEMAND, "page_partitions")
 
 
 def windows(role: str = "OP", dag_id: str = HOURLY, **values: Any) -> dict[str, Any]:
@@ -292,6 +292,7 @@ def test_a_backfill_has_the_logical_dates_of_the_runs_that_hold_its_time(tmp_pat
     for is_paused in (True, False):
         pause(HOURLY, is_paused=is_paused)
         assert backfill(HOURLY, at(2), at(4))["is_paused"] is is_paused
+    store_export(DAILY, "0 0 * * *", {"path": str(tmp_path / "daily"), "unit": HOUR}, **END)
     found = backfill(DAILY, at(20), at(26))
     assert (found["from_date"], found["to_date"], found["runs"]) == (at(0), at(24), 2)
     # A missing weekend is filled by the run of its Friday, however long that is beside the others.
@@ -369,6 +370,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], int, str], ...] = (
 
 def test_what_cannot_be_shown_or_run_is_refused() -> None:
     """No time, a time of no calendar, no task, no output that is known, a DAG without windows."""
+    store_export(BATCHES, None, {"path": "{{ var.value.path }}"}, **END)
     for path, values, status, words in REFUSED:
         given = {"conn_id": CONN_ID, "dag_id": HOURLY, "task_id": "export", **values}
         found = Visitor("ADMIN").ask(path, status, **given)
