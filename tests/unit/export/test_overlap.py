@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import OutputError, SupersededError
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.storage.files import Files
 from tests.exports import verify
 from tests.unit.export.faults import SteppedFiles, local_files, manifest_rows, plain_rows, remote_files
-from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
+from tests.unit.export.flights import FEED, Flights, hours
 
 ROWS = 12
 TWO_HOURS = [Window(hours(0, 1)[0].start, hours(1, 2)[0].end)]
@@ -40,7 +37,6 @@ class Attempt:
         self.written = list(flights.write(tasks, self.plan))
         for file in (file for written in self.written for file in written.files):
             content = tasks.files.read(f"{tasks.layout.attempt(self.plan.attempt)}/{file.path}")
-            assert content is not None
             store.files.write(f"{store.layout.attempt(self.plan.attempt)}/{file.path}", content)
 
     def commit(self, files: Files | None = None) -> bool:
@@ -163,14 +159,7 @@ def test_batches_one_after_another_do_not_disturb_each_other(tmp_path: Path, fli
     again = Attempt(flights, files, None)
     assert len(again.plan.units) == 2
     assert again.commit()
-    rows = {row.shard: row for row in flights.source.cursors(FEED, CONSUMER)}
-    tokens = flights.source.acquire_leases(
-        CONSUMER, FEED, [0], holder="test", seconds=60, all_or_none=True
-    ).tokens
-    done = Frontier(Ulid.MIN, again.plan.units[-1].unit.range.upto)
-    flights.source.move_cursors(
-        CONSUMER, FEED, [CursorMove(0, done, rows[0].resource_version, tokens[0])], by="test"
-    )
+    flights.move({0: again.plan.units[-1].unit.range.upto})
     flights.add(2, 30)
     assert Attempt(flights, files, None).commit()
     assert manifest_rows(ExportStore(files.root, FEED, files=files)) == ROWS + 5
