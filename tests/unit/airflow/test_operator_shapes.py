@@ -16,10 +16,9 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.version_compat import AirflowFailException
 from tests.exports import verify
 from tests.identity import DATABASE
-from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.test_operator import HOUR
 
@@ -35,18 +34,6 @@ def no_cursor(server: None) -> Iterator[None]:
     Variable.delete(variable_key(DATABASE, READER, NAME))
     yield
     Variable.delete(variable_key(DATABASE, READER, NAME))
-
-
-def test_a_shape_of_a_plain_feed_fails_for_good(database: str, tmp_path: Path) -> None:
-    """Before anything is written or sealed, with the remedy."""
-    path = tmp_path / "out"
-    export = InProcessOperator(
-        task_id="export", feed=FEED, path=str(path), consumer=CONSUMER, unit=HOUR, shape="hasura"
-    )
-    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*omit shape='hasura'"):
-        export.execute(context(START, START + HOUR))
-    assert not path.exists()
-    assert SqliteFeedSource(database).feed(FEED).sealed_until is None
 
 
 @pytest.mark.usefixtures("no_cursor")
