@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult
@@ -39,7 +40,7 @@ from tests.unit.export.faults import (
 )
 from tests.unit.export.flights import FEED, Flights, hours
 
-ROWS = 12
+ROWS, TWO = 12, hours(0, 2)
 
 
 @dataclass
@@ -71,14 +72,10 @@ class World:
         self.store = ExportStore(files.root, FEED, files=files)
         self.flights = flights
 
-    def attempt(self, *, is_batch: bool = False) -> Attempt:
-        """Plan, and write what tasks would write: of two hours, or of a batch."""
-        plan = self.flights.plan(self.store, None if is_batch else hours(0, 2))
+    def attempt(self, windows: list[Window] | None = TWO) -> Attempt:
+        """Plan, and write what tasks would write: of windows, or of a batch."""
+        plan = self.flights.plan(self.store, windows)
         begin(self.store, plan)
-        return self.write(plan)
-
-    def write(self, plan: Plan, task_attempt: int = 0) -> Attempt:
-        """Write what tasks would write."""
         parts = plan_parts(plan)
         facts = write_parts(
             self.flights.source,
@@ -86,10 +83,19 @@ class World:
             feed=FEED,
             attempt=plan.attempt,
             options=plan.options,
-            task=f"00000-{task_attempt}",
+            task="00000-0",
             parts=[part.content for part in parts],
         )
         return Attempt(plan, gather(facts, parts))
+
+    def commit(self, attempt: Attempt, files: Files | None = None) -> bool:
+        """Commit an attempt; False when it was told that it does not count, and has ended."""
+        try:
+            attempt.commit(files or self.files)
+        except SupersededError:
+            end(self.store, attempt.plan, committed=False)
+            return False
+        return True
 
     def check_complete(self, attempt: int) -> None:
         """Check that an attempt counts alone, and nothing is left of others."""
@@ -180,7 +186,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
 
     def run(number: int) -> bool:
         world = World(outputs(), flights)
-        first, stopped = world.attempt(is_batch=True), False
+        first, stopped = world.attempt(None), False
 
         def fail(change: int) -> None:
             if change == number:
@@ -197,7 +203,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
             assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store)
         flights.add(3, next(added))
         after_now(flights.source)
-        retried = world.attempt(is_batch=True)
+        retried = world.attempt(None)
         retried.commit(world.files)
         assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store) == flights.rows()
         assert verify(world.store) == []
@@ -213,7 +219,7 @@ def test_a_job_that_could_not_take_back_what_it_placed_is_helped_by_who_takes_it
 ) -> None:
     """A store fails at the manifest and goes on failing at the end: the files go with the result."""
     world = World(outputs(), flights)
-    attempt = world.attempt(is_batch=True)
+    attempt = world.attempt(None)
     wrote: list[str] = []
 
     def fail(change: int) -> None:
@@ -273,11 +279,7 @@ def test_a_zombie_does_no_harm_at_any_step(outputs: Callable[[], Files], flights
                 assert len(plain_rows(world.files, FEED)) in most
                 assert manifest_rows(world.store) == ROWS
 
-        try:
-            older.commit(stepped(world.files, before))
-        except SupersededError:
-            end(world.store, older.plan, committed=False)
-            assert interleaved
+        assert world.commit(older, stepped(world.files, before)) or interleaved
         if not interleaved:
             return False
         world.check_complete(newer.plan.attempt)
@@ -305,10 +307,7 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
             nonlocal interleaved
             if change == number:
                 interleaved = True
-                try:
-                    older.commit(world.files)
-                except SupersededError:
-                    end(world.store, older.plan, committed=False)
+                world.commit(older)
             if change in (number, number + 1) or world.files.moves_folders:
                 assert len(plain_rows(world.files, FEED)) in most
                 assert manifest_rows(world.store) == ROWS
@@ -358,9 +357,7 @@ def test_two_attempts_at_once_leave_the_newer_one(
         def run(attempt: Attempt) -> None:
             barrier.wait()  # noqa: B023 - joined in its turn
             try:
-                attempt.commit(world.files)  # noqa: B023 - joined in its turn
-            except SupersededError:
-                end(world.store, attempt.plan, committed=False)  # noqa: B023 - joined in its turn
+                world.commit(attempt)  # noqa: B023 - joined in its turn
             except BaseException as error:
                 errors.append(error)  # noqa: B023 - joined in its turn
 
