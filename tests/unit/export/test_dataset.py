@@ -79,16 +79,8 @@ def test_a_dataset_has_all_rows_their_columns_and_their_shard(store: ExportStore
     """The columns as exported, and the shard; the types are those of the files."""
     table = read(store).to_table()
     assert table.num_rows == 36
-    assert table.column_names == [
-        "changefeed_ulid",
-        "changefeed_time",
-        "id",
-        "origin",
-        "tail",
-        "delay",
-        "raw",
-        "changefeed_shard",
-    ]
+    names = "changefeed_ulid changefeed_time id origin tail delay raw changefeed_shard"
+    assert table.column_names == names.split()
     assert table.schema.field("changefeed_time").type == pa.timestamp("ms", tz="UTC")
     assert sorted(table["changefeed_shard"].to_pylist()) == [1] * 30 + [2] * 6
     assert sorted(table["id"].to_pylist()) == list(range(1, 37))
@@ -133,76 +125,70 @@ def test_files_that_a_filter_leaves_out_are_not_opened(store: ExportStore) -> No
         flights.to_table()
 
 
-def test_borders_are_half_open(tmp_path: Path, flights: Flights) -> None:
-    """An event at the start is read, one at the end is not; a unit that reaches beyond both is cut."""
-    store = ExportStore(str(tmp_path / "batches"), FEED)
-    flights.export(store, None)
-    times = sorted(read(store, shards=[1]).to_table()["changefeed_time"].to_pylist())
-    start, end = times[3], times[9]
-    found = read(store, start, end, [1]).to_table()["changefeed_time"].to_pylist()
-    assert sorted(found) == times[3:9]
-    assert read(store, start, start + timedelta(milliseconds=1), [1]).count_rows() == 1
-
-
-def test_a_file_outside_of_the_interval_is_left_alone_within_its_unit(
-    tmp_path: Path, flights: Flights
-) -> None:
-    """A batch of many files gives only those whose ULIDs reach into the interval."""
+@pytest.fixture
+def batches(tmp_path: Path, flights: Flights) -> ExportStore:
+    """A batch of each shard; that of shard 1 has six files."""
     store = ExportStore(str(tmp_path / "batches"), FEED)
     flights.export(store, None, target_file_rows=5)
-    (manifest,) = store.list(1)
+    return store
+
+
+def test_borders_are_half_open_and_a_batch_ends_where_it_ends(batches: ExportStore) -> None:
+    """
+    An event at the start is read, one at the end is not; a unit that reaches beyond both is cut. What lies
+    behind the last batch is not complete, and is named by its ULIDs.
+    """
+    everything = read(batches, START, shards=[1]).to_table()
+    assert everything.num_rows == 30
+    times = sorted(everything["changefeed_time"].to_pylist())
+    start, end = times[3], times[9]
+    found = read(batches, start, end, [1]).to_table()["changefeed_time"].to_pylist()
+    assert sorted(found) == times[3:9]
+    assert read(batches, start, start + timedelta(milliseconds=1), [1]).count_rows() == 1
+    (unit,) = batches.units(1)
+    with pytest.raises(ManifestError) as caught:
+        read(batches, START, START + 3 * HOUR, [1])
+    (gap,) = caught.value.facts["missing"]
+    assert gap.range == UlidRange(unit.range.upto, hours(2, 3)[0].range.upto)
+    assert str(unit.range.upto) in str(caught.value)
+
+
+def test_a_file_outside_of_the_interval_is_left_alone_within_its_unit(batches: ExportStore) -> None:
+    """A batch of many files gives only those whose ULIDs reach into the interval."""
+    (manifest,) = batches.list(1)
     assert len(manifest.files) == 6
     for facts in (manifest.files[0], manifest.files[-1]):
-        Path(store.find_file(manifest, facts)).unlink()
-    assert read(store, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
+        Path(batches.find_file(manifest, facts)).unlink()
+    assert read(batches, START + HOUR, START + 2 * HOUR, [1]).count_rows() == 10
 
 
 @pytest.mark.parametrize(
-    ("lost", "interval", "named"),
+    ("lost", "first", "last", "missing"),
     [
-        ([(1, 1)], (None, None), ["shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)"]),
-        (
-            [(2, 1), (1, 1)],
-            (START, START + 3 * HOUR),
-            [
-                "shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)",
-                "shard 2 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z)",
-            ],
-        ),
-        ([(1, 2)], (START, START + 3 * HOUR), ["shard 1 [2013-01-01T02:00:00Z, 2013-01-01T03:00:00Z)"]),
-        (
-            [],
-            (START, START + 5 * HOUR),
-            [
-                "shard 1 [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)",
-                "shard 2 [2013-01-01T03:00:00Z, 2013-01-01T05:00:00Z)",
-            ],
-        ),
-        (
-            [],
-            (START - 2 * HOUR, START + HOUR),
-            [
-                "shard 1 [2012-12-31T22:00:00Z, 2013-01-01T00:00:00Z)",
-                "shard 2 [2012-12-31T22:00:00Z, 2013-01-01T00:00:00Z)",
-            ],
-        ),
+        pytest.param([(1, 1)], None, None, [(1, 1, 2)], id="inside"),
+        pytest.param([(2, 1), (1, 1)], 0, 3, [(1, 1, 2), (2, 1, 2)], id="two shards"),
+        pytest.param([(1, 2)], 0, 3, [(1, 2, 3)], id="the last hour"),
+        pytest.param([], 0, 5, [(1, 3, 5), (2, 3, 5)], id="beyond the end"),
+        pytest.param([], -2, 1, [(1, -2, 0), (2, -2, 0)], id="before the start"),
     ],
-    ids=["inside", "two shards", "the last hour", "beyond the end", "before the start"],
 )
 def test_an_interval_that_is_not_complete_is_refused(
     store: ExportStore,
     lost: list[tuple[int, int]],
-    interval: tuple[datetime | None, datetime | None],
-    named: list[str],
+    first: int | None,
+    last: int | None,
+    missing: list[tuple[int, int, int]],
 ) -> None:
     """What is missing is named by shard and time; who asks for it reads what is there."""
     for shard, hour in lost:
         forget(store, shard, hour)
+    start, end = (None if hour is None else START + hour * HOUR for hour in (first, last))
     with pytest.raises(ManifestError, match="not complete") as caught:
-        read(store, *interval)
+        read(store, start, end)
+    named = [f"shard {shard} {Window(START + one * HOUR, START + two * HOUR)}" for shard, one, two in missing]
     assert gaps(caught) == named
     assert all(text in str(caught.value) for text in named)
-    assert read(store, *interval, incomplete="read").count_rows() > 0
+    assert read(store, start, end, incomplete="read").count_rows() > 0
 
 
 def test_a_shard_that_came_later_is_no_gap_unless_it_is_asked_for(store: ExportStore) -> None:
@@ -257,19 +243,6 @@ def test_units_that_overlap_are_refused(store: ExportStore) -> None:
     assert read(store, START, shards=[2]).count_rows() == 6
     overlaps = [each.unit for each in verify(store) if each.kind is FaultKind.UNITS_OVERLAP]
     assert overlaps == [whole, *(other.unit for other in others)]
-
-
-def test_a_batch_ends_where_it_ends(tmp_path: Path, flights: Flights) -> None:
-    """What lies behind the last batch is not complete, and is named by its ULIDs."""
-    store = ExportStore(str(tmp_path / "batches"), FEED)
-    flights.export(store, None)
-    (unit,) = store.units(1)
-    assert read(store, START, shards=[1]).count_rows() == 30
-    with pytest.raises(ManifestError) as caught:
-        read(store, START, START + 3 * HOUR, [1])
-    (gap,) = caught.value.facts["missing"]
-    assert gap.range == UlidRange(unit.range.upto, hours(2, 3)[0].range.upto)
-    assert str(unit.range.upto) in str(caught.value)
 
 
 def test_idle_hours_have_the_columns_of_busy_ones(store: ExportStore) -> None:
