@@ -15,11 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.models import Variable
 from airflow.sdk import DAG, BaseOperator, task
 
 import airflow_changefeed
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.notifications.freshness import ChangefeedFreshnessNotifier
@@ -39,7 +37,7 @@ from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParqu
 from airflow_changefeed.transfers.group import ChangefeedPlanOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
 from tests.examples import examples, run_example
-from tests.identity import DATABASE, name_database
+from tests.identity import name_database
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import InProcessOperator, context
 
@@ -478,7 +476,6 @@ def test_a_feed_and_a_consumer_of_digits_are_exported_natively(
         )
     made = context(START, START + HOUR, dag=dag)
     export.render_template_fields(made, dag.get_template_env())
-    Variable.delete(variable_key(DATABASE, "42", "2024"))
     assert export.execute(made)["feed"] == "2024"
     assert {(row.feed, row.consumer) for row in source.cursors("2024")} == {("2024", "42")}
 

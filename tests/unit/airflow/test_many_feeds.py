@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     FeedNotFoundError,
@@ -32,7 +30,6 @@ from airflow_changefeed.transfers.group import (
 )
 from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
 from tests.exports import verify
-from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, START
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_group import Group
@@ -49,7 +46,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shop(database: str) -> Iterator[str]:
+def shop(database: str) -> str:
     """Besides the flights four feeds of a shop; three have events, and one of them is for tests."""
     source = SqliteFeedSource(database)
     with closing(sqlite3.connect(database)) as connection:
@@ -67,17 +64,7 @@ def shop(database: str) -> Iterator[str]:
                     (number % 2, hint, number),
                 )
         connection.commit()
-    forget()
-    yield database
-    forget()
-
-
-def forget() -> None:
-    """Remove the Variables of the shop's feeds: all tests share them."""
-    from airflow.models import Variable
-
-    for feed in FEEDS:
-        Variable.delete(variable_key(DATABASE, CONSUMER, feed))
+    return database
 
 
 class Feeds(Group):

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.exports import verify
-from tests.identity import DATABASE
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.test_operator import HOUR
@@ -26,17 +23,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 NAME, READER = "orders_changes", "shapes"
 
 
-@pytest.fixture
-def no_cursor(server: None) -> Iterator[None]:
-    """Airflow's metadata outlive a test: no Variable of the capture's consumer, before and after."""
-    from airflow.models import Variable
-
-    Variable.delete(variable_key(DATABASE, READER, NAME))
-    yield
-    Variable.delete(variable_key(DATABASE, READER, NAME))
-
-
-@pytest.mark.usefixtures("no_cursor")
 @pytest.mark.parametrize("local_below", [0, 100])
 def test_a_capture_is_exported_in_its_shape(database: str, tmp_path: Path, local_below: int) -> None:
     """Here and by the job; a window without events has the shape's columns, too."""

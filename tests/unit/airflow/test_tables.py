@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -322,32 +321,12 @@ def test_maintenance_cleans_the_exports_that_are_tables(
     assert exported(path) == list(range(6))
 
 
-@pytest.fixture
-def consumers_of_the_page() -> Iterator[None]:
-    """Neither is there before or after."""
-
-    def delete() -> None:
-        for consumer in ("tables", "iceberg"):
-            Variable.delete(variable_key(DATABASE, consumer, FEED))
-
-    delete()
-    yield
-    delete()
-
-
 @ICEBERG_CATALOG
-@pytest.mark.usefixtures("consumers_of_the_page")
 def test_the_examples_of_the_page(
     database: str, commands: Commands, path: str, tmp_path: Path, iceberg: dict[str, str], monkeypatch: Any
 ) -> None:
     """docs/how-to/export-to-a-table.md: both exports, a reader, and each command."""
-    # Other tests look for a consumer of that name, and find none.
-    places = {
-        'consumer="lake"': 'consumer="tables"',
-        "/data/lake": path,
-        "/data/iceberg": f"{path}-iceberg",
-        "/data/export": f"{path}-plain",
-    }
+    places = {"/data/lake": path, "/data/iceberg": f"{path}-iceberg", "/data/export": f"{path}-plain"}
     page = "how-to/export-to-a-table.md"
     monkeypatch.setenv("AIRFLOW_CONN_CATALOG", os.environ["AIRFLOW_CONN_LAKE"])
     delta, reader, other = examples(page, {"nyc.Flight": FEED, **places})
