@@ -18,7 +18,9 @@ from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
 from tests.unit.airflow.commands import Commands
+from tests.unit.airflow.fakes import JobHook
 from tests.unit.airflow.freshness import Shop
+from tests.unit.export.flights import content_of
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -38,35 +40,37 @@ def metadata() -> None:
 
 
 @pytest.fixture
-def server(metadata: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The surroundings of Airflow's own commands; without earlier tests' DAGs and the Variable."""
+def server(metadata: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The surroundings of Airflow's own commands; without the DAGs and the Variables of earlier tests."""
     from airflow.models import Variable
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
-    from sqlalchemy import update
+    from sqlalchemy import delete, update
 
     with create_session() as session:
         session.execute(update(DagModel).values(is_stale=True))
+        session.execute(delete(Variable).where(Variable.key.startswith("changefeed:")))
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     # What tests see must not depend on the minute in which they run.
     monkeypatch.setattr("airflow_changefeed.core.completeness._GRACE", timedelta(0))
-    Variable.delete(KEY)
-    yield
-    Variable.delete(KEY)
 
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A feed with an event every ten minutes from 0 to 6 o'clock, in two shards, and connections."""
     path = str(tmp_path / "feeds.db")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute('create table "nyc.Flight" (id integer primary key, origin text)')
-    SqliteFeedSource(path).set_up_feed(FEED)
-    name_database(path)
-    insert(path, range(36), START)
+    Path(path).write_bytes(content_of(_make))
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps({"conn_type": "sqlite", "host": path}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     return path
+
+
+def _make(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
+        connection.execute('create table "nyc.Flight" (id integer primary key, origin text)')
+        source.set_up_feed(FEED)
+    name_database(path)
+    insert(str(path), range(36), START)
 
 
 def insert(path: str, numbers: range, start: datetime) -> None:
@@ -80,6 +84,12 @@ def insert(path: str, numbers: range, start: datetime) -> None:
                 (number % 2, hint, number),
             )
         connection.commit()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where an export goes."""
+    return str(tmp_path / "out")
 
 
 @pytest.fixture
@@ -113,3 +123,12 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(connection))
     yield shop
     shop.source.close()
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> type[JobHook]:
+    """Give the hook of jobs in this process, which has run none yet, and the connection to Spark."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setattr(JobHook, "tasks", [])
+    monkeypatch.setattr(JobHook, "says", None)
+    return JobHook

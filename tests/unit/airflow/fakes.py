@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
+from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -15,7 +16,10 @@ from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
+from airflow_changefeed.core.codec import encode
+from airflow_changefeed.exceptions import error_text
 from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.result import TaskResult
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.executors import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
@@ -94,6 +98,60 @@ class InProcessOperator(ChangefeedToParquetOperator):
 
     def _get_hook(self) -> InProcessHook:
         return InProcessHook.of(super()._get_hook())
+
+
+class DiedError(Exception):
+    """A job was killed: it leaves no receipt."""
+
+
+class JobHook(ChangefeedSparkSubmitHook):
+    """
+    Runs a job in this process instead of spark-submit, and fails as that one does.
+
+    :cvar document: what the job is handed.
+    :cvar tasks: those that were handed over so far.
+    :cvar says: what the job gives; an exception is raised by it.
+    """
+
+    document: ClassVar[Any]
+    tasks: ClassVar[list[Any]] = []
+    says: ClassVar[Any] = None
+
+    def run(self, task: Any, connection: JobConnection) -> Any:
+        """Do what the job does."""
+        return self.says
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run the job."""
+        assert Path(application).exists()
+        command = self._build_spark_submit_command(application)
+        given, connection = (Path(command[command.index(name) + 1]) for name in ("--task", "--connection"))
+        assert connection.stat().st_mode & 0o777 == 0o600
+        task = self.document.from_json(given.read_text(), named="task")
+        assert self.document.from_json(task.to_json(), named="task") == task
+        self.tasks.append(task)
+        receipt = given.with_name("result.json")
+        try:
+            if isinstance(self.says, Exception):
+                raise self.says
+            done = self.run(task, JobConnection.from_json(connection.read_text(), named="connection"))
+        except DiedError:
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 137.") from None
+        except Exception as error:
+            receipt.write_text(TaskResult(error=error_text(error)).to_json())
+            raise AirflowException("Cannot execute: spark-submit. Error code is: 1.") from error
+        receipt.write_text((TaskResult() if done is None else TaskResult(encode(done))).to_json())
+        return None
+
+
+def in_process(kind: type[Any], hook: type[JobHook]) -> type[Any]:
+    """Return an operator whose job is run by a hook in this process."""
+
+    class InProcess(kind):  # type: ignore[misc]
+        def _get_hook(self) -> JobHook:
+            return hook.of(super()._get_hook())
+
+    return InProcess
 
 
 class OutletEvents(OutletEventAccessors):

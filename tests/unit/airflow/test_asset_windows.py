@@ -15,9 +15,8 @@ from airflow_changefeed.export.completed import CompletedExport
 from tests.minors import since
 from tests.unit.airflow.conftest import FEED, START
 from tests.unit.airflow.fakes import context
-from tests.unit.airflow.test_operator import HOUR, operator, path
+from tests.unit.airflow.test_operator import HOUR, operator
 
-__all__ = ["path"]  # a fixture
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.usefixtures("server"),

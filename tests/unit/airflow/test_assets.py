@@ -21,9 +21,8 @@ from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS
 from tests.minors import since
 from tests.unit.airflow.conftest import FEED, START, insert
 from tests.unit.airflow.fakes import context
-from tests.unit.airflow.test_operator import HOUR, Crash, crash_before, operator, path
+from tests.unit.airflow.test_operator import HOUR, Crash, crash_before, operator
 
-__all__ = ["path"]  # a fixture
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 
 
@@ -54,13 +53,9 @@ def test_the_uri_is_that_of_the_folder(given: str, uri: str) -> None:
 
 
 def test_feeds_of_one_output_are_different_assets() -> None:
-    """Also those whose names no folder can have."""
+    """Also those whose names no folder can have; missing names are refused all at once."""
     assert changefeed_asset("a/b", "/x").uri == "file:///x/a-x2F-b"
     assert changefeed_asset("a b", "/x") != changefeed_asset("a%20b", "/x")
-
-
-def test_missing_names_are_refused() -> None:
-    """All at once."""
     with pytest.raises(InvalidArgumentError, match="feed is missing; path is missing"):
         changefeed_asset("", " ")
 
@@ -104,6 +99,9 @@ def test_the_windows_of_a_run_are_an_event_of_the_asset(database: str, path: str
     assert len(extra["manifests"]) == 6
     assert all(Path(manifest).exists() for manifest in extra["manifests"])
     assert [len(one.files()) for one in CompletedExport.from_extra(extra).each()] == [2, 2, 2]
+    # A complete window without rows is an event as well, for those that follow.
+    (sent,) = export(operator(path), START + 8 * HOUR, START + 9 * HOUR)
+    assert (sent["extra"]["rows"], len(sent["extra"]["manifests"])) == (0, 2)
 
 
 def test_older_airflows_get_values_that_go_into_a_set(
@@ -118,12 +116,6 @@ def test_older_airflows_get_values_that_go_into_a_set(
     assert frozenset(sent["extra"].items())
     again = {**encode(CompletedExport.from_extra(sent["extra"])), "manifests": expected["manifests"]}
     assert again == expected
-
-
-def test_an_idle_window_is_an_event(database: str, path: str) -> None:
-    """A complete window without rows is still an event for those that follow."""
-    (sent,) = export(operator(path), START + 8 * HOUR, START + 9 * HOUR)
-    assert (sent["extra"]["rows"], len(sent["extra"]["manifests"])) == (0, 2)
 
 
 def test_a_batch_is_an_event_and_no_batch_is_none(database: str, path: str) -> None:

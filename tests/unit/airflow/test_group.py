@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, BaseOperator
 
-from airflow_changefeed.exceptions import InvalidArgumentError
+from airflow_changefeed import ExportJob
 from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import read_spec, write_spec
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.job import FILE_VARIABLE, TEXT_VARIABLE, read_connection
 from airflow_changefeed.transfers.group import (
@@ -34,9 +35,8 @@ from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import LocalSpark, context
 from tests.unit.airflow.lineage import completed, failed, names, use_provider
-from tests.unit.airflow.test_operator import exported, path, places
+from tests.unit.airflow.test_operator import exported, places
 
-__all__ = ["path"]  # a fixture
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 HOUR = timedelta(hours=1)
 
@@ -55,16 +55,15 @@ class Group:
     """The three tasks, run by hand; XComs are kept as Airflow keeps them."""
 
     def __init__(self, path: str, **more: Any) -> None:
+        def submit(job: ExportJob) -> Submit:
+            return Submit(task_id="submit", spec=job.spec_uri, command=f"run {job.job_uri}")
+
+        given = {"feed": FEED, "path": path, "program_path": f"{path}-program", "submit": submit}
         with DAG("dag"):
-            group = changefeed_export_group(
-                submit=lambda job: Submit(task_id="submit", spec=job.spec_uri, command=f"run {job.job_uri}"),
-                **{
-                    **{"feed": FEED, "path": path, "program_path": f"{path}-program"},
-                    **{"consumer": CONSUMER, "unit": HOUR, **more},
-                },
-            )
+            group = changefeed_export_group(**{**given, "consumer": CONSUMER, "unit": HOUR, **more})
         self.tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
         self.pushed: dict[str, Any] = {}
+        self.planned: list[dict[str, str]] = []
         self.skipped: list[Any] = []
         self.state = "success"
 
@@ -80,14 +79,16 @@ class Group:
         self.pushed.clear()
         self.skipped = []
         try:
-            self.tasks["plan"].execute(self._context(hours, attempt))
+            self.planned = self.tasks["plan"].execute(self._context(hours, attempt))
         except DownstreamTasksSkipped as skip:
             self.skipped = skip.tasks
 
-    def submit(self) -> None:
-        """Run the job, as a cluster does: with the spec, and its own secret."""
+    def submit(self) -> list[str]:
+        """Run the job, as a cluster does: with the spec, and its own secret; return what it says."""
+        lines: list[str] = []
         connection = JobConnection(ChangefeedHook().source().describe())
-        export_job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lambda line: None)
+        export_job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lines.append)
+        return lines
 
     def finish(self, hours: int = 2) -> dict[str, Any]:
         """Run finish."""
@@ -140,7 +141,7 @@ def test_finish_reports_what_was_planned_also_if_it_fails(
     use_provider(monkeypatch)
     group = Group(path)
     group.plan()
-    with pytest.raises(AirflowFailException, match="left no receipt"):
+    with pytest.raises(AirflowFailException, match=r"left no receipt beside .*Clear export\.submit"):
         group.finish()
     planned = failed(group.tasks["finish"])
     group.submit()
@@ -150,23 +151,25 @@ def test_finish_reports_what_was_planned_also_if_it_fails(
         assert names(found["inputs"]) == [(f"sqlite:{database}", FEED)]
         assert names(found["outputs"]) == [("file", f"{path}/{FEED}")]
         window = found["run_facets"]["changefeed_window"]
+        times = (window["windowStart"], window["windowEnd"])
         assert (window["feed"], window["consumer"]) == (FEED, CONSUMER)
-        assert (window["windowStart"], window["windowEnd"]) == (
-            "2013-01-01T00:00:00Z",
-            "2013-01-01T02:00:00Z",
-        )
+        assert times == ("2013-01-01T00:00:00Z", "2013-01-01T02:00:00Z")
     assert planned["outputs"][0]["outputFacets"] == {}
     assert done["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 12
 
 
 def test_clearing_each_of_the_three_works(database: str, path: str) -> None:
-    """Finish again changes nothing; the job again, or plan and all after it, exports everything again."""
+    """
+    Finish again changes nothing; the job again, or plan and all after it, exports everything again. So it is
+    where a cluster starts the driver again, long after finish: that leaves nothing that is left out later.
+    """
     group = Group(path)
     group.plan()
     group.submit()
     first, before = group.finish(), places(database)
     assert group.finish() == first
     group.submit()
+    assert ExportStore(path, FEED).begun_attempts() == []
     second = group.finish()
     assert second["attempt"] > first["attempt"]
     group.plan(attempt=2)
@@ -178,41 +181,26 @@ def test_clearing_each_of_the_three_works(database: str, path: str) -> None:
     assert verify(ExportStore(path, FEED)) == []
 
 
-def test_a_job_that_died_is_told_and_its_second_start_does_what_is_left(
-    database: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_start_of_a_job_that_died_does_what_is_left(database: str, path: str) -> None:
     """Finish says what to clear, and moves nothing."""
     group = Group(path)
     group.plan()
-    with pytest.raises(AirflowFailException, match=r"left no receipt beside .*Clear export\.submit"):
-        group.finish()
-    import sqlite3
-
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute('delete from "nyc.Flight" where id = 3')
-    connection.close()
-    with pytest.raises(Exception, match="was deleted"):
-        group.submit()
-    with pytest.raises(
-        AirflowFailException, match=r"MissingEventError: .*clear export\.submit and the tasks"
-    ):
-        group.finish()
-    before = len(ExportStore(path, FEED).list())
-    with sqlite3.connect(database) as connection:
+        with pytest.raises(Exception, match="was deleted"):
+            group.submit()
+        with pytest.raises(
+            AirflowFailException, match=r"MissingEventError: .*clear export\.submit and the tasks"
+        ):
+            group.finish()
+        assert len(ExportStore(path, FEED).list()) < 4
         connection.execute('insert into "nyc.Flight" values (3, ?)', ("JFK",))
-    connection.close()
     group.submit()
     result = group.finish()
     assert (result["units"], result["rows"]) == (4, 12)
-    assert before < 4
-    assert_sealed(database, path)
-
-
-def assert_sealed(database: str, path: str) -> None:
-    """Check that two hours are whole, and read once."""
     assert exported(path) == list(range(12))
     assert verify(ExportStore(path, FEED)) == []
-    assert {row.shard for row in SqliteFeedSource(database).cursors(FEED, CONSUMER)} == {0, 1}
+    assert set(places(database)) == {0, 1}
 
 
 def test_an_idle_window_skips_the_job_only(database: str, path: str) -> None:
@@ -225,17 +213,28 @@ def test_an_idle_window_skips_the_job_only(database: str, path: str) -> None:
     assert (result["units"], result["rows"]) == (2, 0)
 
 
-def test_a_failed_plan_is_told(path: str, database: str) -> None:
-    """Finish runs, and has nothing to read."""
-    with pytest.raises(AirflowFailException, match=r"task export\.plan has left no spec: clear that task"):
-        Group(path).finish()
-
-
-def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
-    """As when somebody has cleaned up the output."""
+def test_finish_tells_what_there_is_no_result_of(database: str, path: str) -> None:
+    """
+    A plan that failed, also one that was cleared, whose XCom of before proves nothing; a whole run that is
+    skipped; files that a later start has half replaced, and a spec that somebody has cleaned up.
+    """
     group = Group(path)
+    with pytest.raises(AirflowFailException, match=r"task export\.plan has left no spec: clear that task"):
+        group.finish()
     group.plan()
+    group.submit()
+    group.state = "skipped"
+    with pytest.raises(AirflowSkipException):
+        group.finish()
+    group.state = "upstream_failed"
+    with pytest.raises(AirflowFailException, match="has left no spec"):
+        group.finish()
+    group.state = "success"
     store, plan = read_spec(group.pushed["spec_uri"])
+    name = next(iter(store.files.sizes(store.layout.data)))
+    store.files.remove_file(f"{store.layout.data}/{name}")
+    with pytest.raises(AirflowFailException, match=r"1 of 4 units are no longer whole"):
+        group.finish()
     spec_module.remove_spec(store, plan.attempt)
     with pytest.raises(
         AirflowFailException, match=r"SpecNotFoundError.*Run the task that makes the plan again"
@@ -243,51 +242,20 @@ def test_a_spec_that_is_gone_is_named(database: str, path: str) -> None:
         group.finish()
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"mode": "batch"}, "the leases of a batch cannot span tasks"),
-        ({"submit": lambda job: None}, "submit of group 'export' created no task"),
-        ({"unit": timedelta(0)}, "unit must be"),
-        (
-            {"program_path": None},
-            "program_path is missing: .* or, to accept the risk, the output's path",
-        ),
-        (
-            {"program_path": "lake/x/y", "path": "lake/x"},
-            "program_path 'lake/x/y' lies in the output 'lake/x'",
-        ),
-    ],
-)
-def test_wrong_arguments_are_refused_as_the_dag_is_parsed(path: str, more: Any, message: str) -> None:
-    """With what is wrong."""
-    arguments = {"submit": lambda job: Submit(task_id="submit", spec=job.spec_uri), "feed": FEED}
-    arguments |= {"path": path, "program_path": path, "consumer": CONSUMER}
-    with DAG("dag"), pytest.raises(InvalidArgumentError, match=message):
-        changefeed_export_group(**{**arguments, **more})
-
-
 def test_the_connection_comes_from_the_clusters_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: Commands, database: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that stays, or a text; without any of them the job says what to do."""
-    connection = JobConnection({"type": "sqlite", "path": "/feeds.db"})
+    """A file that stays, or a text, as the command prints it; without any the job says what to do."""
     with pytest.raises(Exception, match=r"no connection: .* the output of the command job-connection"):
         read_connection(None)
-    monkeypatch.setenv(TEXT_VARIABLE, connection.to_json())
-    assert read_connection(None) == connection
+    assert commands.run("job-connection", "--path", path) == 0, commands.err
+    monkeypatch.setenv(TEXT_VARIABLE, commands.out)
+    assert read_connection(None) == JobConnection(ChangefeedHook().source().describe())
     file = tmp_path / "secret.json"
     file.write_text(JobConnection({"type": "sqlite", "path": "/other.db"}).to_json())
     monkeypatch.setenv(FILE_VARIABLE, str(file))
     assert read_connection(None).source["path"] == "/other.db"
     assert file.exists()
-
-
-def test_the_command_prints_what_the_job_reads(commands: Commands, database: str, path: str) -> None:
-    """With its secrets: it is for a secret store."""
-    assert commands.run("job-connection", "--path", path) == 0, commands.err
-    printed = JobConnection.from_json(commands.out, named="the command")
-    assert printed == JobConnection(ChangefeedHook().source().describe())
 
 
 def test_old_specs_do_not_gather(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,43 +268,6 @@ def test_old_specs_do_not_gather(database: str, path: str, monkeypatch: pytest.M
     assert len(store.specs()) == 3
     write_spec(store, plan)
     assert store.specs()[-1] == plan.attempt
-
-
-def test_finish_is_skipped_with_its_plan_and_believes_no_old_spec(database: str, path: str) -> None:
-    """A whole run is skipped, or cleared and its plan fails: an XCom of before proves nothing."""
-    group = Group(path)
-    group.plan()
-    group.submit()
-    group.state = "skipped"
-    with pytest.raises(AirflowSkipException):
-        group.finish()
-    group.state = "upstream_failed"
-    with pytest.raises(AirflowFailException, match="has left no spec"):
-        group.finish()
-
-
-def test_a_start_after_the_end_leaves_nothing_that_is_left_out_later(database: str, path: str) -> None:
-    """A cluster starts the driver again, long after finish: clearing plan exports everything again."""
-    group = Group(path)
-    group.plan()
-    group.submit()
-    group.finish()
-    group.submit()
-    assert ExportStore(path, FEED).begun_attempts() == []
-    group.plan(attempt=2)
-    assert group.pushed["units"] == 4
-
-
-def test_units_that_a_later_start_left_half_replaced_are_not_told_as_whole(database: str, path: str) -> None:
-    """An older start had succeeded; finish looks at the files."""
-    group = Group(path)
-    group.plan()
-    group.submit()
-    store = ExportStore(path, FEED)
-    name = next(iter(store.files.sizes(store.layout.data)))
-    store.files.remove_file(f"{store.layout.data}/{name}")
-    with pytest.raises(AirflowFailException, match=r"1 of 4 units are no longer whole"):
-        group.finish()
 
 
 def test_other_runs_leave_a_spec_alone(database: str, path: str) -> None:

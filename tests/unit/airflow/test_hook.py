@@ -33,9 +33,9 @@ from tests.minors import since
 from tests.unit.airflow.conftest import FEED, KEY
 
 
-@pytest.mark.parametrize(
-    ("connection", "path"),
-    [
+def test_every_form_of_a_connection_means_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Airflow's SqliteHook opens, and the forms on which it stumbles; always absolute."""
+    for connection, path in (
         ('{"conn_type": "sqlite", "host": "/data/feeds.db"}', "/data/feeds.db"),
         ('{"conn_type": "sqlite", "host": "/data/my feeds%20.db"}', "/data/my feeds%20.db"),
         ('{"conn_type": "sqlite", "schema": "/data/feeds.db"}', "/data/feeds.db"),
@@ -44,45 +44,38 @@ from tests.unit.airflow.conftest import FEED, KEY
         ("sqlite:////data/feeds.db", "/data/feeds.db"),
         ("sqlite://%2Fdata%2Ffeeds.db?lock_timeout=5", "/data/feeds.db"),
         ('{"conn_type": "sqlite", "host": "data/feeds.db"}', str(Path("data/feeds.db").absolute())),
-    ],
-)
-def test_every_form_of_a_connection_means_one_file(
-    monkeypatch: pytest.MonkeyPatch, connection: str, path: str
-) -> None:
-    """What Airflow's SqliteHook opens, and the forms on which it stumbles; always absolute."""
-    monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
-    assert ChangefeedHook().describe()["path"] == path
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", connection)
+        assert ChangefeedHook().describe()["path"] == path
 
 
 def test_the_lock_timeout_is_the_tasks_then_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook's argument wins, then the connection's extra, then 60 seconds."""
+    """The hook's argument wins, then the connection's extra, then 60 seconds; a wrong one is named."""
+
+    def extra(value: Any) -> str:
+        return json.dumps({"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": value}})
+
     monkeypatch.setenv("AIRFLOW_CONN_PLAIN", '{"conn_type": "sqlite", "host": "/x.db"}')
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_EXTRA", '{"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": 5}}'
-    )
+    monkeypatch.setenv("AIRFLOW_CONN_EXTRA", extra(5))
     assert ChangefeedHook("plain").describe()["lock_timeout"] == 60
     assert ChangefeedHook("extra").describe()["lock_timeout"] == 5
     assert ChangefeedHook("extra", lock_timeout=7).describe()["lock_timeout"] == 7
     monkeypatch.setenv("AIRFLOW_CONN_URI", "sqlite:///x.db?lock_timeout=0.5")
     assert ChangefeedHook("uri").describe()["lock_timeout"] == 0.5
+    said = "'extra': lock_timeout in its extra must be a number of seconds, 0 to 8640"
+    for value in ("x", "-1", "nan", "1e9", True, "true", [5]):
+        monkeypatch.setenv("AIRFLOW_CONN_EXTRA", extra(value))
+        with pytest.raises(InvalidArgumentError, match=said):
+            ChangefeedHook("extra").describe()
 
 
-@pytest.mark.parametrize("value", ["x", "-1", "nan", "1e9", True, "true", [5]])
-def test_a_lock_timeout_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
-    """With the connection and what it may be."""
-    wrong = {"conn_type": "sqlite", "host": "/x.db", "extra": {"lock_timeout": value}}
-    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps(wrong))
-    with pytest.raises(
-        InvalidArgumentError,
-        match="'wrong': lock_timeout in its extra must be a number of seconds, 0 to 8640",
-    ):
-        ChangefeedHook("wrong").describe()
-
-
-def test_an_unknown_connection_is_named_with_the_remedy() -> None:
-    """Nothing is opened by default when the connection does not exist."""
+def test_a_connection_that_leads_nowhere_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened by default where there is none; an empty one means no file, not one in memory."""
     with pytest.raises(ConnectionNotUsableError, match=r"'nowhere'.*airflow connections add"):
         ChangefeedHook("nowhere").source()
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "sqlite"}')
+    with pytest.raises(ConnectionNotUsableError, match="host"):
+        ChangefeedHook("empty").source()
 
 
 @pytest.mark.parametrize("text", ["", " "])
@@ -108,13 +101,6 @@ def test_another_type_is_refused_with_those_that_work(monkeypatch: pytest.Monkey
     with pytest.raises(ConnectionNotUsableError, match=r"'postgres'.*sqlite") as caught:
         ChangefeedHook("other").source()
     assert "hunter2" not in f"{caught.value!r} {caught.value.facts} {ChangefeedHook('other')!r}"
-
-
-def test_a_connection_without_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty sqlite connection means no file, not one in memory."""
-    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", '{"conn_type": "sqlite"}')
-    with pytest.raises(ConnectionNotUsableError, match="host"):
-        ChangefeedHook("empty").source()
 
 
 def test_a_connection_can_be_tested(database: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import (
     FeedNotFoundError,
@@ -22,25 +19,21 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
-from airflow_changefeed.export.request import JobConnection, choose_feeds
+from airflow_changefeed.export.request import choose_feeds
 from airflow_changefeed.export.spec import read_job
-from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedSubmitOperator
 from airflow_changefeed.transfers.group import (
     ChangefeedFinishOperator,
-    changefeed_export_group,
 )
 from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
 from tests.exports import verify
-from tests.identity import DATABASE
 from tests.unit.airflow.conftest import CONSUMER, START
-from tests.unit.airflow.fakes import LocalSpark, context
-from tests.unit.airflow.test_operator import path
+from tests.unit.airflow.fakes import context
+from tests.unit.airflow.test_group import Group
 
-__all__ = ["path"]  # a fixture
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 HOUR = timedelta(hours=1)
 FEEDS = ("shop.A", "shop.B", "shop.Idle", "shop.Test")
@@ -53,7 +46,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shop(database: str) -> Iterator[str]:
+def shop(database: str) -> str:
     """Besides the flights four feeds of a shop; three have events, and one of them is for tests."""
     source = SqliteFeedSource(database)
     with closing(sqlite3.connect(database)) as connection:
@@ -71,54 +64,22 @@ def shop(database: str) -> Iterator[str]:
                     (number % 2, hint, number),
                 )
         connection.commit()
-    forget()
-    yield database
-    forget()
+    return database
 
 
-def forget() -> None:
-    """Remove the Variables of the shop's feeds: all tests share them."""
-    from airflow.models import Variable
-
-    for feed in FEEDS:
-        Variable.delete(variable_key(DATABASE, CONSUMER, feed))
-
-
-class Feeds:
-    """The tasks of a group of many feeds, run by hand."""
+class Feeds(Group):
+    """A group of many feeds."""
 
     def __init__(self, path: str, **more: Any) -> None:
-        with DAG("dag"):
-            group = changefeed_export_group(
-                **{"path": path, "consumer": CONSUMER, "unit": HOUR, "feeds": "shop.*", **more}
-            )
-        self.tasks: dict[str, Any] = {task.task_id.partition(".")[2]: task for task in group}
-        self.pushed: dict[str, Any] = {}
-        self.planned: list[dict[str, str]] = []
+        super().__init__(path, **{"feed": None, "feeds": "shop.*", "submit": None, **more})
 
-    def _context(self) -> Any:
-        made = context(START, START + 2 * HOUR)
-        made["ti"].xcom_push = lambda *, key, value: self.pushed.update({key: value})
-        return made
-
-    def plan(self) -> None:
-        """Run plan."""
-        self.planned = self.tasks["plan"].execute(self._context())
-
-    def submit(self) -> list[str]:
-        """Run the job; return what it says."""
-        lines: list[str] = []
-        connection = JobConnection(ChangefeedHook().source().describe())
-        export_job.run_spec(LocalSpark, self.pushed["spec_uri"], connection, lines.append)
-        return lines
-
-    def finish(self, feed: str) -> dict[str, Any]:
+    def finish_feed(self, feed: str) -> dict[str, Any]:
         """Run the end of one feed."""
         (export,) = (each for each in self.planned if each["feed"] == feed)
         task = ChangefeedFinishOperator(
             task_id="finish", plan_task_id="export.plan", submits=("export.submit",), export=export
         )
-        result: dict[str, Any] = task.execute(self._context())
+        result: dict[str, Any] = task.execute(self._context(2, 1))
         return result
 
 
@@ -150,7 +111,7 @@ def test_feeds_are_exported_by_one_job(shop: str, path: str) -> None:
         "shop.B: 12 rows in 4 units",
     ]
     for feed, rows in (("shop.A", 12), ("shop.B", 12), ("shop.Idle", 0)):
-        assert group.finish(feed)["rows"] == rows
+        assert group.finish_feed(feed)["rows"] == rows
         assert verify(ExportStore(path, feed)) == []
     source, end = SqliteFeedSource(shop), Ulid.floor(START + 2 * HOUR).previous()
     for feed in ("shop.A", "shop.B"):
@@ -167,23 +128,25 @@ def test_a_dead_feed_stops_no_other(shop: str, path: str) -> None:
     group.plan()
     with pytest.raises(Exception, match="was deleted"):
         group.submit()
-    assert group.finish("shop.A")["rows"] == 12
+    assert group.finish_feed("shop.A")["rows"] == 12
     with pytest.raises(AirflowFailException, match=r"MissingEventError: .*clear export\.submit"):
-        group.finish("shop.B")
+        group.finish_feed("shop.B")
     with pytest.raises(AirflowFailException, match=rf"'shop\.Gone' .* {FeedNotFoundError.__name__}: .*clear"):
-        group.finish("shop.Gone")
+        group.finish_feed("shop.Gone")
     with closing(sqlite3.connect(shop)) as connection:
         connection.execute('insert into "shop.B" values (3)')
         connection.commit()
     lines = group.submit()
     assert len(lines) == 2
-    assert group.finish("shop.B")["rows"] == 12
+    assert group.finish_feed("shop.B")["rows"] == 12
     for feed in ("shop.A", "shop.B"):
         assert verify(ExportStore(path, feed)) == []
 
 
 def test_what_passes_is_planned_again(shop: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer of one feed holds its lock while the others are planned."""
+    """A writer of one feed holds its lock while the others are planned; where all fail, plan fails."""
+    with pytest.raises(AirflowFailException, match=r"FeedNotFoundError.*no\.Such"):
+        Feeds(path, feeds=["no.Such", "neither.This"]).plan()
     failures: list[str] = []
     group = Feeds(path, feeds=["shop.A", "shop.B"])
     whole = type(group.tasks["plan"])._plan
@@ -200,13 +163,6 @@ def test_what_passes_is_planned_again(shop: str, path: str, monkeypatch: pytest.
     assert [sorted(each) for each in group.planned] == [["feed", "spec_uri"]] * 2
 
 
-def test_feeds_that_all_fail_fail_plan(shop: str, path: str) -> None:
-    """With the first one's error."""
-    group = Feeds(path, feeds=["no.Such", "neither.This"])
-    with pytest.raises(AirflowFailException, match=r"FeedNotFoundError.*no\.Such"):
-        group.plan()
-
-
 def test_without_submit_a_spark_connection_runs_the_job(shop: str, path: str) -> None:
     """It is made by the group, with what is given for it, and skips itself where nothing is to be written."""
     group = Feeds(path, feeds=["shop.Idle"], spark={"conn_id": "cluster", "conf": {"a": "b"}})
@@ -218,7 +174,7 @@ def test_without_submit_a_spark_connection_runs_the_job(shop: str, path: str) ->
     task.tasks = group.pushed["tasks"]
     with pytest.raises(AirflowSkipException):
         task.execute(context(START, START + HOUR))
-    assert group.finish("shop.Idle")["rows"] == 0
+    assert group.finish_feed("shop.Idle")["rows"] == 0
 
 
 def test_a_list_of_specs_that_is_gone_or_damaged_is_named(shop: str, path: str) -> None:
@@ -232,20 +188,3 @@ def test_a_list_of_specs_that_is_gone_or_damaged_is_named(shop: str, path: str) 
     file.unlink()
     with pytest.raises(SpecNotFoundError, match="run the task that makes the plan again"):
         group.submit()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"feed": "shop.A"}, "feed and feeds cannot both be given"),
-        ({"feeds": 7}, "feeds must be names or patterns of feeds, not 7"),
-        ({"feeds": [""]}, r"feeds must be names or patterns of feeds, not \[''\]"),
-        ({"exclude": 7}, "exclude must be names"),
-        ({"submit": print, "spark": {}}, "spark configures the task that is created without submit"),
-        ({"spark": {"application": "mine.py"}}, "application cannot be given"),
-    ],
-)
-def test_wrong_arguments_are_refused_as_the_dag_is_parsed(path: str, more: Any, message: str) -> None:
-    """With what is wrong."""
-    with pytest.raises(InvalidArgumentError, match=message):
-        Feeds(path, **more)

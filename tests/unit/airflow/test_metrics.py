@@ -136,23 +136,17 @@ def overtake(monkeypatch: pytest.MonkeyPatch, newer: Callable[[], object]) -> No
 
 @pytest.mark.airflow
 @pytest.mark.usefixtures("server", "database")
-def test_an_export_that_a_newer_one_overtakes_is_counted(
+def test_what_a_newer_attempt_overtakes_is_counted(
     tmp_path: Path, stats: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once; the newer one is not."""
-    overtake(monkeypatch, lambda: export(tmp_path).execute(context(START, START + HOUR, attempt=2)))
+    """Once, and the newer one is not; of a group by its last task, which reads the job's error."""
+    path = tmp_path / "one"
+    overtake(monkeypatch, lambda: export(path).execute(context(START, START + HOUR, attempt=2)))
     with pytest.raises(SupersededError, match="newer attempts count"):
-        export(tmp_path).execute(context(START, START + HOUR))
+        export(path).execute(context(START, START + HOUR))
     assert lost(stats) == LOST
-
-
-@pytest.mark.airflow
-@pytest.mark.usefixtures("server", "database")
-def test_a_group_whose_job_a_newer_one_overtakes_is_counted(
-    tmp_path: Path, stats: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its last task, which reads the job's error."""
-    group, newer = Group(str(tmp_path)), Group(str(tmp_path))
+    stats.sent.clear()
+    group, newer = Group(str(tmp_path / "group")), Group(str(tmp_path / "group"))
     group.plan()
     newer.plan()
     overtake(monkeypatch, newer.submit)
@@ -202,6 +196,7 @@ def test_a_watch_sends_what_it_has_read(database: str, tmp_path: Path, stats: Re
             'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (0, ?, 100)', [hint]
         )
         connection.commit()
+    kinds = {name: kind for kind, name, *_ in stats.sent}
     stats.sent.clear()
     task = ChangefeedFreshnessOperator(task_id="watch", max_age=HOUR)
     ti = SimpleNamespace(xcom_push=lambda **_: None)
@@ -218,6 +213,9 @@ def test_a_watch_sends_what_it_has_read(database: str, tmp_path: Path, stats: Re
     assert sent["changefeed.feed.outbox_rows", None] == 1
     assert 7200 <= sent["changefeed.feed.outbox_age", None] < 7300
     assert ("changefeed.feed.gaps_open", None) not in sent
+    kinds |= {name: kind for kind, name, *_ in stats.sent}
+    assert len(kinds) > 8
+    assert kinds == {name: TYPES[rows()[name]] for name in kinds}, "the table of the page has the types"
 
 
 def test_the_open_gaps_of_a_capture_are_counted(tmp_path: Path) -> None:
@@ -288,19 +286,6 @@ NAMES = {
 def test_the_table_has_every_metric() -> None:
     """And no other."""
     assert set(rows()) == NAMES
-
-
-@pytest.mark.airflow
-@pytest.mark.usefixtures("server", "database")
-def test_the_table_has_the_types_that_are_sent(tmp_path: Path, stats: Recorder) -> None:
-    """Counters add up, gauges do not."""
-    export(tmp_path).execute(context(START, START + HOUR))
-    ChangefeedFreshnessOperator(task_id="watch", max_age=timedelta(days=36_500)).execute(
-        {"ti": SimpleNamespace(xcom_push=lambda **_: None)}
-    )
-    kinds = {name: kind for kind, name, *_ in stats.sent}
-    assert len(kinds) > 8
-    assert kinds == {name: TYPES[rows()[name]] for name in kinds}
 
 
 def used(text: str) -> set[str]:

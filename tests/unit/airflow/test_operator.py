@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.exceptions import MissingEventError, SupersededError
+from airflow_changefeed.exceptions import SupersededError
 from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.export import planner
 from airflow_changefeed.export import spec as spec_module
+from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output import attempts
 from airflow_changefeed.output.commit import Commit
@@ -29,22 +32,17 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
-from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert
+from tests.exports import verify
+from tests.unit.airflow.conftest import CONSUMER, FEED, KEY, START, insert, path
 from tests.unit.airflow.fakes import InProcessHook, InProcessOperator, context
-from tests.unit.export.test_planning_cost import Work
 
+__all__ = ["path"]  # for others, too
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 HOUR = timedelta(hours=1)
 
 
 class Crash(BaseException):
     """The process died here."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    """Where the export goes."""
-    return str(tmp_path / "out")
 
 
 def operator(path: str, **more: Any) -> InProcessOperator:
@@ -81,8 +79,12 @@ def assert_complete(database: str, path: str, hours: int) -> None:
 
 
 def test_the_data_interval_is_exported_by_units(database: str, path: str) -> None:
-    """Three hours become six units, and the cursors stand at their end; the result says so."""
-    result = operator(path).execute(context(START, START + 3 * HOUR))
+    """
+    Three hours, in Airflow's own times, become six units, and the cursors stand at their end; the result says
+    so. The command line has no secret, and the connection's file is gone afterwards.
+    """
+    start = pendulum.datetime(2013, 1, 1)
+    result = operator(path).execute(context(start, start.add(hours=3)))
     assert_complete(database, path, 3)
     assert (result["feed"], result["units"], result["rows"], result["attempt"]) == (FEED, 6, 18, 2)
     assert result["windows"][0] == "2013-01-01T00:00:00Z/2013-01-01T01:00:00Z"
@@ -90,78 +92,42 @@ def test_the_data_interval_is_exported_by_units(database: str, path: str) -> Non
     assert all(Path(manifest).exists() for manifest in result["manifests"])
     assert result["cursors"] == {"0": str(places(database)[0]), "1": str(places(database)[1])}
     json.dumps(result)
+    command = InProcessHook.commands[-1]
+    assert not any(database in argument for argument in command)
+    assert not Path(command[command.index("--connection") + 1]).parent.exists()
 
 
-def test_a_task_opens_few_connections(path: str, database: str) -> None:
-    """One to plan and one behind the commit; the others write. Each reads the schema of all feeds."""
-    task = operator(path, local_below=100)
-    assert Work().of(lambda: task.execute(context(START, START + HOUR))).connections <= 7
-
-
-def test_airflows_own_times_are_understood(database: str, path: str) -> None:
-    """Airflow's data intervals are pendulum's."""
-    start = pendulum.datetime(2013, 1, 1)
-    operator(path).execute(context(start, start.add(hours=1)))
-    assert_complete(database, path, 1)
-
-
-def test_params_go_before_the_data_interval(database: str, path: str) -> None:
-    """A window in the run's params, as the Trigger form gives it, is what is exported."""
+def test_the_tasks_window_goes_before_that_of_params_and_that_before_the_runs(
+    database: str, path: str
+) -> None:
+    """Empty params do not count; a unit may be a template, and one that gives nothing is none."""
     params = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T02:00:00+00:00"}
-    operator(path).execute(context(START + 4 * HOUR, START + 5 * HOUR, params=params))
-    assert_complete(database, path, 2)
-
-
-def test_an_explicit_window_goes_before_all(database: str, path: str) -> None:
-    """The task's own window wins; empty params do not count."""
-    params = {"window_start": None, "window_end": None}
-    task = operator(path, window_start="2013-01-01T00:00:00Z", window_end="2013-01-01T01:00:00Z")
+    task = operator(path, unit="{{ params.unit }}")
+    task.unit = "PT1H"  # type: ignore[assignment] # as Airflow renders it
     task.execute(context(START + 4 * HOUR, START + 5 * HOUR, params=params))
-    assert_complete(database, path, 1)
+    assert_complete(database, path, 2)
+    given = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T03:00:00Z"}
+    task = operator(f"{path}-own", unit="{{ params.unit or '' }}", **given)
+    task.unit = ""  # type: ignore[assignment] # as Airflow renders it
+    params = dict.fromkeys(params)  # type: ignore[arg-type]
+    assert task.execute(context(START + 4 * HOUR, START + 5 * HOUR, params=params))["units"] == 2
+    assert exported(f"{path}-own") == list(range(18))
 
 
 def test_a_run_without_a_window_exports_a_batch(database: str, path: str) -> None:
-    """From the cursor to the head; a second run exports only what came since, if anything."""
-    first = operator(path, unit=None, mode="batch").execute(context())
+    """
+    From the cursor to the head; a later run exports only what came since, if anything. An interval of the run
+    does not count, be it a point of time as of a bare cron string or not.
+    """
+    task = operator(path, unit=None, mode="batch")
+    first = task.execute(context())
     assert (first["rows"], first["windows"], exported(path)) == (36, [], list(range(36)))
     spark = len(InProcessHook.commands)
-    again = operator(path, unit=None, mode="batch").execute(context())
+    again = task.execute(context(START, START))
     assert (again["rows"], again["units"], len(InProcessHook.commands)) == (0, 0, spark)
     insert(database, range(100, 103), START)
-    assert operator(path, unit=None, mode="batch").execute(context())["rows"] == 3
+    assert task.execute(context(START, START + HOUR))["rows"] == 3
     assert exported(path) == [*range(36), 100, 101, 102]
-
-
-def test_a_batch_is_said_and_its_runs_interval_does_not_count(database: str, path: str) -> None:
-    """A point of time, as of a bare cron string or a logical date by hand, is no obstacle."""
-    for start, end in ((START, START), (START, START + HOUR)):
-        operator(path, unit=None, mode="batch").execute(context(start, end))
-    assert exported(path) == list(range(36))
-
-
-def test_a_batch_is_refused_where_a_person_asks_for_a_window(database: str, path: str) -> None:
-    """The window that was filled in would be passed over in silence."""
-    task = operator(path, unit=None, mode="batch")
-    with pytest.raises(AirflowFailException, match=r"window_start ask for a window.*mode='batch'"):
-        task.execute(context(params={"window_start": "2013-01-01T00:00:00Z", "window_end": None}))
-    assert exported(path) == []
-
-
-@pytest.mark.parametrize("unit", ["PT1H", "1:00:00", "3600", 3600, HOUR])
-def test_a_unit_may_come_from_a_template(database: str, path: str, unit: Any) -> None:
-    """As text, a number or what it is."""
-    task = operator(path, unit="{{ params.unit }}")
-    task.unit = unit  # as Airflow renders it
-    task.execute(context(START, START + 3 * HOUR))
-    assert_complete(database, path, 3)
-
-
-@pytest.mark.parametrize("unit", ["", "None"])
-def test_a_template_of_a_unit_may_have_nothing_to_say(database: str, path: str, unit: str) -> None:
-    """Then the window is one unit."""
-    task = operator(path, unit="{{ params.unit or '' }}")
-    task.unit = unit  # type: ignore[assignment] # as Airflow renders it
-    assert task.execute(context(START, START + 3 * HOUR))["units"] == 2
 
 
 def test_an_idle_hour_commits_without_spark(database: str, path: str) -> None:
@@ -178,11 +144,11 @@ def test_an_idle_hour_commits_without_spark(database: str, path: str) -> None:
 
 def test_a_long_result_names_folders(database: str, path: str) -> None:
     """The result goes through Airflow's database, so it stays small."""
-    minute = timedelta(minutes=1)
-    result = operator(path, unit=minute).execute(context(START, START + 3 * HOUR))
-    assert result["units"] == 360
+    end = START + timedelta(minutes=101)
+    result = operator(path, unit=timedelta(minutes=1)).execute(context(START, end))
+    assert result["units"] == 202
     assert result["manifests"] == [ExportStore(path, FEED).layout.manifests]
-    assert result["windows"] == ["2013-01-01T00:00:00Z/2013-01-01T03:00:00Z"]
+    assert result["windows"] == ["2013-01-01T00:00:00Z/2013-01-01T01:41:00Z"]
 
 
 def test_windows_may_finish_in_any_order(database: str, path: str) -> None:
@@ -219,9 +185,7 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None
 
 POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = [
     (crash_before, cursors, "resolve"),
-    (crash_before, planner, "make_plan"),
     (crash_after, planner, "make_plan"),
-    (crash_before, run_module, "begin"),
     (crash_after, run_module, "begin"),
     (crash_after, spec_module, "write_spec"),
     (crash_before, Commit, "add"),
@@ -231,16 +195,13 @@ POINTS: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = 
     (crash_after, ExportStore, "write"),
     (crash_after, Commit, "add"),
     (crash_after, Commit, "finish"),
-    (crash_before, export_job, "write_receipt"),
     (crash_after, export_job, "write_receipt"),
-    (crash_before, spec_module, "read_receipt"),
     (crash_after, spec_module, "read_receipt"),
     (crash_after, spec_module, "remove_spec"),
     (crash_before, cursors, "advance"),
     (crash_before, SqliteFeedSource, "move_cursors"),
     (crash_after, SqliteFeedSource, "move_cursors"),
     (crash_before, AirflowVariables, "set"),
-    (crash_after, AirflowVariables, "set"),
     (crash_after, cursors, "advance"),
     (crash_after, attempts, "forget"),
 ]
@@ -257,27 +218,39 @@ def assert_cursors_follow_manifests(database: str, path: str) -> None:
         assert passed <= complete
 
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[0].__name__}-{point[2]}")
+#: Those of a task that writes by itself, where it differs; others are in ``tests/unit/export/test_run.py``.
+HERE: list[tuple[Callable[[pytest.MonkeyPatch, Any, str], None], Any, str]] = [
+    (crash_after, Commit, "add"),
+    (crash_after, Commit, "finish"),
+    (crash_before, cursors, "advance"),
+    (crash_after, attempts, "forget"),
+]
+
+
+@pytest.mark.parametrize(
+    ("point", "below"),
+    [*((point, 0) for point in POINTS), *((point, 1000) for point in HERE)],
+    ids=lambda value: f"{value[0].__name__}-{value[2]}" if isinstance(value, tuple) else str(value),
+)
 def test_a_retry_after_a_crash_anywhere_gives_the_same_result(
-    database: str, path: str, point: tuple[Any, Any, str]
+    database: str, path: str, point: tuple[Any, Any, str], below: int
 ) -> None:
     """The task dies at one point and Airflow tries again: output, cursors and Variable are whole."""
     crash, module, name = point
     with pytest.MonkeyPatch.context() as patch:
         crash(patch, module, name)
         with pytest.raises(Crash):
-            operator(path).execute(context(START, START + 2 * HOUR))
+            operator(path, local_below=below).execute(context(START, START + 2 * HOUR))
     seen = exported(path)
     assert len(set(seen)) == len(seen)
     assert_cursors_follow_manifests(database, path)
-    operator(path).execute(context(START, START + 2 * HOUR, attempt=2))
-    assert_complete(database, path, 2)
-    operator(path).execute(context(START, START + 2 * HOUR, attempt=3))
+    operator(path, local_below=below).execute(context(START, START + 2 * HOUR, attempt=2))
     assert_complete(database, path, 2)
 
 
+@pytest.mark.parametrize("below", [0, 1000])
 def test_an_older_run_of_the_same_unit_is_superseded(
-    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch, below: int
 ) -> None:
     """Two runs export the same hour at once: the older one withdraws, may be retried, and harms nothing."""
     whole = Commit.add
@@ -289,25 +262,132 @@ def test_an_older_run_of_the_same_unit_is_superseded(
 
     monkeypatch.setattr(Commit, "add", overtaken)
     with pytest.raises(SupersededError, match="newer attempts count"):
-        operator(path).execute(context(START, START + HOUR))
+        operator(path, local_below=below).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)
-    operator(path).execute(context(START, START + HOUR, attempt=3))
+    operator(path, local_below=below).execute(context(START, START + HOUR, attempt=3))
     assert_complete(database, path, 1)
 
 
-def test_the_jobs_own_error_comes_back(database: str, path: str) -> None:
-    """A terminal error of a Spark task fails the Airflow task at once, with its class and message."""
-    import sqlite3
-
-    with sqlite3.connect(database) as connection:
+@pytest.mark.parametrize("below", [0, 1000])
+def test_the_jobs_own_error_comes_back(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch, below: int
+) -> None:
+    """A terminal error of a Spark task, or here, fails the task at once, with its class and remedy."""
+    monkeypatch.setattr("airflow_changefeed.output.commit._PAUSE", 0)
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute('delete from "nyc.Flight" where id = 3')
-    connection.close()
-    with pytest.raises(AirflowFailException, match=r"MissingEventError.*on_missing") as caught:
-        operator(path).execute(context(START, START + HOUR))
-    assert str(caught.value).startswith(MissingEventError.__name__)
+    with pytest.raises(AirflowFailException, match=r"^MissingEventError.*on_missing"):
+        operator(path, local_below=below).execute(context(START, START + HOUR))
     assert exported(path) in ([], [0, 2, 4]), "the other shard's unit stays if it was whole before"
-    operator(path, options={"on_missing": "keys_only"}).execute(context(START, START + HOUR))
+    keys = {"on_missing": "keys_only"}
+    operator(path, local_below=below, options=keys).execute(context(START, START + HOUR))
     assert_complete(database, path, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "2013-01-01", f"CursorFormatError.*{KEY}"),
+        (lambda text: json.dumps({**json.loads(text), "schema_version": 99}), "UnsupportedVersionError"),
+        (lambda text: text.replace("017FS", "017FR"), r"CursorEditedError.*publish.*adopt"),
+    ],
+    ids=["other text", "newer version", "edited"],
+)
+def test_a_variable_that_somebody_changed_stops_the_export(
+    database: str, path: str, change: Callable[[str], str], message: str
+) -> None:
+    """Nothing is overwritten, and no retry is made, until a person decides; publish is one of the ways."""
+    operator(path).execute(context(START, START + HOUR))
+    before = places(database)
+    text = change(AirflowVariables().get(KEY) or "")
+    AirflowVariables().set(KEY, text)
+    with pytest.raises(AirflowFailException, match=message):
+        operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+    assert AirflowVariables().get(KEY) == text
+    assert places(database) == before
+    assert len(ExportStore(path, FEED).list()) == 2
+    ChangefeedHook().publish(CONSUMER, FEED)
+    operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+    assert_complete(database, path, 2)
+
+
+def test_an_empty_answer_of_a_secrets_backend_is_said(
+    database: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before what is published, so that publishing again does not help."""
+    operator(path).execute(context(START, START + HOUR))
+    monkeypatch.setenv(f"AIRFLOW_VAR_{KEY.upper()}", "")
+    for _ in range(2):
+        with pytest.raises(
+            AirflowFailException,
+            match=rf"CursorFormatError: Airflow Variable '{KEY}' is empty.*secrets backend",
+        ):
+            operator(path).execute(context(START + HOUR, START + 2 * HOUR))
+        ChangefeedHook().publish(CONSUMER, FEED)
+
+
+def test_batches_are_exported_again_when_the_cursor_is_put_back(database: str, path: str) -> None:
+    """Each as it was cut, also with history that was inserted since; then what is new."""
+    task = operator(path, unit=None, mode="batch", local_below=1000)
+    task.execute(context())
+    insert(database, range(36, 42), START)
+    task.execute(context())
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute('insert into "nyc.Flight" values (42, ?)', ("JFK",))
+        connection.commit()
+    source = SqliteFeedSource(database)
+    source.insert_history(FEED, 0, [(START + HOUR, (42,))], reason="late")
+    insert(database, range(43, 45), START)
+    document = json.loads(AirflowVariables().get(KEY) or "")
+    for shard in document["shards"].values():
+        shard["ulid"] = str(Ulid.MIN)
+    AirflowVariables().set(KEY, json.dumps(document))
+    ChangefeedHook().adopt(CONSUMER, FEED)
+    result = task.execute(context())
+    assert (result["units"], result["rows"]) == (6, 45)
+    assert exported(path) == list(range(45))
+    assert verify_export(path, FEED, source=source).faults == []
+
+
+# ---- small plans, which the task writes by itself
+
+#: A task that could not start a Spark.
+NO_SPARK = {"conn_id": "nowhere", "env_vars": {"JAVA_HOME": "/none"}}
+
+
+def test_a_small_plan_needs_no_spark(
+    database: str, path: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a connection nor Java is looked for; the log says who has written. A batch may be small."""
+    spark = len(InProcessHook.commands)
+    operator(path, local_below=19, **NO_SPARK).execute(context(START, START + 3 * HOUR))
+    assert_complete(database, path, 3)
+    assert verify(ExportStore(path, FEED)) == []
+    log = capsys.readouterr().out or caplog.text  # Airflow 3.0 logs by Python's own logging
+    assert "18 rows are fewer than local_below=19: written here, without Spark" in log
+    assert "changefeed progress: shard 0: 9 of 9 rows" in log
+    batch = operator(f"{path}-batch", unit=None, mode="batch", local_below=1000, **NO_SPARK)
+    assert batch.execute(context())["rows"] == 18
+    assert len(InProcessHook.commands) == spark
+
+
+def test_a_plan_at_the_bound_is_sparks_and_the_result_is_the_same(database: str, path: str) -> None:
+    """What Spark lacks is named, and nothing is exported. Readers need not know who has written."""
+    with pytest.raises(AirflowFailException, match=r"SparkEnvironmentError.*'nowhere'"):
+        operator(path, local_below=18, **NO_SPARK).execute(context(START, START + 3 * HOUR))
+    assert ExportStore(path, FEED).list() == []
+    results = [
+        operator(where, local_below=below).execute(context(START, START + 3 * HOUR))
+        for where, below in ((path, 18), (f"{path}-here", 19))
+    ]
+    units = [
+        [manifest.unit for manifest in ExportStore(f"{path}{end}", FEED).list()] for end in ("", "-here")
+    ]
+    assert units[0] == units[1]
+    apart = [{name: result.pop(name) for name in ("manifests", "attempt")} for result in results]
+    assert results[0] == results[1]
+    assert apart[0]["attempt"] + 1 == apart[1]["attempt"], "a job draws a token besides its plan's"
+    assert all(Path(manifest).exists() for manifest in apart[1]["manifests"])
 
 
 def test_a_job_that_was_killed_is_retried(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +406,13 @@ def test_a_job_that_was_killed_is_retried(database: str, path: str, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "interval", "message"),
+    ("arguments", "run", "message"),
     [
+        (
+            {"unit": None, "mode": "batch"},
+            {"params": {"window_start": "2013-01-01T00:00:00Z", "window_end": None}},
+            r"window_start ask for a window.*mode='batch'",
+        ),
         ({}, (START, START), "InvalidWindowError.*CronDataIntervalTimetable"),
         ({}, (START, datetime(9999, 1, 1, tzinfo=timezone.utc)), "FutureTimeError.*clock"),
         ({}, (START + HOUR / 2, START + HOUR), "InvalidWindowError.*multiple of the unit"),
@@ -358,7 +443,7 @@ def test_bad_input_is_refused_and_changes_nothing(
     path: str,
     monkeypatch: pytest.MonkeyPatch,
     arguments: dict[str, Any],
-    interval: tuple[Any, Any],
+    run: tuple[Any, Any] | dict[str, Any],
     message: str,
 ) -> None:
     """A clear terminal error; no output, no cursor, no seal."""
@@ -367,48 +452,8 @@ def test_bad_input_is_refused_and_changes_nothing(
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(cluster))
     monkeypatch.setenv("AIRFLOW_CONN_STANDALONE", '{"conn_type": "spark", "host": "spark://host:7077"}')
     with pytest.raises(AirflowFailException, match=message):
-        operator(path, **arguments).execute(context(*interval))
+        operator(path, **arguments).execute(context(**run) if isinstance(run, dict) else context(*run))
     assert not Path(path).exists()
     source = SqliteFeedSource(database)
     assert source.cursors(FEED) == []
     assert {status.sealed_until for status in source.shards(FEED)} == {None}
-
-
-def test_an_edited_variable_stops_the_export(database: str, path: str) -> None:
-    """Nothing is exported and nothing moves until a person decides; publish is one of the ways."""
-    operator(path).execute(context(START, START + HOUR))
-    text = AirflowVariables().get(KEY) or ""
-    AirflowVariables().set(KEY, text.replace("017FS", "017FR"))
-    with pytest.raises(AirflowFailException, match=r"CursorEditedError.*publish.*adopt"):
-        operator(path).execute(context(START + HOUR, START + 2 * HOUR))
-    assert len(ExportStore(path, FEED).list()) == 2
-    ChangefeedHook().publish(CONSUMER, FEED)
-    operator(path).execute(context(START + HOUR, START + 2 * HOUR))
-    assert_complete(database, path, 2)
-
-
-def test_an_empty_answer_of_a_secrets_backend_is_said(
-    database: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It goes before what is published, so that publishing again does not help."""
-    operator(path).execute(context(START, START + HOUR))
-    monkeypatch.setenv(f"AIRFLOW_VAR_{KEY.upper()}", "")
-    for _ in range(2):
-        with pytest.raises(
-            AirflowFailException,
-            match=rf"CursorFormatError: Airflow Variable '{KEY}' is empty.*secrets backend",
-        ):
-            operator(path).execute(context(START + HOUR, START + 2 * HOUR))
-        ChangefeedHook().publish(CONSUMER, FEED)
-    monkeypatch.delenv(f"AIRFLOW_VAR_{KEY.upper()}")
-    operator(path).execute(context(START + HOUR, START + 2 * HOUR))
-    assert_complete(database, path, 2)
-
-
-def test_no_secret_reaches_the_command_line(database: str, path: str) -> None:
-    """Arguments hold paths only; the connection's file is private and gone afterwards."""
-    operator(path).execute(context(START, START + HOUR))
-    command = InProcessHook.commands[-1]
-    assert not any(database in argument for argument in command)
-    connection = Path(command[command.index("--connection") + 1])
-    assert not connection.parent.exists()

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from airflow_changefeed.core.capture import CaptureSpec, TableCapture
-from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.output.dataset import export_dataset
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.version_compat import AirflowFailException
 from tests.exports import verify
-from tests.identity import DATABASE
-from tests.unit.airflow.conftest import CONSUMER, FEED, START
+from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessOperator, context
 from tests.unit.airflow.test_operator import HOUR
 
@@ -27,29 +23,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
 NAME, READER = "orders_changes", "shapes"
 
 
-@pytest.fixture
-def no_cursor(server: None) -> Iterator[None]:
-    """Airflow's metadata outlive a test: no Variable of the capture's consumer, before and after."""
-    from airflow.models import Variable
-
-    Variable.delete(variable_key(DATABASE, READER, NAME))
-    yield
-    Variable.delete(variable_key(DATABASE, READER, NAME))
-
-
-def test_a_shape_of_a_plain_feed_fails_for_good(database: str, tmp_path: Path) -> None:
-    """Before anything is written or sealed, with the remedy."""
-    path = tmp_path / "out"
-    export = InProcessOperator(
-        task_id="export", feed=FEED, path=str(path), consumer=CONSUMER, unit=HOUR, shape="hasura"
-    )
-    with pytest.raises(AirflowFailException, match=r"InvalidArgumentError.*omit shape='hasura'"):
-        export.execute(context(START, START + HOUR))
-    assert not path.exists()
-    assert SqliteFeedSource(database).feed(FEED).sealed_until is None
-
-
-@pytest.mark.usefixtures("no_cursor")
 @pytest.mark.parametrize("local_below", [0, 100])
 def test_a_capture_is_exported_in_its_shape(database: str, tmp_path: Path, local_below: int) -> None:
     """Here and by the job; a window without events has the shape's columns, too."""

@@ -7,16 +7,16 @@ import importlib
 import json
 import os
 import re
-import select
 import stat
 import subprocess
 import sys
-from contextlib import closing
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 import jsonschema
 import pytest
+from packaging.version import Version
 
 import airflow_changefeed
 from airflow_changefeed.connections import spark
@@ -30,6 +30,8 @@ else:
     import tomli as tomllib
 
 PROJECT = Path(__file__).resolve().parents[3]
+#: The page, and what leads to it.
+HAS_PAGE = Version(version("apache-airflow")).release >= (3, 1)
 _KINDS = ("hooks", "operators", "sensors", "triggers")
 #: A class that people name in DAGs, or that Airflow shows.
 _FACE = r"^class (?:Changefeed\w*(?:Operator|Sensor|Trigger|Notifier|Hook)|[A-Z]\w*Link)\b"
@@ -82,116 +84,73 @@ def test_every_module_with_a_face_is_in_the_provider_info() -> None:
         assert getattr(importlib.import_module(module), face)
 
 
-@pytest.mark.parametrize("name", airflow_changefeed.__all__)
-def test_every_public_name_can_be_had(name: str) -> None:
-    """Lazily loaded names are there, and listed."""
-    assert getattr(airflow_changefeed, name) is not None
-    assert name in dir(airflow_changefeed)
-
-
-@since("3.1", "the page")
-def test_airflow_finds_the_page_by_its_entry_point() -> None:
-    """As a plugin that says where the page is, and loads nothing of it."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, _, name = project["entry-points"]["airflow.plugins"]["changefeed"].partition(":")
-    code = (
-        "import sys; from airflow.plugins_manager import AirflowPlugin; before = set(sys.modules); "
-        f"from {module} import {name} as plugin; "
-        "assert issubclass(plugin, AirflowPlugin); plugin.validate(); "
-        "views, (app,) = plugin.external_views, plugin.fastapi_apps; "
-        "assert ['/' + view['href'].partition('?')[0] for view in views] == [app['url_prefix'] + '/'] * 3; "
-        "assert [view['destination'] for view in views] == ['nav', 'dag', 'task']; "
-        "assert len({view['url_route'] for view in views}) == 3; "
-        "print(*sorted({'fastapi', 'pyarrow', 'fsspec', 'sqlalchemy'} & (set(sys.modules) - before)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.split() == []
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    """As of any module."""
+def test_every_public_name_can_be_had() -> None:
+    """Lazily loaded names are there, and listed; an unknown one is an attribute error, as of any module."""
+    for name in airflow_changefeed.__all__:
+        assert getattr(airflow_changefeed, name) is not None
+        assert name in dir(airflow_changefeed)
     with pytest.raises(AttributeError, match="Nothing"):
         _ = airflow_changefeed.Nothing
 
 
+#: What neither the DAG processor nor the server shall load for us.
+HEAVY = ("pyarrow", "pyspark", "pandas", "numpy", "fsspec", "adbc_driver_sqlite", "fastapi", "mssql_python")
+PARSE = f"""
+import sys
+from airflow.sdk import DAG
+before = set(sys.modules)
+from airflow_changefeed import ChangefeedHook, ChangefeedSensor, ChangefeedToParquetOperator
+from airflow_changefeed import ChangefeedFreshnessNotifier, ChangefeedFreshnessBranchOperator
+assert ChangefeedSensor(task_id="wait", feed="f", consumer="c").deferrable
+print(*sorted(set({(*HEAVY, "sqlalchemy.orm")}) & (set(sys.modules) - before)))
+"""
+PLUGIN = f"""
+from airflow.plugins_manager import AirflowPlugin
+before = set(sys.modules)
+from {{module}} import {{name}} as plugin
+assert issubclass(plugin, AirflowPlugin)
+plugin.validate()
+views, (app,) = plugin.external_views, plugin.fastapi_apps
+assert ["/" + view["href"].partition("?")[0] for view in views] == [app["url_prefix"] + "/"] * 3
+assert [view["destination"] for view in views] == ["nav", "dag", "task"]
+assert len({{{{view["url_route"] for view in views}}}}) == 3
+print(*sorted(set({(*HEAVY, "sqlalchemy")}) & (set(sys.modules) - before)))
+"""
+
+
 def test_parsing_a_dag_file_loads_nothing_heavy() -> None:
-    """The faces bring neither Arrow nor Spark nor a database driver into the DAG processor."""
-    heavy = (
-        "pyarrow",
-        "pyspark",
-        "pandas",
-        "numpy",
-        "fsspec",
-        "adbc_driver_sqlite",
-        "sqlalchemy.orm",
-        "mssql_python",
-    )
-    code = (
-        "import sys; from airflow.sdk import DAG; before = set(sys.modules); "
-        "from airflow_changefeed import ChangefeedHook, ChangefeedSensor, ChangefeedToParquetOperator; "
-        "from airflow_changefeed import ChangefeedFreshnessNotifier, ChangefeedFreshnessBranchOperator; "
-        f"print(*sorted(set({heavy}) & (set(sys.modules) - before)))"
-    )
+    """
+    The faces bring neither Arrow nor Spark nor a database driver into the DAG processor, and the page's entry
+    point says where it is and loads nothing of it. Airflow's ``[operators] default_deferrable`` is heeded.
+    """
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["airflow.plugins"]["changefeed"].partition(":")
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", PARSE + (PLUGIN.format(module=module, name=name) if HAS_PAGE else "")],
+        cwd=PROJECT,
+        env={**os.environ, "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
+def test_an_old_or_missing_java_is_refused(tmp_path: Path) -> None:
+    """Spark would fail late with a class file version; we say what to install."""
+    for text, number in (
         ('openjdk version "17.0.15" 2025-04-15', 17),
         ('java version "1.8.0_402"', 8),
         ('openjdk version "25" 2025-09-16', 25),
         ("no such thing", 0),
-    ],
-)
-def test_the_version_of_java_is_read(text: str, version: int) -> None:
-    """Old and new spellings."""
-    assert spark.java_version(text) == version
-
-
-def test_an_old_java_is_refused(tmp_path: Path) -> None:
-    """Spark would fail late with a class file version; we say what to install."""
+    ):
+        assert spark.java_version(text) == number
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(SparkEnvironmentError, match=r"Java 17.*version 11.*openjdk-17"):
         spark.check_java({"JAVA_HOME": str(tmp_path)})
-
-
-def test_a_missing_java_is_refused(tmp_path: Path) -> None:
-    """No Java on PATH and no JAVA_HOME."""
     with pytest.raises(SparkEnvironmentError, match="was not found"):
         spark.check_java({"PATH": str(tmp_path)})
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
-def test_what_we_start_dies_with_us() -> None:
-    """A child of a process that is killed is killed by the system."""
-    code = (
-        "import os, subprocess, sys\n"
-        "from airflow_changefeed.connections.spark import _die_with\n"
-        "child = subprocess.Popen(['sleep', '300'], preexec_fn=_die_with(os.getpid()))\n"
-        "print(child.pid, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ},
-    ) as parent:
-        line = parent.stdout.readline() if parent.stdout else ""
-        parent.kill()
-    try:
-        child = os.pidfd_open(int(line))
-    except ProcessLookupError:
-        return
-    with closing(os.fdopen(child)) as ended:
-        assert select.select([ended], [], [], 60)[0], "the child lives on"

@@ -84,12 +84,43 @@ def lake_ids(left: Left, name: str) -> list[int]:
     return sorted(found["id"].to_pylist())
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_outputs_are_read_and_verified(left: Left, name: str) -> None:
-    """All rows, by the package; no file differs from its manifest."""
-    assert rows(left, name) == left.documents["rows"][FEED]
-    report = verify_export(left.lake(name), FEED)
-    assert (report.faults, report.units) == ([], 2 * HOURS)
+def test_what_was_left_is_read_and_verified(left: Left, source: SqliteFeedSource) -> None:
+    """
+    Outputs have all rows, and no file differs from its manifest; Variables say what the database says; a DAG
+    that an old worker woke reads its event. The doctor finds nothing but a dead letter, which was left on
+    purpose.
+    """
+    for name in FORMATS:
+        assert rows(left, name) == left.documents["rows"][FEED]
+        report = verify_export(left.lake(name), FEED)
+        assert (report.faults, report.units) == ([], 2 * HOURS)
+        exported = examine(
+            source,
+            AirflowVariables(),
+            feed=FEED,
+            consumer=f"warehouse_{name}",
+            open_store=lambda feed, name=name: ExportStore(left.lake(name), feed),
+        )
+        assert exported.faults == ()
+    assert [fault.kind.code for fault in examine(source).faults] == ["dead-letter"]
+    for key, value in left.documents["variables"].items():
+        found = CursorDocument.from_json(value, key=key)
+        assert found.is_intact
+        state = variable_state(source, AirflowVariables(), found.consumer, found.feed)
+        assert (state.key, state.kind) == (key, VariableKind.EQUAL)
+    for name, (extra,) in left.documents["extras"].items():
+        done = CompletedExport.from_extra(extra)
+        assert (done.feed, done.path, done.rows) == (FEED, left.lake(name), 2 * HOURS)
+        assert len(done.each()) == HOURS
+        ids = [row for batch in done.batches(["id"]) for row in batch["id"].to_pylist()]
+        assert sorted(ids) == list(range(2 * HOURS))
+
+
+def test_commands_print_the_keys_that_they_printed(left: Left) -> None:
+    """Programs read them; there may be more."""
+    found = command_keys()
+    for name, keys in left.documents["commands"].items():
+        assert set(keys) <= set(found[name]), name
 
 
 @pytest.mark.parametrize("name", EACH_FORMAT)
@@ -114,40 +145,14 @@ def test_a_window_is_exported_again_over_the_old_files(left: Left) -> None:
     assert verify_export(left.lake("parquet"), FEED).faults == []
 
 
-def test_variables_are_those_of_the_database(left: Left, source: SqliteFeedSource) -> None:
-    """Each is read, and says what the database says."""
-    for key, value in left.documents["variables"].items():
-        found = CursorDocument.from_json(value, key=key)
-        assert found.is_intact
-        state = variable_state(source, AirflowVariables(), found.consumer, found.feed)
-        assert (state.key, state.kind) == (key, VariableKind.EQUAL)
-
-
-def test_extras_of_asset_events_are_read(left: Left) -> None:
-    """A DAG that an old worker woke runs on a new one."""
-    for name, extras in left.documents["extras"].items():
-        (extra,) = extras
-        done = CompletedExport.from_extra(extra)
-        assert (done.feed, done.path, done.rows) == (FEED, left.lake(name), 2 * HOURS)
-        assert len(done.each()) == HOURS
-        ids = [row for batch in done.batches(["id"]) for row in batch["id"].to_pylist()]
-        assert sorted(ids) == list(range(2 * HOURS))
-
-
-def test_a_job_that_was_planned_is_run_and_finished(left: Left) -> None:
-    """By its spec, with the XComs of the old task."""
-    pushed = left.documents["xcoms"]["planned"]
+def test_jobs_of_old_tasks_are_run_and_finished(left: Left) -> None:
+    """One that was planned by its spec, with the XComs of the old task; one that has run by its receipt."""
+    pushed = left.documents["xcoms"]
     connection = JobConnection(open_source({"type": "sqlite", "path": str(left.database)}).describe())
-    export_job.run_spec(LocalSpark, pushed["spec_uri"], connection, lambda line: None)
-    assert Group(left, "planned", pushed).run("finish")["rows"] == 2 * HOURS
-    assert rows(left, "planned") == left.documents["rows"][FEED]
-
-
-def test_a_job_that_has_run_is_finished(left: Left) -> None:
-    """By the receipt that it left."""
-    pushed = left.documents["xcoms"]["submitted"]
-    assert Group(left, "submitted", pushed).run("finish")["rows"] == 2 * HOURS
-    assert rows(left, "submitted") == left.documents["rows"][FEED]
+    export_job.run_spec(LocalSpark, pushed["planned"]["spec_uri"], connection, lambda line: None)
+    for name in ("planned", "submitted"):
+        assert Group(left, name, pushed[name]).run("finish")["rows"] == 2 * HOURS
+        assert rows(left, name) == left.documents["rows"][FEED]
 
 
 def test_consumers_go_on_and_dead_letters_are_resolved(left: Left, source: SqliteFeedSource) -> None:
@@ -172,22 +177,6 @@ def test_a_capture_goes_on_recording(left: Left, source: SqliteFeedSource) -> No
     assert source.capture_gaps(CAPTURE) == []
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_doctor_finds_only_what_was_left_on_purpose(
-    left: Left, source: SqliteFeedSource, name: str
-) -> None:
-    """Nothing of the export; of the database, a dead letter."""
-    exported = examine(
-        source,
-        AirflowVariables(),
-        feed=FEED,
-        consumer=f"warehouse_{name}",
-        open_store=lambda feed: ExportStore(left.lake(name), feed),
-    )
-    assert exported.faults == ()
-    assert [fault.kind.code for fault in examine(source).faults] == ["dead-letter"]
-
-
 def test_setting_up_again_upgrades_the_database(left: Left, source: SqliteFeedSource) -> None:
     """As people do after an upgrade of the package; nothing is lost, and nothing is done twice."""
     select = f'select * from "changefeed.feed:{FEED}" order by ulid'
@@ -199,10 +188,3 @@ def test_setting_up_again_upgrades_the_database(left: Left, source: SqliteFeedSo
     with closing(sqlite3.connect(left.database)) as connection:
         assert len(before) == 2 * HOURS
         assert connection.execute(select).fetchall() == before
-
-
-def test_commands_print_the_keys_that_they_printed(left: Left) -> None:
-    """Programs read them; there may be more."""
-    found = command_keys()
-    for name, keys in left.documents["commands"].items():
-        assert set(keys) <= set(found[name]), name

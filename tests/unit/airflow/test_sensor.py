@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.version_compat import AirflowFailException, AirflowSkipException
@@ -116,11 +115,3 @@ def test_bad_input_fails_at_once(
     """A sensor that can never succeed does not wait for its timeout."""
     with pytest.raises(AirflowFailException, match=message):
         poke(sensor(**arguments), *interval)
-
-
-def test_all_wrong_arguments_are_named_at_once() -> None:
-    """The DAG's author sees everything in one import error."""
-    with pytest.raises(InvalidArgumentError) as caught:
-        sensor(feed="", consumer="", shards="EWR", window_end="2013-01-01T00:00:00Z", lock_timeout="x")
-    for name in ("feed", "consumer", "shards", "window_start", "lock_timeout"):
-        assert name in str(caught.value)

@@ -6,9 +6,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
-import subprocess
-import sys
 from contextlib import closing
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -88,8 +85,13 @@ def test_without_news_it_defers_to_a_trigger_with_the_rendered_arguments(databas
 
 
 def test_a_run_without_a_window_defers_for_news_alone(database: str) -> None:
-    """As one triggered by an asset; and without limits where none are given."""
+    """
+    As one triggered by an asset; and without limits where none are given. A sensor defers
+    only if asked to.
+    """
+    assert inspect.signature(ChangefeedSensor.__init__).parameters["deferrable"].default is False
     consume_all(database)
+    assert poke(sensor(mode="reschedule")) == (False, {})
     arguments = deferred(deferrable()).trigger.serialize()[1]
     assert {name for name, value in arguments.items() if value is None} == {
         "shards",
@@ -107,31 +109,6 @@ def test_news_that_comes_while_deferred_is_the_result_that_a_poke_gives(database
     result = resume(deferrable(), asyncio.run(event_of(value.trigger)))
     assert result == poke(sensor())[1]
     assert (result["0"]["head"], result["0"]["after"] > str(Ulid.MIN)) == (None, True)
-
-
-def test_reschedule_and_poke_modes_do_not_defer_unless_asked_to(database: str) -> None:
-    """The default is Airflow's own, which is False; a deferrable sensor defers in every mode."""
-    assert inspect.signature(ChangefeedSensor.__init__).parameters["deferrable"].default is False
-    consume_all(database)
-    assert poke(sensor(mode="reschedule")) == (False, {})
-    assert deferred(deferrable(), START, FAR).method_name == "execute_complete"
-
-
-def test_the_default_is_that_of_airflow() -> None:
-    """``[operators] default_deferrable``, as for all providers."""
-    code = (
-        "from airflow_changefeed.sensors.changefeed import ChangefeedSensor; "
-        "print(ChangefeedSensor(task_id='wait', feed='f', consumer='c').deferrable)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert done.stdout.split() == ["True"]
 
 
 def test_a_quiet_window_can_be_skipped(database: str) -> None:
@@ -157,36 +134,42 @@ def test_bad_input_fails_before_deferring(database: str) -> None:
 
 FAILED = {"status": "failed", "error": error_text(FeedNotFoundError("no feed nyc.Flight"))}
 LOCKED = {"status": "failed", "error": error_text(LockTimeoutError("somebody holds it"))}
-
-
-def test_a_terminal_error_of_the_trigger_fails_the_task_for_good(database: str) -> None:
-    """With the class and the words of the error; ``soft_fail`` and ``never_fail`` make a skip of it."""
-    with pytest.raises(AirflowFailException, match=r"^FeedNotFoundError: no feed nyc\.Flight$"):
-        resume(deferrable(), FAILED)
-    for option in ("soft_fail", "never_fail"):
-        # Airflow 3.0 says the error itself.
-        with pytest.raises(AirflowSkipException, match=f"{option}|^FeedNotFoundError"):
-            resume(deferrable(**{option: True}), FAILED)
-
-
-def test_a_transient_error_of_the_trigger_is_left_to_the_retries(database: str) -> None:
-    """As in poke mode: ``soft_fail`` lets it be retried, too, and ``never_fail`` makes a skip of it."""
-    for options in ({}, {"soft_fail": True}):
-        with pytest.raises(LockTimeoutError, match="somebody holds it"):
-            resume(deferrable(**options), LOCKED)
-    with pytest.raises(AirflowSkipException, match="never_fail"):
-        resume(deferrable(never_fail=True), LOCKED)
+BROKEN = {"error": TriggerFailureReason.TRIGGER_FAILURE, "traceback": ["ImportError"]}
 
 
 @pytest.mark.parametrize(
-    "event", [None, {"status": "success"}, {"status": "ready", "new_events": {}}], ids=str
+    ("options", "event", "kind", "message"),
+    [
+        ({}, FAILED, AirflowFailException, r"^FeedNotFoundError: no feed nyc\.Flight$"),
+        # Airflow 3.0 says the error itself.
+        ({"soft_fail": True}, FAILED, AirflowSkipException, "soft_fail|^FeedNotFoundError"),
+        ({"never_fail": True}, FAILED, AirflowSkipException, "never_fail|^FeedNotFoundError"),
+        ({}, LOCKED, LockTimeoutError, "somebody holds it"),
+        ({"soft_fail": True}, LOCKED, LockTimeoutError, "somebody holds it"),
+        ({"never_fail": True}, LOCKED, AirflowSkipException, "never_fail"),
+        (
+            {},
+            {"status": "success"},
+            AirflowFailException,
+            "InvalidArgumentError.*is not an event of ChangefeedTrigger",
+        ),
+    ],
 )
-def test_a_bad_event_is_named(database: str, event: Any) -> None:
-    """A triggerer of another version, for example, gives one; no retry would help."""
-    with pytest.raises(
-        AirflowFailException, match=r"InvalidArgumentError.*is not an event of ChangefeedTrigger"
-    ):
-        resume(deferrable(), event)
+def test_what_the_trigger_tells_fails_the_task_as_a_poke_does(
+    database: str, options: dict[str, Any], event: Any, kind: type[Exception], message: str
+) -> None:
+    """
+    A terminal error for good, with its class and words, as an event of another version; a transient one is
+    left to the retries, also with ``soft_fail``; ``never_fail`` makes a skip of it.
+    """
+    with pytest.raises(kind, match=message):
+        resume(deferrable(**options), event)
+
+
+def test_a_trigger_that_broke_is_left_to_the_retries(database: str) -> None:
+    """It could not be loaded, for example; that is not a timeout, so nothing is polled again."""
+    with pytest.raises(TaskDeferralError):
+        deferrable().resume_execution(TRIGGER_FAIL_REPR, BROKEN, context())
 
 
 def test_a_silent_sensor_defers_over_a_failed_poll(database: str) -> None:
@@ -222,13 +205,6 @@ def test_a_last_look_that_fails_leaves_the_timeout(database: str) -> None:
             deferrable(**more).resume_execution(TRIGGER_FAIL_REPR, TIMED_OUT, context())
     with closing(locked(database)), pytest.raises(AirflowSensorTimeout):
         deferrable(lock_timeout=0).resume_execution(TRIGGER_FAIL_REPR, TIMED_OUT, context())
-
-
-def test_a_trigger_that_broke_is_left_to_the_retries(database: str) -> None:
-    """It could not be loaded, for example; that is not a timeout, so nothing is polled again."""
-    broken = {"error": TriggerFailureReason.TRIGGER_FAILURE, "traceback": ["ImportError"]}
-    with pytest.raises(TaskDeferralError):
-        deferrable().resume_execution(TRIGGER_FAIL_REPR, broken, context())
 
 
 def test_mapped_sensors_defer_each_for_itself(database: str) -> None:

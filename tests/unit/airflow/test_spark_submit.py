@@ -6,9 +6,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,7 @@ from airflow_changefeed.tasks.submit import job_folder, sweep_folders
 from airflow_changefeed.version_compat import AirflowException
 from tests.unit.airflow.conftest import START
 from tests.unit.airflow.fakes import InProcessHook, context
-from tests.unit.airflow.test_operator import HOUR, operator, path
-
-__all__ = ["path"]  # a fixture
+from tests.unit.airflow.test_operator import HOUR, operator
 
 
 @pytest.fixture
@@ -43,66 +43,53 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("temp")
-def test_two_jobs_of_one_process_do_not_disturb_each_other() -> None:
-    """Each has its own folder."""
-    with job_folder() as one, job_folder() as two:
-        assert one != two
-        assert one.exists()
-
-
 def test_what_a_killed_task_left_is_removed_by_the_next(temp: Path) -> None:
-    """A connection holds secrets: it goes with the next task, and those of living tasks stay."""
+    """
+    A connection holds secrets: it goes with the next task, and those of living tasks stay. What the task had
+    started dies with it. A locked folder is of a task in another container; other names and links are
+    nobody's business.
+    """
     code = (
-        "import sys\n"
+        "import os, subprocess, sys\n"
+        "from airflow_changefeed.connections.spark import _die_with\n"
         "from airflow_changefeed.tasks.submit import job_folder\n"
         "with job_folder() as folder:\n"
         "    (folder / 'connection.json').write_text('secret')\n"
-        "    print(folder, flush=True)\n"
+        "    child = subprocess.Popen(['sleep', '300'], preexec_fn=_die_with(os.getpid()))\n"
+        "    print(folder, child.pid, flush=True)\n"
         "    sys.stdin.read()\n"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as task:
-        left = Path(task.stdout.readline().strip() if task.stdout else "")
+        line = task.stdout.readline().split() if task.stdout else []
+        left = Path(line[0])
+        child = os.pidfd_open(int(line[1])) if sys.platform == "linux" else None
         assert left.parent == temp
         assert left.stat().st_mode & 0o777 == 0o700
         sweep_folders()
         assert (left / "connection.json").exists(), "the task lives"
         task.kill()
+    if child is not None:
+        with closing(os.fdopen(child)) as ended:
+            assert select.select([ended], [], [], 60)[0], "the child lives on"
     assert (left / "connection.json").exists()
-    with job_folder() as own:
-        assert list(temp.iterdir()) == [own]
-        sweep_folders()
-        assert own.exists()
-    assert list(temp.iterdir()) == []
-
-
-def dead_process() -> int:
-    """Return the id of a process that was."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return process.pid
-
-
-def test_what_may_be_somebody_elses_stays(temp: Path) -> None:
-    """A locked folder is of a task in another container; other names and links are nobody's business."""
-    pid = dead_process()
-    locked, other, target = temp / f"changefeed-{pid}-locked", temp / "changefeed-notes", temp / "target"
+    locked, other, target = temp / f"changefeed-{task.pid}-locked", temp / "changefeed-notes", temp / "target"
     for folder in (locked, other, target):
         folder.mkdir()
-    link = temp / f"changefeed-{pid}-link"
+    link = temp / f"changefeed-{task.pid}-link"
     link.symlink_to(target)
     handle = os.open(locked, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with job_folder() as one, job_folder() as two:
+        assert one != two, "two jobs of one process do not disturb each other"
         sweep_folders()
-    finally:
-        os.close(handle)
-    assert set(temp.iterdir()) == {locked, other, target, link}
+        assert set(temp.iterdir()) == {one, two, locked, other, target, link}
+    os.close(handle)
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn"])
-@pytest.mark.parametrize("env_vars", [None, {"PROXY": "one"}], ids=str)
+@pytest.mark.parametrize(
+    ("master", "env_vars"), [("spark://host:7077", None), ("yarn", {"PROXY": "one"})], ids=str
+)
 def test_spark_submit_beside_this_python_is_found_for_every_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, env_vars: dict[str, str] | None
 ) -> None:
@@ -145,32 +132,23 @@ def test_the_start_of_spark_is_not_in_the_log_of_a_task(monkeypatch: pytest.Monk
     assert list(hook._last_submit_log_lines) == kept
 
 
-def test_a_python_that_was_chosen_for_spark_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executors and driver must be of one version: who names a Python for Spark gets it for both."""
+def test_a_local_java_starts_fast_and_obeys_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Java takes the last of options that contradict each other: what anybody else says comes behind ours.
+    Executors and driver must be of one version: who names a Python for Spark gets it for both.
+    """
+    ours = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    assert local_environment(None)["SPARK_SUBMIT_OPTS"] == ours
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xmx2g")
+    assert local_environment(None)["SPARK_SUBMIT_OPTS"] == f"{ours} -Xmx2g"
+    given = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}
+    assert local_environment(given)["SPARK_SUBMIT_OPTS"] == f"{ours} -XX:TieredStopAtLevel=4"
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": "yarn"}))
     hook = ChangefeedSparkSubmitHook(conn_id="far")
     hook._build_spark_submit_command("job.py")
     assert "PYSPARK_DRIVER_PYTHON" not in (hook._env or {})
-
-
-@pytest.mark.parametrize(
-    ("around", "given", "expected"),
-    [
-        (None, None, ""),
-        ("-Xmx2g", None, " -Xmx2g"),
-        ("-Xmx2g", {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=4"}, " -XX:TieredStopAtLevel=4"),
-    ],
-)
-def test_a_local_java_starts_fast_and_obeys_others(
-    monkeypatch: pytest.MonkeyPatch, around: str | None, given: dict[str, str] | None, expected: str
-) -> None:
-    """Java takes the last of options that contradict each other: what anybody else says comes behind ours."""
-    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
-    if around is not None:
-        monkeypatch.setenv("SPARK_SUBMIT_OPTS", around)
-    options = local_environment(given)["SPARK_SUBMIT_OPTS"]
-    assert options == f"-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1{expected}"
 
 
 @pytest.mark.airflow
@@ -265,29 +243,18 @@ def connected(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> Connection:
     return spark_connection("spark_default")
 
 
-@pytest.mark.parametrize(
-    ("given", "is_encrypted"),
-    [(True, True), ("yes", True), ("1", True), (" True", True), ("false", False), ("off", False), (0, False)],
-)
-def test_a_text_says_whether_a_server_is_asked_over_tls(
-    monkeypatch: pytest.MonkeyPatch, given: Any, is_encrypted: bool
-) -> None:
+def test_a_text_says_whether_a_server_is_asked_over_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's client would take "yes" for no, and send everything unencrypted."""
-    found = connected(
-        monkeypatch,
-        conn_type="spark_connect",
-        host="spark.example.com",
-        port=15002,
-        login="me",
-        extra={"use_ssl": given},
-    )
-    said = f"use_ssl={'true' if is_encrypted else 'false'}"
-    assert server_url(found) == f"sc://spark.example.com:15002/;user_id=me;{said}"
+    server = {"conn_type": "spark_connect", "host": "spark.example.com", "port": 15002, "login": "me"}
+    for said, texts in (("true", (True, "yes", "1", " True")), ("false", ("false", "off", 0))):
+        for text in texts:
+            found = connected(monkeypatch, **server, extra={"use_ssl": text})
+            assert server_url(found) == f"sc://spark.example.com:15002/;user_id=me;use_ssl={said}"
 
 
-@pytest.mark.parametrize(
-    ("connection", "problem"),
-    [
+def test_a_field_of_spark_that_means_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry would fail in the same way; the provider's own words name neither connection nor field."""
+    for connection, problem in (
         (
             {"conn_type": "spark_connect", "host": "h", "extra": {"use_ssl": "tls"}},
             "use_ssl in its extra must be true or false, not 'tls'",
@@ -296,18 +263,9 @@ def test_a_text_says_whether_a_server_is_asked_over_tls(
             {"conn_type": "spark", "host": "spark://h", "extra": {"rest-port": "6o66"}},
             "rest-port in its extra must be a whole number, 1 to 65535, not '6o66'",
         ),
-    ],
-)
-def test_a_field_of_spark_that_means_nothing_is_named(
-    monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], problem: str
-) -> None:
-    """A retry would fail in the same way."""
-    with pytest.raises(SparkEnvironmentError, match=f"connection 'spark_default': {problem}"):
-        connected(monkeypatch, **connection)
-
-
-def test_a_server_is_named_without_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The provider's own words name neither the connection nor the field."""
+    ):
+        with pytest.raises(SparkEnvironmentError, match=f"connection 'spark_default': {problem}"):
+            connected(monkeypatch, **connection)
     found = connected(monkeypatch, conn_type="spark_connect", host="spark.example.com/path")
     with pytest.raises(SparkEnvironmentError, match="the host of Spark Connect connection 'spark_default'"):
         server_url(found)

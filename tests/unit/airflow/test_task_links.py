@@ -18,9 +18,8 @@ from tests.minors import dag_serialization, since
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
 from tests.unit.airflow.fakes import context
 from tests.unit.airflow.test_group import Group
-from tests.unit.airflow.test_operator import HOUR, operator, path
+from tests.unit.airflow.test_operator import HOUR, operator
 
-__all__ = ["path"]  # a fixture
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.usefixtures("server", "database"),
@@ -50,14 +49,11 @@ def test_an_export_leads_to_its_window(path: str, monkeypatch: pytest.MonkeyPatc
     assert urlsplit(calendar).path == "/changefeed/"
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://host/below")
     assert links(task)[0].startswith("https://host/below/changefeed/?")
-
-
-def test_an_export_that_fails_leads_there_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its window is known before anything is read."""
-    task = operator(path, local_below=1000, shards=["9"], unit="PT7H")
+    # Its window is known before anything is read, so an export that fails leads there, too.
+    wrong = operator(path, local_below=1000, shards=["9"], unit="PT7H")
     with pytest.raises(AirflowFailException, match=InvalidWindowError.__name__):
-        task.execute(context(START, START + HOUR))
-    assert values(links(task)[0]) == WINDOW | {"task_id": "export"}
+        wrong.execute(context(START, START + HOUR))
+    assert values(links(wrong)[0]) == WINDOW | {"task_id": "export"}
 
 
 def test_a_task_of_which_the_page_has_no_calendar_leads_nowhere(path: str) -> None:

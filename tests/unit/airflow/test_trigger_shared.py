@@ -27,6 +27,7 @@ from tests.unit.airflow.virtual import Triggerer, VirtualLoop, run
 
 #: Seconds between polls, of the loop's own time.
 INTERVAL = 60.0
+SENSORS = 200
 
 
 def make_feeds(path: str, count: int) -> list[str]:
@@ -48,7 +49,7 @@ def announce(path: str, feed: str) -> None:
         connection.commit()
 
 
-def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
+def test_hundreds_of_waiting_sensors_ask_once_an_interval(database: str) -> None:
     """However they come: of many feeds and consumers, one after the other, until all have new events."""
     feeds = make_feeds(database, 8)
     loop, asked, connect = VirtualLoop(), [], sqlite3.connect
@@ -60,9 +61,9 @@ def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
 
     async def wait() -> Triggerer:
         triggerer = Triggerer()
-        for number in range(1000):
+        for number in range(SENSORS):
             waiting = trigger(
-                feed=feeds[number % 8], consumer=f"consumer {number % 125}", poke_interval=INTERVAL
+                feed=feeds[number % 8], consumer=f"consumer {number % 25}", poke_interval=INTERVAL
             )
             triggerer.start(waiting)
             await asyncio.sleep(0.3)
@@ -76,7 +77,7 @@ def test_a_thousand_waiting_sensors_ask_once_an_interval(database: str) -> None:
     with patch("sqlite3.connect", counted):
         triggerer = run(wait(), loop)
     assert len(triggerer.keys) == 0
-    assert len(triggerer.payloads) == 1000
+    assert len(triggerer.payloads) == SENSORS
     assert all(list(read_event(payload)[0]) == ["0"] for payload in triggerer.payloads.values())
     assert len(asked) > 10
     gaps = [later - first for first, later in pairwise(asked)]
@@ -219,35 +220,35 @@ def test_growing_pauses_let_shared_looks_pass(database: str, monkeypatch: pytest
 
 
 def test_what_is_shared_is_told_apart_without_secrets(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the connection's name and by how one polls; feeds, consumers and windows may differ."""
+    """
+    By the connection's name and by how one polls; feeds, consumers and windows may differ. What lies in
+    Airflow's database names the connection as well, also when the source is open.
+    """
     secret = {"conn_type": "sqlite", "host": database, "login": "reader", "password": "hunter2"}
     monkeypatch.setenv("AIRFLOW_CONN_CHANGEFEED_DEFAULT", json.dumps(secret))
     consume_all(database)
     more = {"poke_interval": INTERVAL}
+    same = {"feed": "a", "consumer": "b", "shards": ["1"], "window_end": format_time(FAR)}
     others = ({"changefeed_conn_id": "other"}, {"lock_timeout": 5}, {"poke_interval": 7})
+    first = trigger(**more)
 
     async def wait() -> str:
         triggerer = Triggerer()
-        numbers = [
-            triggerer.start(trigger(**more)),
-            triggerer.start(
-                trigger(feed="a", consumer="b", shards=["1"], window_end=format_time(FAR), **more)
-            ),
-        ]
+        numbers = [triggerer.start(each) for each in (first, trigger(**same, **more))]
         await asyncio.sleep(0.1)
         assert len(triggerer.keys) == 1
         numbers += [triggerer.start(trigger(**{**more, **other})) for other in others]
         await asyncio.sleep(0.1)
         assert len(triggerer.keys) == 4
-        keys = repr(triggerer.keys)
+        shown = repr(triggerer.keys) + json.dumps(first.serialize()) + repr(first)
         for number in numbers:
             await triggerer.stop(number)
-        return keys
+        return shown
 
-    keys = run(wait())
-    assert "changefeed_default" in keys
-    assert "hunter2" not in keys
-    assert database not in keys
+    shown = run(wait())
+    assert "changefeed_default" in shown
+    assert "hunter2" not in shown
+    assert database not in shown
 
 
 def test_the_end_of_a_window_ends_each_in_its_turn(database: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.operators.changefeed import ChangefeedVerifyOperator
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.version_compat import AirflowFailException
@@ -83,14 +82,16 @@ def test_damage_fails_the_task_and_is_its_result(store: ExportStore) -> None:
     ]
 
 
-def test_a_window_that_was_not_exported_is_damage(store: ExportStore) -> None:
-    """A task that verifies what no task exported does not succeed."""
+def test_given_windows_and_shards_count(store: ExportStore) -> None:
+    """
+    Before those of the run; as text, too, as templates give them. A window that no task exported is damage,
+    and a run without a window verifies everything, also what belongs to no unit.
+    """
+    given = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z", "shards": ["1"]}
+    result, _ = verify(store, START + 7 * HOUR, START + 9 * HOUR, **given)
+    assert (result["units"], result["rows"]) == (1, 10)
     failure, _ = verify(store, START + 3 * HOUR, START + 4 * HOUR)
     assert "window-missing: shard 1 [2013-01-01T03:00:00Z" in str(failure)
-
-
-def test_a_run_without_a_window_verifies_everything(store: ExportStore) -> None:
-    """Also what belongs to no unit."""
     Path(store.layout.data, "x.parquet").write_bytes(b"")
     failure, _ = verify(store)
     assert "file-foreign" in str(failure)
@@ -103,19 +104,6 @@ def test_history_is_found_with_a_connection_only(flights: Flights, store: Export
     assert verify(store)[0]["damage"] == 0
     failure, _ = verify(store, changefeed_conn_id="changefeed_default")
     assert "window-stale" in str(failure)
-
-
-def test_given_windows_and_shards_count(store: ExportStore) -> None:
-    """Before those of the run; as text, too, as templates give them."""
-    result, _ = verify(
-        store,
-        START + 7 * HOUR,
-        START + 9 * HOUR,
-        window_start="2013-01-01T00:00:00Z",
-        window_end="2013-01-01T01:00:00Z",
-        shards=["1"],
-    )
-    assert (result["units"], result["rows"]) == (1, 10)
 
 
 def test_a_sample_of_days_finds_what_nobody_reads(flights: Flights, tmp_path: Path) -> None:
@@ -140,22 +128,6 @@ def test_a_sample_of_days_finds_what_nobody_reads(flights: Flights, tmp_path: Pa
     assert "is damaged: 1 faults" in str(whole)
 
 
-def test_all_that_a_dag_may_know_late_is_templated() -> None:
-    """Names, path, window and shards."""
-    assert set(ChangefeedVerifyOperator.template_fields) == {
-        "feed",
-        "path",
-        "window_start",
-        "window_end",
-        "shards",
-    }
-    task = ChangefeedVerifyOperator(
-        task_id="verify", feed="{{ params.feed }}", path="{{ params.path }}", shards="{{ params.shards }}"
-    )
-    task.render_template_fields({"params": {"feed": FEED, "path": "/data/export", "shards": [1]}})
-    assert (task.feed, task.path) == (FEED, "/data/export")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -171,24 +143,3 @@ def test_what_cannot_be_verified_fails_at_once(
     """A retry would find the same."""
     with pytest.raises(AirflowFailException, match=message):
         raise verify(store, **arguments)[0]
-
-
-def test_all_wrong_arguments_are_named_at_once() -> None:
-    """The DAG's author sees everything in one import error."""
-    with pytest.raises(InvalidArgumentError) as caught:
-        ChangefeedVerifyOperator(
-            task_id="verify",
-            feed="",
-            path=" ",
-            shards="EWR",
-            window_end="2013-01-01T00:00:00Z",
-            sample_days=0,
-        )
-    for name in ("feed", "path", "shards", "window_start", "sample_days must be a whole number"):
-        assert name in str(caught.value)
-    # Of a template nothing is known yet.
-    later = {"window_start": "{{ params.a }}", "window_end": "{{ params.b }}"}
-    ChangefeedVerifyOperator(task_id="later", feed=FEED, path="/data", sample_days=1, **later)
-    window = {"window_start": "2013-01-01T00:00:00Z", "window_end": "2013-01-01T01:00:00Z"}
-    with pytest.raises(InvalidArgumentError, match="sample_days draws from the whole export"):
-        ChangefeedVerifyOperator(task_id="verify", feed=FEED, path="/data", sample_days=1, **window)

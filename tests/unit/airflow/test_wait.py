@@ -13,8 +13,10 @@ import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
 
+from airflow_changefeed.consumers.settings import create_consumer
+from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.values import floor_to_millisecond, to_milliseconds
-from airflow_changefeed.exceptions import InvalidArgumentError, NotYetError, StoppedError
+from airflow_changefeed.exceptions import NotYetError, StoppedError
 from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
@@ -27,26 +29,32 @@ from tests.unit.airflow.feeds import play
 from tests.unit.airflow.test_operator import assert_complete, operator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("server")]
-SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+MILLISECOND, SECOND, MINUTE = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(minutes=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 #: Of the window that the tests export: all events lie before.
 END = START + 6 * HOUR
 #: Of the waiting for an hour, up to a start of the task.
 FIRST_WAIT = {"waits_since": "2013-01-01T05:10:00Z"}
 
 
-class Clocks:
+class Waiting:
     """
-    The database's clock and this machine's, which only move when somebody sleeps.
+    A task that exports a window, the database's clock and this machine's, which only move while it sleeps.
 
-    :param database: what the database's says.
-    :param ahead: how much this machine's is ahead of it.
+    :ivar database: what the database's clock says.
     :ivar speed: of the database's clock.
     :ivar slept: all sleeps.
     :ivar wake: called after each sleep.
     """
 
-    def __init__(self, database: datetime, ahead: timedelta = timedelta(0)) -> None:
-        self.database, self.machine = database, database + ahead
+    def __init__(self, file: str, path: str) -> None:
+        self.file, self.path = file, path
+        self.set(timedelta(0))
+
+    def set(self, before_end: timedelta, ahead: timedelta = timedelta(0)) -> None:
+        """Set the database's clock to a time before the window's end, and this machine's ahead of it."""
+        self.database = END - before_end
+        self.machine = self.database + ahead
         self.speed = 1.0
         self.slept: list[timedelta] = []
         self.wake: Callable[[], object] = int
@@ -71,45 +79,43 @@ class Clocks:
         """How long the task has slept."""
         return sum(self.slept, timedelta(0))
 
+    def export(self, **more: Any) -> Any:
+        """Run the operator's task."""
+        return operator(self.path, local_below=1000, **more).execute(context(START, END))
+
+    def deferred(self, run: Callable[..., Any] | None = None, **more: Any) -> TaskDeferred:
+        """Run a task that is expected to defer, and return how it does."""
+        with pytest.raises(TaskDeferred) as caught:
+            (run or self.export)(**more)
+        return caught.value
+
+    def resume(self, kwargs: Any = FIRST_WAIT, **more: Any) -> Any:
+        """Let a task go on in another process, as Airflow does when the trigger has fired."""
+        task = operator(self.path, local_below=1000, **more)
+        return task.resume_execution("execute_complete", {**kwargs, "event": END}, context(START, END))
+
+    def check_complete(self) -> None:
+        """Check that the window is exported."""
+        assert_complete(self.file, self.path, 6)
+
+    def check_untouched(self) -> None:
+        """Check that a task has neither written nor held anything."""
+        assert not Path(self.path).exists()
+        source = SqliteFeedSource(self.file)
+        assert source.cursors(FEED) == []
+        assert source.leases() == []
+        assert {status.sealed_until for status in source.shards(FEED)} == {None}
+
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    """Where the export goes."""
-    return str(tmp_path / "out")
-
-
-@pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Clocks]:
-    """Give a function that sets the clocks, the database's to a time before the window's end."""
-
-    def set_clocks(before_end: timedelta, ahead: timedelta = timedelta(0)) -> Clocks:
-        set_to = Clocks(END - before_end, ahead)
-        monkeypatch.setattr(tasks_context, "time", set_to)
-        monkeypatch.setattr(
-            SqliteDatabase, "now_ms", lambda _: to_milliseconds(floor_to_millisecond(set_to.database))
-        )
-        return set_to
-
-    return set_clocks
-
-
-def export(path: str, **more: Any) -> Any:
-    """Run the operator's task."""
-    return operator(path, local_below=1000, **more).execute(context(START, END))
-
-
-def deferred(path: str, **more: Any) -> TaskDeferred:
-    """Run a task that is expected to defer, and return how it does."""
-    with pytest.raises(TaskDeferred) as caught:
-        export(path, **more)
-    return caught.value
-
-
-def resume(path: str, kwargs: Any = FIRST_WAIT, **more: Any) -> Any:
-    """Let a task go on in another process, as Airflow does when the trigger has fired."""
-    given = {**kwargs, "event": END}
-    task = operator(path, local_below=1000, **more)
-    return task.resume_execution("execute_complete", given, context(START, END))
+def waiting(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    """Give a task at the end of its window."""
+    made = Waiting(database, path)
+    monkeypatch.setattr(tasks_context, "time", made)
+    monkeypatch.setattr(
+        SqliteDatabase, "now_ms", lambda _: to_milliseconds(floor_to_millisecond(made.database))
+    )
+    return made
 
 
 def moment(value: TaskDeferred) -> datetime:
@@ -118,285 +124,225 @@ def moment(value: TaskDeferred) -> datetime:
     return value.trigger.moment
 
 
-def assert_untouched(database: str, path: str) -> None:
-    """Check that a task has neither written nor held anything."""
-    assert not Path(path).exists()
-    source = SqliteFeedSource(database)
-    assert source.cursors(FEED) == []
-    assert source.leases() == []
-    assert {status.sealed_until for status in source.shards(FEED)} == {None}
-
-
-@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=1), timedelta(days=-1)], ids=str)
-@pytest.mark.parametrize("left", [timedelta(milliseconds=1), 20 * SECOND, MINUTE], ids=str)
-def test_a_window_that_ends_within_a_minute_is_waited_for_in_the_task(
-    database: str, path: str, clocks: Callable[..., Clocks], left: timedelta, ahead: timedelta
-) -> None:
-    """By the database's clock, whatever this machine's says; then it is exported."""
-    clock = clocks(left, ahead)
-    export(path)
-    assert_complete(database, path, 6)
-    assert left <= clock.slept_in_all <= left + SECOND
-
-
-def test_a_window_that_has_ended_is_not_waited_for(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
-    """Also where it ends at this very moment, and where this machine's clock is behind."""
-    clock = clocks(timedelta(0), -HOUR)
-    export(path)
-    assert_complete(database, path, 6)
-    assert clock.slept == []
-
-
 @pytest.mark.parametrize(
-    "ahead", [timedelta(0), timedelta(days=1), timedelta(days=-1), timedelta(microseconds=7250)], ids=str
+    ("left", "ahead"),
+    [
+        (timedelta(0), -HOUR),
+        (MILLISECOND, timedelta(0)),
+        (20 * SECOND, DAY),
+        (MINUTE, timedelta(0)),
+        (MINUTE, -DAY),
+    ],
+    ids=str,
 )
+def test_a_window_that_ends_within_a_minute_is_waited_for_in_the_task(
+    waiting: Waiting, left: timedelta, ahead: timedelta
+) -> None:
+    """By the database's clock, whatever this machine's says; one that ends at this moment not at all."""
+    waiting.set(left, ahead)
+    waiting.export()
+    waiting.check_complete()
+    assert left <= waiting.slept_in_all <= (left and left + SECOND)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(0), DAY, -DAY, timedelta(microseconds=7250)], ids=str)
 def test_a_later_end_is_waited_for_without_a_worker(
-    database: str,
-    path: str,
-    clocks: Callable[..., Clocks],
-    monkeypatch: pytest.MonkeyPatch,
-    ahead: timedelta,
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
     """The triggerer waits as long as the database's clock says, by Airflow's; nothing is held or open."""
     source = play(monkeypatch)
-    clock = clocks(50 * MINUTE, ahead)
-    value = deferred(path)
+    waiting.set(50 * MINUTE, ahead)
+    value = waiting.deferred()
     assert moment(value) == floor_to_millisecond(END + ahead)
     assert (value.method_name, value.timeout) == ("execute_complete", None)
-    assert clock.slept == []
+    assert waiting.slept == []
     assert source.closed.is_set()
-    assert_untouched(database, path)
+    waiting.check_untouched()
     assert json.loads(json.dumps(value.kwargs)) == value.kwargs
+    waiting.set(MINUTE + SECOND)
+    assert moment(waiting.deferred()) == END
 
 
-def test_a_minute_and_a_bit_is_deferred(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
-    """A minute is not."""
-    clocks(MINUTE + SECOND)
-    assert moment(deferred(path)) == END
-
-
-def test_a_resumed_task_begins_anew(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
-    """It exports the window; what is wrong by now is refused."""
-    clock = clocks(50 * MINUTE)
-    value = deferred(path)
-    clock.sleep(3000)
+def test_a_resumed_task_begins_anew(waiting: Waiting) -> None:
+    """It exports the window; what is wrong by now is refused, and a missing feed before any wait."""
+    waiting.set(50 * MINUTE)
+    with pytest.raises(AirflowFailException, match=r"FeedNotFoundError.*nyc\.Weather"):
+        waiting.export(feed="nyc.Weather")
+    value = waiting.deferred()
+    waiting.sleep(3000)
     with pytest.raises(AirflowFailException, match=r"ConnectionNotUsableError.*'nowhere'"):
-        resume(path, value.kwargs, changefeed_conn_id="nowhere")
-    resume(path, value.kwargs)
-    assert_complete(database, path, 6)
+        waiting.resume(value.kwargs, changefeed_conn_id="nowhere")
+    waiting.resume(value.kwargs)
+    waiting.check_complete()
 
 
-def test_a_task_that_is_woken_too_early_defers_again(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
-    """As by a triggerer whose clock is ahead, which would do it again at once: so a minute passes first."""
-    clock = clocks(50 * MINUTE)
-    value = deferred(path)
-    assert value.kwargs == FIRST_WAIT
-    clock.sleep(600)
-    with pytest.raises(TaskDeferred) as caught:
-        resume(path, value.kwargs)
-    assert moment(caught.value) == END
-    assert caught.value.kwargs == FIRST_WAIT
-    assert clock.slept_in_all == 11 * MINUTE
+def test_a_task_that_is_woken_too_early_defers_again(waiting: Waiting) -> None:
+    """
+    As by a triggerer whose clock is ahead, which would do it again at once: so a minute passes first. Where
+    it is a little early, the task sleeps until the end.
+    """
+    waiting.set(50 * MINUTE)
+    assert waiting.deferred().kwargs == FIRST_WAIT
+    waiting.sleep(600)
+    value = waiting.deferred(waiting.resume)
+    assert (moment(value), value.kwargs, waiting.slept_in_all) == (END, FIRST_WAIT, 11 * MINUTE)
+    waiting.sleep(37.5 * 60)
+    waiting.resume(value.kwargs)
+    waiting.check_complete()
+    assert waiting.slept_in_all == 50 * MINUTE
 
 
-def test_a_task_that_is_woken_a_little_too_early_needs_no_other_deferral(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
-    """It sleeps until the end, here twice."""
-    clock = clocks(50 * MINUTE)
-    value = deferred(path)
-    clock.sleep(48.5 * 60)
-    resume(path, value.kwargs)
-    assert_complete(database, path, 6)
-    assert clock.slept_in_all == 50 * MINUTE
-
-
-def test_the_limit_counts_from_the_tasks_first_start(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
+def test_the_limit_counts_from_the_tasks_first_start(waiting: Waiting) -> None:
     """A database's clock that is set back again and again does not make a task wait for ever."""
-    clock = clocks(50 * MINUTE)
-    value = deferred(path)
-    clock.sleep(3000)
-    clock.database -= 11 * MINUTE
+    waiting.set(50 * MINUTE)
+    value = waiting.deferred()
+    waiting.sleep(3000)
+    waiting.database -= 11 * MINUTE
     with pytest.raises(
         AirflowFailException, match=r"ends in 0:11:00 .*1:00:00 at most, and has waited 0:50:00"
     ):
-        resume(path, value.kwargs)
-    clock.database += 2 * MINUTE
-    with pytest.raises(TaskDeferred):
-        resume(path, value.kwargs)
-    clock.sleep(3600)
-    resume(path, value.kwargs)
-    assert_complete(database, path, 6)
+        waiting.resume(value.kwargs)
+    waiting.database += 2 * MINUTE
+    waiting.deferred(waiting.resume, kwargs=value.kwargs)
+    waiting.sleep(3600)
+    waiting.resume(value.kwargs)
+    waiting.check_complete()
 
 
-def test_a_minute_is_slept_also_when_the_limit_is_reached(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
+def test_a_minute_is_slept_also_when_the_limit_is_reached(waiting: Waiting) -> None:
     """A database's clock that loses some seconds in an hour fails nothing."""
-    clock = clocks(HOUR)
-    value = deferred(path)
-    clock.speed = 0.99
-    clock.sleep(3600)
-    resume(path, value.kwargs)
-    assert_complete(database, path, 6)
+    waiting.set(HOUR)
+    value = waiting.deferred()
+    waiting.speed = 0.99
+    waiting.sleep(3600)
+    waiting.resume(value.kwargs)
+    waiting.check_complete()
 
 
-def test_dag_test_does_not_tell_how_long_was_waited(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
+def test_dag_test_does_not_tell_how_long_was_waited(waiting: Waiting) -> None:
     """It hands on nothing but the trigger's event, to the same object; a later try knows of no wait."""
-    clock = clocks(50 * MINUTE)
-    task = operator(path, local_below=1000)
+    waiting.set(50 * MINUTE)
+    task = operator(waiting.path, local_below=1000)
+
+    def resume(**kwargs: Any) -> Any:
+        return task.resume_execution("execute_complete", kwargs, context(START, END))
+
     for _ in range(2):
-        with pytest.raises(TaskDeferred) as caught:
-            task.resume_execution("execute_complete", {"event": END}, context(START, END))
-        assert caught.value.kwargs == FIRST_WAIT
-    with pytest.raises(TaskDeferred):
-        task.resume_execution(
-            "execute_complete", {"waits_since": "2013-01-01T05:05:00Z"}, context(START, END)
-        )
-    with pytest.raises(TaskDeferred) as caught:
-        task.execute(context(START, END, attempt=2))
-    assert caught.value.kwargs == {"waits_since": "2013-01-01T05:11:00Z"}
-    clock.sleep(3000)
-    task.resume_execution("execute_complete", {"event": END}, context(START, END))
-    assert_complete(database, path, 6)
+        assert waiting.deferred(resume, event=END).kwargs == FIRST_WAIT
+    waiting.deferred(resume, waits_since="2013-01-01T05:05:00Z")
+    value = waiting.deferred(lambda: task.execute(context(START, END, attempt=2)))
+    assert value.kwargs == {"waits_since": "2013-01-01T05:11:00Z"}
+    waiting.sleep(3000)
+    resume(event=END)
+    waiting.check_complete()
 
 
 @pytest.mark.parametrize(
     ("wait_timeout", "longest"),
-    [(None, HOUR), (2 * HOUR, 2 * HOUR), (120, 2 * MINUTE), (90.5, 90.5 * SECOND), (0, MINUTE), (5, MINUTE)],
+    [(None, HOUR), (2 * HOUR, 2 * HOUR), (90.5, 90.5 * SECOND), (5, MINUTE)],
     ids=str,
 )
 def test_a_window_that_ends_later_than_wait_timeout_is_refused_at_once(
-    database: str, path: str, clocks: Callable[..., Clocks], wait_timeout: Any, longest: timedelta
+    waiting: Waiting, wait_timeout: Any, longest: timedelta
 ) -> None:
     """With what the database's clock says; a minute is always waited."""
     given = {} if wait_timeout is None else {"wait_timeout": wait_timeout}
-    clock = clocks(longest + timedelta(milliseconds=1), -3 * MINUTE)
-    now = f"{clock.database:%Y-%m-%dT%H:%M:%S}"
+    waiting.set(longest + MILLISECOND, -3 * MINUTE)
+    now = f"{waiting.database:%Y-%m-%dT%H:%M:%S}"
     with pytest.raises(
         AirflowFailException, match=rf"FutureTimeError: .*the database's clock, {now}.*at most"
     ):
-        export(path, **given)
-    assert clock.slept == []
-    assert_untouched(database, path)
-    clocks(longest)
+        waiting.export(**given)
+    assert waiting.slept == []
+    waiting.check_untouched()
+    waiting.set(longest)
     if longest > MINUTE:
-        assert moment(deferred(path, **given)) == END
+        assert moment(waiting.deferred(**given)) == END
     else:
-        export(path, **given)
+        waiting.export(**given)
 
 
-def test_a_window_of_another_century_is_refused_whatever_is_allowed(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
+def test_a_window_of_another_century_is_refused_whatever_is_allowed(waiting: Waiting) -> None:
     """And a person who allows it waits a day at a time."""
-    clock = clocks(MINUTE)
-    task = operator(path, local_below=1000, wait_timeout=timedelta.max, unit=None)
-    far = datetime(9999, 12, 31, tzinfo=START.tzinfo)
-    with pytest.raises(TaskDeferred) as caught:
-        task.execute(context(START, far))
-    assert moment(caught.value) == clock.machine + timedelta(days=1)
+    waiting.set(MINUTE)
+    far = context(START, datetime(9999, 12, 31, tzinfo=START.tzinfo))
+    task = operator(waiting.path, local_below=1000, wait_timeout=timedelta.max, unit=None)
+    assert moment(waiting.deferred(lambda: task.execute(far))) == waiting.machine + DAY
     with pytest.raises(AirflowFailException, match="FutureTimeError"):
-        operator(path).execute(context(START, far))
+        operator(waiting.path).execute(far)
 
 
-@pytest.mark.parametrize("left", [timedelta(milliseconds=1), SECOND, MINUTE], ids=str)
+@pytest.mark.parametrize("left", [MILLISECOND, MINUTE], ids=str)
 def test_a_database_whose_clock_stands_still_is_not_waited_for_ever(
-    database: str, path: str, clocks: Callable[..., Clocks], left: timedelta
+    waiting: Waiting, left: timedelta
 ) -> None:
-    """The task gives up after three minutes, and may be retried."""
-    clock = clocks(left)
-    clock.speed = 0
+    """The task gives up after three minutes, and may be retried; a clock that is slow is followed."""
+    waiting.set(left)
+    waiting.speed = 0
     with pytest.raises(NotYetError, match=r"by the database's clock, .*, after 0:0[23]:.. of waiting"):
-        export(path)
-    assert MINUTE < clock.slept_in_all <= 3 * MINUTE
-    assert len(clock.slept) < 2000
-    assert_untouched(database, path)
+        waiting.export()
+    assert MINUTE < waiting.slept_in_all <= 3 * MINUTE
+    assert len(waiting.slept) < 2000
+    waiting.check_untouched()
+    waiting.set(left / 2)
+    waiting.speed = 0.6
+    waiting.export()
+    waiting.check_complete()
 
 
-def test_a_slow_clock_is_followed(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
-    """It is looked at again until it says that the window has ended."""
-    clock = clocks(30 * SECOND)
-    clock.speed = 0.6
-    export(path)
-    assert_complete(database, path, 6)
-
-
-def test_a_clock_that_is_set_back_during_a_sleep_leads_to_a_deferral(
-    database: str, path: str, clocks: Callable[..., Clocks]
-) -> None:
+def test_a_clock_that_is_set_back_during_a_sleep_leads_to_a_deferral(waiting: Waiting) -> None:
     """No task sleeps for an hour."""
-    clock = clocks(2 * SECOND)
+    waiting.set(2 * SECOND)
 
     def set_back() -> None:
-        clock.database -= 20 * MINUTE
-        clock.wake = int
+        waiting.database -= 20 * MINUTE
+        waiting.wake = int
 
-    clock.wake = set_back
-    deferred(path)
+    waiting.wake = set_back
+    waiting.deferred()
 
 
 @pytest.mark.parametrize("left", [3 * SECOND, MINUTE], ids=str)
-def test_a_killed_task_wakes_up(
-    database: str, path: str, clocks: Callable[..., Clocks], left: timedelta
-) -> None:
+def test_a_killed_task_wakes_up(waiting: Waiting, left: timedelta) -> None:
     """Within a second, as Airflow kills what has not ended some seconds later; it fails, for a retry."""
-    clock = clocks(left)
-    task = operator(path, local_below=1000)
+    waiting.set(left)
+    task = operator(waiting.path, local_below=1000)
 
     def kill() -> None:
-        if len(clock.slept) == 3:
+        if len(waiting.slept) == 3:
             task.on_kill()
 
-    clock.wake = kill
+    waiting.wake = kill
     with pytest.raises(StoppedError, match="stopped on request while it waited for the end of window"):
         task.execute(context(START, END))
-    assert clock.slept_in_all <= 4 * SECOND
-    assert_untouched(database, path)
+    assert waiting.slept_in_all <= 4 * SECOND
+    waiting.check_untouched()
 
 
-def test_a_missing_feed_is_not_waited_for(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
-    """The wrong name is told now, not in an hour."""
-    clocks(HOUR)
-    with pytest.raises(AirflowFailException, match=r"FeedNotFoundError.*nyc\.Weather"):
-        export(path, feed="nyc.Weather")
-
-
-def test_a_batch_waits_for_nothing(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
+def test_a_batch_waits_for_nothing(waiting: Waiting) -> None:
     """Its run's interval does not count."""
-    clock = clocks(HOUR)
-    task = operator(path, unit=None, mode="batch", local_below=1000)
+    waiting.set(HOUR)
+    task = operator(waiting.path, unit=None, mode="batch", local_below=1000)
     assert task.execute(context(START + 7 * HOUR, START + 8 * HOUR))["windows"] == []
-    assert clock.slept == []
+    assert waiting.slept == []
 
 
-def test_mapped_tasks_wait(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
+def test_mapped_tasks_wait(waiting: Waiting) -> None:
     """Each for its own window."""
-    clocks(50 * MINUTE)
+    waiting.set(50 * MINUTE)
     with DAG("mapped_waits", schedule=None):
         mapped = ChangefeedToParquetOperator.partial(
-            task_id="export", path=path, consumer=CONSUMER, local_below=1000, wait_timeout=10
+            task_id="export", path=waiting.path, consumer=CONSUMER, local_below=1000, wait_timeout=10
         ).expand(feed=[FEED])
     with pytest.raises(AirflowFailException, match="0:00:10 at most"):
         mapped.unmap({"feed": FEED, "wait_timeout": 10}).execute(context(START, END))
-    with pytest.raises(TaskDeferred):
-        mapped.unmap({"feed": FEED, "wait_timeout": HOUR}).execute(context(START, END))
+    task = mapped.unmap({"feed": FEED, "wait_timeout": HOUR})
+    waiting.deferred(lambda: task.execute(context(START, END)))
 
 
-def test_a_consumer_waits_too(database: str, path: str, clocks: Callable[..., Clocks]) -> None:
+def test_a_consumer_waits_too(waiting: Waiting) -> None:
     """Where it consumes to the end of a window, which it seals; to the head it waits for nothing."""
-    from airflow_changefeed.consumers.settings import create_consumer
-    from airflow_changefeed.core.consumer import ConsumerSpec
-
-    create_consumer(SqliteFeedSource(database), ConsumerSpec(CONSUMER, FEED), "earliest", by="tests")
+    create_consumer(SqliteFeedSource(waiting.file), ConsumerSpec(CONSUMER, FEED), "earliest", by="tests")
     seen: list[Any] = []
 
     def consume(**more: Any) -> ChangefeedConsumeOperator:
@@ -408,43 +354,15 @@ def test_a_consumer_waits_too(database: str, path: str, clocks: Callable[..., Cl
             **{"until": "window_end", **more},
         )
 
-    clock = clocks(50 * MINUTE)
+    waiting.set(50 * MINUTE)
     with pytest.raises(AirflowFailException, match=r"FutureTimeError.*0:01:00 at most"):
         consume(wait_timeout=60).execute(context(START, END))
-    with pytest.raises(TaskDeferred) as caught:
-        consume().execute(context(START, END))
-    assert (moment(caught.value), caught.value.kwargs) == (END, FIRST_WAIT)
-    assert SqliteFeedSource(database).feed(FEED).sealed_until is None
-    clock.sleep(2980)
+    value = waiting.deferred(lambda: consume().execute(context(START, END)))
+    assert (moment(value), value.kwargs) == (END, FIRST_WAIT)
+    assert SqliteFeedSource(waiting.file).feed(FEED).sealed_until is None
+    waiting.sleep(2980)
     task = consume()
     done = task.resume_execution("execute_complete", {**FIRST_WAIT, "event": END}, context(START, END))
     assert (done["events"], len(seen)) == (36, 36)
-    assert 20 * SECOND <= clock.slept_in_all - 2980 * SECOND <= 21 * SECOND
+    assert 20 * SECOND <= waiting.slept_in_all - 2980 * SECOND <= 21 * SECOND
     assert consume(until="head").execute(context(START, END + HOUR))["events"] == 0
-
-
-@pytest.mark.parametrize(
-    "wait_timeout",
-    [-1, -SECOND, None, "an hour", True, float("nan"), float("inf"), 1e300, "{{ params.wait }}"],
-    ids=repr,
-)
-def test_a_wrong_wait_timeout_is_refused(wait_timeout: Any) -> None:
-    """When the DAG is parsed, by both operators, with what it may be."""
-    message = r"wait_timeout must be a length of time, 0 or more .*a timedelta, seconds, or a text"
-    with pytest.raises(InvalidArgumentError, match=message):
-        operator("/out", wait_timeout=wait_timeout)
-    with pytest.raises(InvalidArgumentError, match=message):
-        ChangefeedConsumeOperator(
-            task_id="consume", feed=FEED, consumer=CONSUMER, handler=print, wait_timeout=wait_timeout
-        )
-
-
-def test_a_wait_timeout_is_a_length_or_seconds() -> None:
-    """Zero too."""
-    assert [tasks_context.WAIT_LENGTH(one) for one in (HOUR, 90, 0.5, 0, "1h")] == [
-        HOUR,
-        90 * SECOND,
-        SECOND / 2,
-        0 * HOUR,
-        HOUR,
-    ]

@@ -281,74 +281,55 @@ def _purge_hole(patient: Patient) -> None:
 
 
 Break = Callable[[Patient], None]
-#: Of each fault how it is made, what else is asked for, and what its text has.
-FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
-    FaultKind.NOT_INSTALLED: (_drop_everything, {}, "the file has no feeds"),
+#: Of each fault how it is made, and what its text has.
+FAULTS: dict[FaultKind, tuple[Break, str]] = {
+    FaultKind.NOT_INSTALLED: (_drop_everything, "the file has no feeds"),
     FaultKind.OBJECT_MISSING: (
         lambda patient: patient.sql(f'drop index "changefeed.outbox_shard:{FEED}"'),
-        {},
         f"index changefeed.outbox_shard:{FEED}: feed {FEED} has lost",
     ),
     FaultKind.TABLE_MISSING: (
         lambda patient: patient.sql('drop table "changefeed.lease"'),
-        {},
         "table changefeed.lease: the file has lost this table",
     ),
     FaultKind.VERSION_DIFFERS: (
         lambda patient: patient.sql('alter table "changefeed.consumer" add column note text'),
-        {},
         "table changefeed.consumer: the object was created by another version",
     ),
     FaultKind.FEED_VERSION_DIFFERS: (
         _other_outbox,
-        {},
         f"table changefeed.outbox:{FEED}: the object was created by another version",
     ),
     FaultKind.NOT_WAL: (
         lambda patient: patient.sql("pragma journal_mode = delete"),
-        {},
         "the journal mode is delete",
     ),
-    FaultKind.HIGH_WATER_AHEAD: (
-        _hint_ahead,
-        {"open_store": None},
-        f"feed {FEED}, shard 2: its high-water time is",
-    ),
+    FaultKind.HIGH_WATER_AHEAD: (_hint_ahead, f"feed {FEED}, shard 2: its high-water time is"),
     FaultKind.OUTBOX_NOT_DRAINED: (
         rest_undrained,
-        {},
         f"feed {FEED}, shard 2: the first row in its outbox has the time_hint 2024-05-06T07:08:09Z",
     ),
     FaultKind.CONSUMER_UNKNOWN: (
         lambda patient: None,
-        {"consumer": "warhouse"},
         f"consumer warhouse: the database has no cursors of this consumer; it has {CONSUMER}",
     ),
     FaultKind.CONSUMER_IDLE: (
         leave_idle,
-        {},
         "holds back purges: shard 1 from 2013-01-01T00:59:59.999Z, shard 2 from 1970",
     ),
     FaultKind.DEAD_LETTER: (
         _park,
-        {},
         f"feed {FEED}, consumer mailer: 1 dead letter is open, the first of 2013-01-01T00:00:00Z in "
         "shard 1 (ValueError: no such airport)",
     ),
-    FaultKind.CURSOR_BEYOND_FEED: (
-        _restored,
-        {"open_store": None},
-        f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor",
-    ),
+    FaultKind.CURSOR_BEYOND_FEED: (_restored, f"feed {FEED}, shard 1, consumer {CONSUMER}: its cursor"),
     FaultKind.SEAL_LOST: (
         _bring_back_an_older_file,
-        {},
         f"Seal the feed until then: airflow-changefeed seal --feed {FEED} --until 2013-01-01T04:00:00Z "
         "--conn-id ...; then run the windows since the restored state as a backfill",
     ),
     FaultKind.CONSUMER_FAILING: (
         fail,
-        {},
         "the consumer stops there (max_attempts, on_poison=stop). Read the reason: airflow-changefeed "
         f"consumer log mailer --feed {FEED} --failed --conn-id ...; then fix the handler or the data, "
         "and run the consumer again. To set only this event aside: airflow-changefeed consume "
@@ -356,66 +337,60 @@ FAULTS: dict[FaultKind, tuple[Break, dict[str, Any], str]] = {
     ),
     FaultKind.WINDOW_LOST: (
         _purge_hole,
-        {},
         "nothing is complete in shard 1 [2013-01-01T01:00:00Z, 2013-01-01T02:00:00Z), and events were "
         "purged up to 2013-01-01T01:59:59.999Z, so no run can export all of it any more",
     ),
     FaultKind.CURSOR_IN_WINDOW: (
         stop_inside,
-        {},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: the consumer exports windows, but its cursor",
     ),
-    FaultKind.CONSUMER_LOST: (
-        _purged,
-        {},
-        f"feed {FEED}, shard 1, consumer lake: the consumer is lost: events",
-    ),
-    FaultKind.LEASE_EXPIRED: (die, {}, "dag/run/task/1 did not release its lease"),
-    FaultKind.LEASE_STUCK: (_sleeps, {}, "notebook holds the lease until"),
+    FaultKind.CONSUMER_LOST: (_purged, f"feed {FEED}, shard 1, consumer lake: the consumer is lost: events"),
+    FaultKind.LEASE_EXPIRED: (die, "dag/run/task/1 did not release its lease"),
+    FaultKind.LEASE_STUCK: (_sleeps, "notebook holds the lease until"),
     FaultKind.VARIABLE_EDITED: (
         edit_by_hand,
-        {},
         f"Variable {KEY}: its digest does not match, so somebody edited the Variable",
     ),
     FaultKind.VARIABLE_UNREADABLE: (
         lambda patient: patient.variables.set(KEY, "42"),
-        {},
         "the JSON has another structure. Overwrite it",
     ),
     FaultKind.VARIABLE_ORPHANED: (
         _orphan,
-        {},
         "the database has none of consumer 'lake'. If the consumer was dropped, delete the Variable",
     ),
     FaultKind.VARIABLE_OF_NO_FEED: (
         _of_no_feed,
-        {},
         "the Variable belongs to consumer 'lake' of feed 'nyc.Gone', which this database does not have",
     ),
     FaultKind.VARIABLE_MISSING: (
         lambda patient: patient.variables.values.clear(),
-        {},
         f"Variable {KEY}: the Variable does not exist, but the database has cursors of this consumer",
     ),
-    FaultKind.VARIABLE_BEHIND: (_behind, {}, f"Variable {KEY}: the Variable is older than the cursors"),
+    FaultKind.VARIABLE_BEHIND: (_behind, f"Variable {KEY}: the Variable is older than the cursors"),
     FaultKind.WINDOW_MISSING: (
         leave_hole,
-        {"open_store": None},
         f"feed {FEED}, shard 1, consumer {CONSUMER}: nothing is complete in shard 1 "
         "[2013-01-01T03:00:00Z, 2013-01-01T04:00:00Z), although later windows are complete",
     ),
     FaultKind.WINDOW_STALE: (
         insert_history,
-        {},
         "shard 1 [2013-01-01T00:00:00Z, 2013-01-01T01:00:00Z): history was inserted after it was exported "
         "(imported)",
     ),
-    FaultKind.EXPORT_MISSING: (_export_moved, {}, f"holds no export of feed '{FEED}'"),
+    FaultKind.EXPORT_MISSING: (_export_moved, f"holds no export of feed '{FEED}'"),
     FaultKind.NOT_CHECKED: (
         insert_history,
-        {"open_store": None},
         f"feed {FEED}: whether windows with inserted history (1 mark) were exported again. Pass",
     ),
+}
+#: What else is asked for.
+ASKED: dict[FaultKind, dict[str, Any]] = {
+    FaultKind.HIGH_WATER_AHEAD: {"open_store": None},
+    FaultKind.CONSUMER_UNKNOWN: {"consumer": "warhouse"},
+    FaultKind.CURSOR_BEYOND_FEED: {"open_store": None},
+    FaultKind.WINDOW_MISSING: {"open_store": None},
+    FaultKind.NOT_CHECKED: {"open_store": None},
 }
 #: Faults that bring others with them, or need somebody else; each has a test of its own below.
 APART = {FaultKind.EVENT_TABLE_MISSING, FaultKind.NOT_WRITABLE, FaultKind.OPEN_TRANSACTION}

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.unit.export.consumers import Variables, advance, begin, make_source
-from tests.unit.export.flights import Flights
+from tests.unit.export.consumers import Variables, Warehouse, make_source
+from tests.unit.export.flights import FEED, Flights, content_of, hours
 
 
 @pytest.fixture
@@ -25,13 +26,27 @@ def variables() -> Variables:
     return Variables()
 
 
+def load(path: Path) -> None:
+    """Make a feed with thirty events of shard 1 in three hours, and six of shard 2 in the second."""
+    flights = Flights.create(path)
+    flights.add(30, 0, shard=1, length=3)
+    flights.add(6, 1, shard=2)
+
+
 @pytest.fixture
 def flights(tmp_path: Path) -> Flights:
     """A feed with events in two shards."""
-    flights = Flights.create(tmp_path / "feeds.db")
-    flights.add(30, 0, shard=1, length=3)
-    flights.add(6, 1, shard=2)
-    return flights
+    (tmp_path / "feeds.db").write_bytes(content_of(load))
+    return Flights.open(tmp_path / "feeds.db")
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same feed and, in ``out``, its export of three hours; made once, for copies."""
+    folder = tmp_path_factory.mktemp("whole")
+    load(folder / "feeds.db")
+    Flights.open(folder / "feeds.db").export(ExportStore(str(folder / "out"), FEED), hours(0, 3))
+    return folder
 
 
 @pytest.fixture
@@ -41,7 +56,13 @@ def commits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def exported(source: SqliteFeedSource, variables: Variables) -> list[CursorRow]:
-    """A consumer that has exported six hours of both shards."""
-    begin(source)
-    return advance(source, variables, *range(6))
+def warehouse(source: SqliteFeedSource, variables: Variables) -> Warehouse:
+    """A consumer of it, not begun yet."""
+    return Warehouse(source, variables)
+
+
+@pytest.fixture
+def exported(warehouse: Warehouse) -> list[CursorRow]:
+    """Its cursors when it has exported six hours of both shards."""
+    warehouse.begin()
+    return warehouse.advance(*range(6))

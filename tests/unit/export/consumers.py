@@ -6,22 +6,28 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from airflow_changefeed.core.consumer import Position
 from airflow_changefeed.core.cursor import CursorDocument, CursorRow, variable_key
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
-from airflow_changefeed.cursors import cursors
+from airflow_changefeed.cursors import cursors, recovery
+from airflow_changefeed.cursors.moves import PlannedMove, move_to, plan_moves
+from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
+from tests.unit.export.flights import content_of
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 KEY = variable_key(DATABASE, CONSUMER, FEED)
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+FAR = Ulid.floor(datetime(2099, 1, 1, tzinfo=timezone.utc))
 HOURS = 48
 
 
@@ -67,25 +73,27 @@ class Crash(BaseException):
 
 def make_source(tmp_path: Path) -> SqliteFeedSource:
     """A feed with an event in each of 48 hours and two shards, sealed to their end."""
-    path = str(tmp_path / "feeds.db")
-    connection = sqlite3.connect(path)
-    connection.execute('create table "nyc.Flight" (id integer primary key)')
-    connection.commit()
-    source = SqliteFeedSource(path, lock_timeout=30)
-    source.set_up_feed(FEED)
-    name_database(path)
-    for hour in range(HOURS):
-        at = START + timedelta(hours=hour, minutes=30)
-        for shard in (0, 1):
-            connection.execute('insert into "nyc.Flight" values (?)', (hour * 2 + shard,))
-            connection.execute(
-                'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (?, ?, ?)',
-                (shard, int(at.timestamp() * 1000), hour * 2 + shard),
-            )
-    connection.commit()
-    connection.close()
-    source.seal(FEED, START + timedelta(hours=HOURS))
-    return source
+    path = tmp_path / "feeds.db"
+    path.write_bytes(content_of(_make))
+    return SqliteFeedSource(str(path), lock_timeout=30)
+
+
+def _make(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, closing(SqliteFeedSource(str(path))) as source:
+        connection.execute('create table "nyc.Flight" (id integer primary key)')
+        connection.commit()
+        source.set_up_feed(FEED)
+        name_database(path)
+        for hour in range(HOURS):
+            at = START + timedelta(hours=hour, minutes=30)
+            for shard in (0, 1):
+                connection.execute('insert into "nyc.Flight" values (?)', (hour * 2 + shard,))
+                connection.execute(
+                    'insert into "changefeed.outbox:nyc.Flight" (shard_id, time_hint, id) values (?, ?, ?)',
+                    (shard, int(at.timestamp() * 1000), hour * 2 + shard),
+                )
+        connection.commit()
+        source.seal(FEED, START + timedelta(hours=HOURS))
 
 
 def hour(number: int) -> Window:
@@ -121,22 +129,80 @@ def published(variables: Any) -> CursorDocument:
     return CursorDocument.from_json(variables.get(KEY), key=KEY)
 
 
-def assert_published(source: SqliteFeedSource, variables: Any) -> None:
-    """Check that the Variable says what the rows say."""
-    assert published(variables) == CursorDocument.of_rows(
-        source.identity(), CONSUMER, FEED, source.cursors(FEED, CONSUMER)
-    )
+@dataclass
+class Warehouse:
+    """A consumer that exports two days by hours: its feed, its Variables, and what people do to it."""
 
+    source: SqliteFeedSource
+    variables: Variables
 
-def edit(variables: Variables, change: Callable[[dict[str, Any]], None], *, redigest: bool = False) -> None:
-    """Change the Variable as a person, or (``redigest``) as a program that keeps the digest right."""
-    value = json.loads(variables.values[KEY])
-    change(value)
-    text = json.dumps(value)
-    if redigest:
-        document = CursorDocument.from_json(text, key=KEY)
-        text = replace(document, is_intact=True).to_json()
-    variables.values[KEY] = text
+    @property
+    def rows(self) -> list[CursorRow]:
+        """Its cursors."""
+        return self.source.cursors(FEED, CONSUMER)
+
+    @property
+    def places(self) -> dict[Shard, Ulid]:
+        """Where they stand."""
+        return places(self.rows)
+
+    @property
+    def published(self) -> CursorDocument:
+        """What the Variable says."""
+        return published(self.variables)
+
+    def begin(self, shards: tuple[Shard, ...] = (0, 1)) -> None:
+        """Register the consumer at the feed's first hour."""
+        begin(self.source, shards)
+
+    def advance(self, *numbers: int, shards: tuple[Shard, ...] = (0, 1)) -> list[CursorRow]:
+        """Say that hours are complete."""
+        return advance(self.source, self.variables, *numbers, shards=shards)
+
+    def resolve(self) -> list[CursorRow]:
+        """Look at cursors and Variable, as each run does first."""
+        return cursors.resolve(self.source, self.variables, CONSUMER, FEED)
+
+    def state(self) -> recovery.VariableState:
+        """What the Variable is beside the cursors."""
+        return recovery.variable_state(self.source, self.variables, CONSUMER, FEED)
+
+    def edit(self, change: Callable[[dict[str, Any]], object], *, redigest: bool = False) -> None:
+        """Change the Variable as a person, or (``redigest``) as a program that keeps the digest right."""
+        value = json.loads(self.variables.values[KEY])
+        change(value)
+        text = json.dumps(value)
+        if redigest:
+            document = CursorDocument.from_json(text, key=KEY)
+            text = replace(document, is_intact=True).to_json()
+        self.variables.values[KEY] = text
+
+    def publish(self) -> None:
+        """Overwrite the Variable."""
+        recovery.publish(self.source, self.variables, CONSUMER, FEED)
+
+    def adopt(self, **more: Any) -> list[CursorRow]:
+        """Take over what the Variable says."""
+        return recovery.adopt(self.source, self.variables, CONSUMER, FEED, **{"by": "me", **more})
+
+    def rebuild(self, store: Any) -> list[CursorRow]:
+        """Make cursors of manifests."""
+        return recovery.rebuild(self.source, self.variables, CONSUMER, FEED, store, by="me")
+
+    def plan(self, to: Position, *shards: int, output: ExportStore | None = None) -> list[PlannedMove]:
+        """Plan a move of its cursors."""
+        outputs = () if output is None else [output]
+        return plan_moves(self.source, CONSUMER, FEED, to, shards or None, outputs)
+
+    def move(self, moves: list[PlannedMove], **more: Any) -> list[CursorRow]:
+        """Make it."""
+        given = {"by": "anna", "timeout": 0.1, **more}
+        return move_to(self.source, self.variables, CONSUMER, FEED, moves, **given)
+
+    def check_published(self) -> None:
+        """Check that the Variable says what the cursors say."""
+        document = CursorDocument.of_rows(self.source.identity(), CONSUMER, FEED, self.rows)
+        assert self.published == document
 
 
 # ---- resolve

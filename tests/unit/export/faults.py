@@ -129,6 +129,14 @@ def kill_at(number: int) -> Callable[[int], None]:
     return before
 
 
+def steps(run: Callable[[int], bool], most: int = 80) -> int:
+    """Run with growing numbers of a step until one is beyond the last; return how many there were."""
+    for number in range(most):
+        if not run(number):
+            return number
+    raise AssertionError("more changes than expected")
+
+
 def local_files(path: Path) -> Files:
     """A local file system."""
     return LocalFiles(str(path))

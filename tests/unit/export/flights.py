@@ -4,20 +4,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_changefeed.core.completeness import Evidence
+from airflow_changefeed.core.cursor import Frontier
 from airflow_changefeed.core.fault import Fault
+from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.plan import ExportOptions, Manifest, Plan
+from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.export.parts import cut_tasks, gather
@@ -28,6 +35,7 @@ from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore, WrittenParts
 from airflow_changefeed.sources import open_source
 from airflow_changefeed.sources.base import FeedSource
+from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.spark.export_job import WriteParts, packed
 from tests.identity import name_database
 
@@ -45,6 +53,27 @@ def hours(first: int, last: int) -> list[Window]:
     ]
 
 
+@cache
+def content_of(make: Callable[[Path], None]) -> bytes:
+    """Return the content of a SQLite file that a function makes; in each process it is made once."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "feeds.db"
+        make(path)
+        assert os.listdir(folder) == [path.name], "a connection is open"
+        return path.read_bytes()
+
+
+def _make_empty(path: Path) -> None:
+    """Make the table of flights, and its feed."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            f'create table "{FEED}" (id integer primary key, origin text, tail text, delay real, raw blob)'
+        )
+    with closing(open_source({"type": "sqlite", "path": str(path)})) as source:
+        source.set_up_feed(FEED)
+    name_database(path)
+
+
 @dataclass
 class Flights:
     """
@@ -60,15 +89,19 @@ class Flights:
     @classmethod
     def create(cls, path: Path) -> Flights:
         """Make the table and the feed; both are empty."""
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute(
-                f'create table "{FEED}" '
-                "(id integer primary key, origin text, tail text, delay real, raw blob)"
-            )
-        source = open_source({"type": "sqlite", "path": str(path), "lock_timeout": 10.0})
-        source.set_up_feed(FEED)
-        name_database(path)
-        return cls(path, source)
+        path.write_bytes(content_of(_make_empty))
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Flights:
+        """Take a file in which the feed is."""
+        return cls(path, open_source({"type": "sqlite", "path": str(path), "lock_timeout": 10.0}))
+
+    @classmethod
+    def copy(cls, made: Path, folder: Path) -> Flights:
+        """Copy a folder in which a feed was made, ``feeds.db``, and all else that is there."""
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        return cls.open(folder / "feeds.db")
 
     def execute(self, statement: str, *parameters: object) -> None:
         """Run one statement as a writer would."""
@@ -148,6 +181,20 @@ class Flights:
         for written in self.write(store, plan):
             commit.add(written)
         return commit.finish()
+
+    def move(self, ends: Mapping[Shard, Ulid]) -> None:
+        """Let the consumer's cursors stand at the end of what is complete."""
+        rows = {row.shard: row for row in self.source.cursors(FEED, CONSUMER)}
+        tokens = self.source.acquire_leases(
+            CONSUMER, FEED, list(ends), holder="test", seconds=60, all_or_none=True
+        ).tokens
+        moves = [
+            CursorMove(
+                shard, Frontier(rows[shard].frontier.start, end), rows[shard].resource_version, tokens[shard]
+            )
+            for shard, end in ends.items()
+        ]
+        self.source.move_cursors(CONSUMER, FEED, moves, by="test")
 
     def run(self, store: ExportStore, plan: Plan) -> list[Manifest]:
         """Run a plan as a task does that finishes, without Spark."""

@@ -16,8 +16,7 @@ from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, Output
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from tests.unit.export.consumers import CONSUMER, FEED, Variables, assert_published, places
+from tests.unit.export.consumers import CONSUMER, FEED, Warehouse, places
 
 
 @pytest.fixture
@@ -41,101 +40,106 @@ def until(what: Callable[[], bool]) -> None:
 
 
 def test_a_second_batch_is_refused_while_the_first_runs(
-    source: SqliteFeedSource, request_: ExportRequest, store: ExportStore
+    warehouse: Warehouse, request_: ExportRequest, store: ExportStore
 ) -> None:
     """Both would begin at the same cursor and export the same events under two names."""
     with (
-        batch_leases(source, request_, store),
+        batch_leases(warehouse.source, request_, store),
         pytest.raises(
             LeaseHeldError, match=r"held by 'first#.* until .*Wait until then, or stop the holder"
         ) as caught,
-        batch_leases(source, request_, store),
+        batch_leases(warehouse.source, request_, store),
     ):
         pass
     revoke = (
         f"consumer revoke {CONSUMER} --feed {FEED} --shard 0 --fencing-token {caught.value.row.fencing_token}"
     )
     assert revoke in caught.value.message
-    with batch_leases(source, request_, store) as (held, _):
+    with batch_leases(warehouse.source, request_, store) as (held, _):
         assert held.shards == [0, 1]
 
 
 def test_a_batch_moves_the_cursor_with_the_leases_it_holds(
-    source: SqliteFeedSource, variables: Variables, request_: ExportRequest, store: ExportStore
+    warehouse: Warehouse, request_: ExportRequest, store: ExportStore
 ) -> None:
     """The next batch begins where the first one ended, and there is nothing left."""
-    with batch_leases(source, request_, store) as (held, leases):
-        plan = make_plan(source, store, held)
+    with batch_leases(warehouse.source, request_, store) as (held, leases):
+        plan = make_plan(warehouse.source, store, held)
         done = {planned.unit.shard: [planned.unit.range] for planned in plan.units}
-        rows = cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases)
+        rows = cursors.advance(
+            warehouse.source, warehouse.variables, CONSUMER, FEED, done, by="first", leases=leases
+        )
     assert plan.rows == 96
     assert places(rows) == {shard: ranges[0].upto for shard, ranges in done.items()}
-    assert_published(source, variables)
-    with batch_leases(source, request_, store) as (held, _):
-        assert make_plan(source, store, held).units == ()
+    warehouse.check_published()
+    with batch_leases(warehouse.source, request_, store) as (held, _):
+        assert make_plan(warehouse.source, store, held).units == ()
 
 
 def test_leases_are_renewed_for_as_long_as_the_batch_takes(
-    source: SqliteFeedSource,
-    variables: Variables,
+    warehouse: Warehouse,
     request_: ExportRequest,
     store: ExportStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch that takes longer than a lease keeps it, and moves the cursor with its token."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.6)
-    with batch_leases(source, request_, store) as (_, leases):
-        assert leases is not None
-
+    with batch_leases(warehouse.source, request_, store) as (_, leases):
         expiries = set()
 
         def grants() -> int:
-            expiries.update(row.lease_expires for row in source.cursors(FEED, CONSUMER))
+            expiries.update(row.lease_expires for row in warehouse.rows)
             return len(expiries)
 
         until(lambda: grants() > 4)
-        assert leases.tokens == {row.shard: row.fencing_token for row in source.cursors(FEED, CONSUMER)}
-        with pytest.raises(LeaseHeldError), batch_leases(source, request_, store):
+        assert leases.tokens == {row.shard: row.fencing_token for row in warehouse.rows}
+        with pytest.raises(LeaseHeldError), batch_leases(warehouse.source, request_, store):
             pass
-        row = source.cursors(FEED, CONSUMER)[0]
-        head = source.shards(FEED)[0].head
-        assert head is not None
+        row = warehouse.rows[0]
+        head = warehouse.source.shards(FEED)[0].head
         done = {row.shard: [UlidRange(row.ulid, head)]}
-        rows = cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases)
+        rows = cursors.advance(
+            warehouse.source, warehouse.variables, CONSUMER, FEED, done, by="first", leases=leases
+        )
     assert places(rows)[row.shard] == head
 
 
 def test_a_batch_whose_lease_was_revoked_does_not_take_it_again(
-    source: SqliteFeedSource,
-    variables: Variables,
+    warehouse: Warehouse,
     request_: ExportRequest,
     store: ExportStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It goes on renewing the others, and moves nothing."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.3)
-    with batch_leases(source, request_, store) as (_, leases):
-        assert leases is not None
-        source.revoke_lease(CONSUMER, FEED, 0, fencing_token=leases.tokens[0])
+    with batch_leases(warehouse.source, request_, store) as (_, leases):
+        warehouse.source.revoke_lease(CONSUMER, FEED, 0, fencing_token=leases.tokens[0])
         expiries = set()
 
         def renewals() -> int:
-            expiries.update(row.lease_expires for row in source.cursors(FEED, CONSUMER) if row.shard != 0)
+            expiries.update(row.lease_expires for row in warehouse.rows if row.shard != 0)
             return len(expiries)
 
         until(lambda: renewals() > 3)
-        rows = {row.shard: row for row in source.cursors(FEED, CONSUMER)}
+        rows = {row.shard: row for row in warehouse.rows}
         assert rows[0].lease_holder is None
-        head = source.shards(FEED)[0].head
-        assert head is not None
+        head = warehouse.source.shards(FEED)[0].head
         done = {0: [UlidRange(rows[0].ulid, head)]}
         with pytest.raises(LeaseLostError):
-            cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases, timeout=0.1)
+            cursors.advance(
+                warehouse.source,
+                warehouse.variables,
+                CONSUMER,
+                FEED,
+                done,
+                by="first",
+                leases=leases,
+                timeout=0.1,
+            )
 
 
 def test_a_batch_that_lost_its_lease_moves_nothing(
-    source: SqliteFeedSource,
-    variables: Variables,
+    warehouse: Warehouse,
     request_: ExportRequest,
     store: ExportStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,23 +147,34 @@ def test_a_batch_that_lost_its_lease_moves_nothing(
     """A holder that slept beyond its lease is refused, whatever it believes."""
     monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.05)
     monkeypatch.setattr(lease_module.HeldLeases, "start", lambda self: None)
-    with batch_leases(source, request_, store) as (_, leases):
-        before = source.cursors(FEED, CONSUMER)
+    with batch_leases(warehouse.source, request_, store) as (_, leases):
+        before = warehouse.rows
         expires = max(row.lease_expires for row in before if row.lease_expires is not None)
-        until(lambda: source.now() > expires)
-        head = source.shards(FEED)[0].head
-        assert head is not None
+        until(lambda: warehouse.source.now() > expires)
+        head = warehouse.source.shards(FEED)[0].head
         done = {0: [UlidRange(before[0].ulid, head)]}
         with pytest.raises(LeaseLostError):
-            cursors.advance(source, variables, CONSUMER, FEED, done, by="first", leases=leases, timeout=0.1)
-    assert places(source.cursors(FEED, CONSUMER)) == places(before)
+            cursors.advance(
+                warehouse.source,
+                warehouse.variables,
+                CONSUMER,
+                FEED,
+                done,
+                by="first",
+                leases=leases,
+                timeout=0.1,
+            )
+    assert warehouse.places == places(before)
 
 
-def test_a_refused_batch_leaves_no_consumer(source: SqliteFeedSource, tmp_path: Path) -> None:
+def test_a_refused_batch_leaves_no_consumer(warehouse: Warehouse, tmp_path: Path) -> None:
     """A consumer that has acknowledged nothing would hold back purging for ever."""
     (tmp_path / "file").write_text("no folder")
     path = str(tmp_path / "file" / "export")
     request = ExportRequest(FEED, path, CONSUMER, "first")
-    with pytest.raises(OutputNotWritableError), batch_leases(source, request, ExportStore(path, FEED)):
+    with (
+        pytest.raises(OutputNotWritableError),
+        batch_leases(warehouse.source, request, ExportStore(path, FEED)),
+    ):
         pass
-    assert source.cursors(FEED) == []
+    assert warehouse.source.cursors(FEED) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.completeness import Evidence, ShardProgress, WindowState
+from airflow_changefeed.core.completeness import Evidence, ShardProgress
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
@@ -58,7 +58,11 @@ def cells(
 
 
 def test_hours_are_complete_empty_or_missing(flights: Flights, store: ExportStore) -> None:
-    """An hour without events is complete and empty; one that nobody exported is missing."""
+    """
+    An hour without events is complete and empty; one that nobody exported is missing, as is all of an output
+    that is not there. A cell may be longer than a unit, and is complete when all of its hours are.
+    """
+    assert set(states(store)) == {"missing"}
     flights.export(store, hours(0, 3))
     flights.export(store, hours(4, 5))
     assert states(store) == ["complete", "complete", "empty", "missing", "complete", "missing"]
@@ -66,6 +70,7 @@ def test_hours_are_complete_empty_or_missing(flights: Flights, store: ExportStor
         (START + 3 * HOUR, START + 4 * HOUR),
         (START + 5 * HOUR, START + 6 * HOUR),
     ]
+    assert states(store, length=2 * HOUR) == ["complete", "missing", "missing"]
 
 
 def test_an_hour_that_one_shard_lacks_is_missing(flights: Flights, store: ExportStore) -> None:
@@ -121,17 +126,6 @@ def test_the_newest_units_are_found_in_one_folder(flights: Flights, store: Expor
     assert store.newest(7) == []
 
 
-def test_an_output_that_is_not_there_is_missing_as_a_whole(store: ExportStore) -> None:
-    """No manifest of any shard."""
-    assert set(states(store)) == {"missing"}
-
-
-def test_a_day_is_complete_when_all_of_its_hours_are(flights: Flights, store: ExportStore) -> None:
-    """Cells may be longer than units."""
-    flights.export(store, hours(0, 4))
-    assert states(store, length=2 * HOUR) == ["complete", "complete", "missing"]
-
-
 def test_a_batch_covers_what_it_reaches_over(flights: Flights, store: ExportStore) -> None:
     """Exports from a cursor have no windows, and their ranges cover time all the same."""
     flights.export(store, None)
@@ -156,9 +150,3 @@ def test_centuries_by_hours_are_refused(store: ExportStore) -> None:
     """With the way out."""
     with pytest.raises(InvalidArgumentError, match="choose a shorter time"):
         states(store, last=24 * 365 * 100)
-
-
-def test_states_are_words(store: ExportStore) -> None:
-    """The page, and whoever reads its answers, knows them by these."""
-    words = ["complete", "empty", "missing", "running", "before", "open"]
-    assert [state.value for state in WindowState] == words

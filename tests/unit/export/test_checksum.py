@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.checksum import checksum
 
+ROW = pa.struct([("a", pa.int64()), ("b", pa.string()), ("inner", pa.struct([("c", pa.bool_())]))])
 # What each type may hold; every one of them goes to Parquet and back.
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1),
@@ -32,6 +33,13 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.date32(): st.dates(),
     pa.timestamp("ms", "UTC"): st.integers(0, 2**40),
     pa.timestamp("us"): st.integers(0, 2**50),
+    ROW: st.fixed_dictionaries(
+        {
+            "a": st.none() | st.integers(-9, 9),
+            "b": st.none() | st.text(max_size=3),
+            "inner": st.none() | st.fixed_dictionaries({"c": st.none() | st.booleans()}),
+        }
+    ),
 }
 
 

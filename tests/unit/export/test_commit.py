@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult
@@ -33,13 +34,13 @@ from tests.unit.export.faults import (
     plain_rows,
     remote_files,
     stepped,
+    steps,
     tree,
     uploading_files,
 )
 from tests.unit.export.flights import FEED, Flights, hours
 
-ROWS = 12
-_MOST_CHANGES = 60
+ROWS, TWO = 12, hours(0, 2)
 
 
 @dataclass
@@ -71,14 +72,10 @@ class World:
         self.store = ExportStore(files.root, FEED, files=files)
         self.flights = flights
 
-    def attempt(self, *, is_batch: bool = False) -> Attempt:
-        """Plan, and write what tasks would write: of two hours, or of a batch."""
-        plan = self.flights.plan(self.store, None if is_batch else hours(0, 2))
+    def attempt(self, windows: list[Window] | None = TWO) -> Attempt:
+        """Plan, and write what tasks would write: of windows, or of a batch."""
+        plan = self.flights.plan(self.store, windows)
         begin(self.store, plan)
-        return self.write(plan)
-
-    def write(self, plan: Plan, task_attempt: int = 0) -> Attempt:
-        """Write what tasks would write."""
         parts = plan_parts(plan)
         facts = write_parts(
             self.flights.source,
@@ -86,10 +83,19 @@ class World:
             feed=FEED,
             attempt=plan.attempt,
             options=plan.options,
-            task=f"00000-{task_attempt}",
+            task="00000-0",
             parts=[part.content for part in parts],
         )
         return Attempt(plan, gather(facts, parts))
+
+    def commit(self, attempt: Attempt, files: Files | None = None) -> bool:
+        """Commit an attempt; False when it was told that it does not count, and has ended."""
+        try:
+            attempt.commit(files or self.files)
+        except SupersededError:
+            end(self.store, attempt.plan, committed=False)
+            return False
+        return True
 
     def check_complete(self, attempt: int) -> None:
         """Check that an attempt counts alone, and nothing is left of others."""
@@ -137,14 +143,6 @@ def told(store: ExportStore, plan: Plan, error: Exception) -> None:
     remove_spec(store, plan.attempt)
 
 
-def _steps(run: Callable[[int], bool]) -> int:
-    """Run with growing numbers of a step until one is beyond the last; return how many there were."""
-    for number in range(_MOST_CHANGES):
-        if not run(number):
-            return number
-    raise AssertionError("more changes than expected")
-
-
 @pytest.mark.parametrize("is_replacement", [False, True])
 def test_killed_anywhere_and_retried_gives_the_same(
     outputs: Callable[[], Files], flights: Flights, is_replacement: bool
@@ -172,7 +170,7 @@ def test_killed_anywhere_and_retried_gives_the_same(
         )
         return killed
 
-    assert _steps(run) >= 4
+    assert steps(run) >= 4
     assert len(trees) == 1
 
 
@@ -188,7 +186,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
 
     def run(number: int) -> bool:
         world = World(outputs(), flights)
-        first, stopped = world.attempt(is_batch=True), False
+        first, stopped = world.attempt(None), False
 
         def fail(change: int) -> None:
             if change == number:
@@ -205,7 +203,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
             assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store)
         flights.add(3, next(added))
         after_now(flights.source)
-        retried = world.attempt(is_batch=True)
+        retried = world.attempt(None)
         retried.commit(world.files)
         assert len(plain_rows(world.files, FEED)) == manifest_rows(world.store) == flights.rows()
         assert verify(world.store) == []
@@ -213,7 +211,7 @@ def test_a_batch_that_stops_anywhere_is_not_read_beside_the_longer_one_of_its_re
         assert list(world.store.uploads()) == []
         return stopped
 
-    assert _steps(run) >= 3
+    assert steps(run) >= 3
 
 
 def test_a_job_that_could_not_take_back_what_it_placed_is_helped_by_who_takes_its_result(
@@ -221,7 +219,7 @@ def test_a_job_that_could_not_take_back_what_it_placed_is_helped_by_who_takes_it
 ) -> None:
     """A store fails at the manifest and goes on failing at the end: the files go with the result."""
     world = World(outputs(), flights)
-    attempt = world.attempt(is_batch=True)
+    attempt = world.attempt(None)
     wrote: list[str] = []
 
     def fail(change: int) -> None:
@@ -256,7 +254,7 @@ def test_killed_anywhere_a_commit_can_go_on(outputs: Callable[[], Files], flight
         world.check_complete(attempt.plan.attempt)
         return killed
 
-    assert _steps(run) >= 8
+    assert steps(run) >= 8
 
 
 def test_a_zombie_does_no_harm_at_any_step(outputs: Callable[[], Files], flights: Flights) -> None:
@@ -281,17 +279,13 @@ def test_a_zombie_does_no_harm_at_any_step(outputs: Callable[[], Files], flights
                 assert len(plain_rows(world.files, FEED)) in most
                 assert manifest_rows(world.store) == ROWS
 
-        try:
-            older.commit(stepped(world.files, before))
-        except SupersededError:
-            end(world.store, older.plan, committed=False)
-            assert interleaved
+        assert world.commit(older, stepped(world.files, before)) or interleaved
         if not interleaved:
             return False
         world.check_complete(newer.plan.attempt)
         return True
 
-    assert _steps(run) >= 4
+    assert steps(run) >= 4
 
 
 def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
@@ -313,10 +307,7 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
             nonlocal interleaved
             if change == number:
                 interleaved = True
-                try:
-                    older.commit(world.files)
-                except SupersededError:
-                    end(world.store, older.plan, committed=False)
+                world.commit(older)
             if change in (number, number + 1) or world.files.moves_folders:
                 assert len(plain_rows(world.files, FEED)) in most
                 assert manifest_rows(world.store) == ROWS
@@ -325,7 +316,7 @@ def test_a_newer_attempt_that_stops_anywhere_is_not_harmed(
         world.check_complete(newer.plan.attempt)
         return interleaved
 
-    assert _steps(run) >= 8
+    assert steps(run) >= 8
 
 
 def test_what_is_uploaded_while_a_newer_attempt_cleans_up_does_not_stay(flights: Flights) -> None:
@@ -346,7 +337,7 @@ def test_what_is_uploaded_while_a_newer_attempt_cleans_up_does_not_stay(flights:
         world.check_complete(newer.plan.attempt)
         return has_died
 
-    assert _steps(run) >= 4
+    assert steps(run) >= 4
 
 
 def test_two_attempts_at_once_leave_the_newer_one(
@@ -357,7 +348,7 @@ def test_two_attempts_at_once_leave_the_newer_one(
     alone, and the older one is told so.
     """
     monkeypatch.setattr(store_module, "_REMOTE_THREADS", 4)
-    for _ in range(5):
+    for _ in range(3):
         world = World(outputs(), flights)
         world.attempt().commit(world.files)
         attempts = [world.attempt(), world.attempt()]
@@ -366,9 +357,7 @@ def test_two_attempts_at_once_leave_the_newer_one(
         def run(attempt: Attempt) -> None:
             barrier.wait()  # noqa: B023 - joined in its turn
             try:
-                attempt.commit(world.files)  # noqa: B023 - joined in its turn
-            except SupersededError:
-                end(world.store, attempt.plan, committed=False)  # noqa: B023 - joined in its turn
+                world.commit(attempt)  # noqa: B023 - joined in its turn
             except BaseException as error:
                 errors.append(error)  # noqa: B023 - joined in its turn
 
@@ -404,7 +393,7 @@ def test_a_reader_of_manifests_never_misses_a_unit_that_is_replaced(local: World
                 errors.append(error)
 
     thread = threading.Thread(target=read)
-    attempts = [local.attempt() for _ in range(20)]
+    attempts = [local.attempt() for _ in range(10)]
     thread.start()
     for attempt in attempts:
         attempt.commit(local.files)
@@ -412,15 +401,6 @@ def test_a_reader_of_manifests_never_misses_a_unit_that_is_replaced(local: World
     thread.join()
     assert errors == []
     assert set(seen) == {ROWS}
-
-
-def test_an_empty_unit_is_complete(local: World) -> None:
-    """A window without events has a manifest without files, and no folder."""
-    local.attempt().commit(local.files)
-    first, second = local.store.list()
-    assert (first.rows, second.rows) == (ROWS, 0)
-    assert second.files == ()
-    assert not local.files.exists(local.store.layout.unit(second.unit))
 
 
 def test_another_number_of_rows_commits_nothing(local: World) -> None:
@@ -441,21 +421,3 @@ def test_a_file_that_was_cut_since_its_task_wrote_it_is_not_committed(local: Wor
     with pytest.raises(SupersededError, match="removed its file"):
         attempt.commit(local.files)
     assert [manifest.rows for manifest in local.store.list()] == [0]
-
-
-def test_a_dead_attempt_is_removed_by_the_next(local: World) -> None:
-    """A job that was killed while it wrote leaves files that the next attempt's clean-up removes."""
-    dead, other = local.attempt(), local.attempt()
-    assert dead.written.files
-    other.commit(local.files)
-    local.check_complete(other.plan.attempt)
-
-
-def test_the_stores_of_these_tests_count_changes(outputs: Callable[[], Files]) -> None:
-    """The doubles are worth something: they see each change."""
-    seen: list[int] = []
-    files = stepped(outputs(), seen.append)
-    files.write(f"{files.root}/a", b"1")
-    files.move(f"{files.root}/a", f"{files.root}/b")
-    files.remove_file(f"{files.root}/b")
-    assert len(seen) == (3 if files.moves_folders else 4)

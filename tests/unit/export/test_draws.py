@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.exceptions import ChangefeedError, LockTimeoutError
+from airflow_changefeed.exceptions import ChangefeedError, ConnectionNotUsableError, LockTimeoutError
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.spec import Draws, read_receipt, write_job, write_spec
 from airflow_changefeed.output.store import ExportStore
@@ -132,7 +132,7 @@ def test_each_spec_of_a_list_has_a_receipt_where_the_connection_cannot_be_read(
 
 
 def test_a_thread_whose_token_is_drawn_goes_on_while_the_next_ones_are_drawn() -> None:
-    """It waits for its own token only."""
+    """It waits for its own token only, and those that ask together share a connection."""
     slow = threading.Event()
 
     def draw(feed: str) -> int:
@@ -142,15 +142,20 @@ def test_a_thread_whose_token_is_drawn_goes_on_while_the_next_ones_are_drawn() -
 
     source = Source(draw)
     draws = Draws(source)  # type: ignore[arg-type] # it is used for these calls only
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(4) as pool:
         found = []
-        for number, feed in enumerate(("first", "quick", "slow")):
-            plan: Any = SimpleNamespace(feed=feed, database=DATABASE)
+        for number, (feed, database) in enumerate(
+            (("first", DATABASE), ("quick", DATABASE), ("elsewhere", "another"), ("slow", DATABASE))
+        ):
+            plan: Any = SimpleNamespace(feed=feed, database=database)
             found.append(pool.submit(draws, plan, 1))
             while not source.blocks or len(draws._waiting) < number:
                 time.sleep(0.001)
         source.blocks[0].set()
         assert found[1].result(3) == 5
-        assert not found[2].done()
+        with pytest.raises(ConnectionNotUsableError, match="planned for database another"):
+            found[2].result(3)
+        assert not found[3].done()
         slow.set()
-        assert found[2].result(3) == 5
+        assert found[3].result(3) == 5
+    assert len(source.blocks) == 2

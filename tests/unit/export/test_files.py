@@ -18,25 +18,32 @@ from airflow_changefeed.storage.local import LocalFiles
 from tests.unit.export.faults import local_files
 
 
-def test_a_folder_is_made_again_when_it_is_pruned_as_it_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another attempt removes an empty folder between our opening it and our moving a file into it."""
+def test_what_others_prune_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An empty folder between our opening it and our moving a file into it; a temporary file that a newer
+    attempt cleans up before it gets its name.
+    """
     files, folder = local_files(tmp_path), tmp_path / "target"
     (tmp_path / "source").write_bytes(b"content")
     folder.mkdir()
     rename, pruned = os.rename, []
 
     def prune_first(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
-        if not pruned:
-            folder.rmdir()
+        if target not in pruned:
             pruned.append(target)
+            if target == "file":
+                folder.rmdir()
+            else:
+                os.unlink(source, dir_fd=src_dir_fd)
         rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "rename", prune_first)
     assert files.move(str(tmp_path / "source"), str(folder / "file"))
-    assert pruned
     assert (folder / "file").read_bytes() == b"content"
+    files.write(f"{tmp_path}/a.json", b"whole")
+    assert (tmp_path / "a.json").read_bytes() == b"whole"
+    assert pruned == ["file", "a.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "target"]
 
 
 def test_a_file_where_a_folder_is_needed_is_told(tmp_path: Path) -> None:
@@ -78,15 +85,11 @@ def test_a_path_whose_extra_is_missing_says_how_to_install_it(
     ],
 )
 def test_a_mistyped_path_says_what_is_wrong_with_it(path: str, message: str) -> None:
-    """It would be a folder of whatever the process is in."""
+    """It would be a folder of whatever the process is in; other paths with colons are no mistakes."""
     with pytest.raises(OutputNotWritableError, match=message):
         open_files(path)
-
-
-@pytest.mark.parametrize("path", ["/data/a:b", "file:///data", "file:/data", "memory://x", "data"])
-def test_paths_with_colons_are_no_mistakes(path: str) -> None:
-    """Local and remote ones."""
-    open_files(path)
+    for right in ("/data/a:b", "file:///data", "file:/data", "memory://x", "data"):
+        open_files(right)
 
 
 def test_a_file_system_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.ulid import Ulid
-from airflow_changefeed.exceptions import FoldError, InvalidArgumentError, ManifestError, NotExportedError
+from airflow_changefeed.exceptions import FoldError, ManifestError, NotExportedError
 from airflow_changefeed.lake.plan import FoldSource, find_fold
 from airflow_changefeed.lake.states import BaseChoice, State, StateStore, new_attempt
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
@@ -191,17 +191,7 @@ def test_a_state_that_is_replaced_meanwhile_is_read_again(
 
     monkeypatch.setattr(StateStore, "read", replacing)
     base = found(export, 5).base
-    assert base is not None
     assert Path(base.paths[0]).parent == replaced[1]
-
-
-def test_a_damaged_claim_of_another_feed_is_not_our_concern(export: CapturedExport) -> None:
-    """In the same root."""
-    save(export, 3)
-    claim = Path(export.store.path).parent / "states" / "_changefeed" / "shop.Hat" / "feed.json"
-    claim.parent.mkdir()
-    claim.write_text("half of")
-    assert begin(found(export, 5)) == 3
 
 
 def test_a_column_with_the_shards_name_makes_no_base(export: CapturedExport) -> None:
@@ -214,30 +204,21 @@ def test_a_column_with_the_shards_name_makes_no_base(export: CapturedExport) -> 
     assert begin(found(export, 3)) is None
 
 
-def test_a_capture_of_several_tables_needs_the_table_named(export: CapturedExport) -> None:
-    """Also where only one of them has states."""
-    save(export, 3)
-    export.shape = shape(TABLE, "shop.Box")
-    export.write([Event(START + 5.5 * HOUR, "add", None, {"id": 5})], hours(5, 6)[0])
-    with pytest.raises(FoldError, match="has several tables"):
-        found(export, 6)
-
-
 def test_an_idle_feed_is_folded_from_its_state(export: CapturedExport) -> None:
-    """The state knows the columns, and nothing before it is read."""
+    """
+    The state knows the columns, and nothing before it is read. Without a time the end of the export counts,
+    and the newest state before that; one of another database is none.
+    """
     for hour in range(6, 9):
         export.write([], hours(hour, hour + 1)[0])
+    save(export, 1, "another")
+    assert begin(found(export, 3)) is None
     save(export, 6)
     source = found(export, 9)
     assert (begin(source), hours_read(source), list(source.kinds)) == (6, [], ["id", "name", "price"])
-
-
-def test_without_a_time_the_end_of_the_export_counts(export: CapturedExport) -> None:
-    """And the newest state before that."""
-    save(export, 4)
     choice = BaseChoice(str(Path(export.store.path).parent / "states"))
     source = find_fold(export.store, bases=choice)
-    assert (source.at, begin(source)) == (START + 6 * HOUR, 4)
+    assert (source.at, begin(source)) == (START + 9 * HOUR, 6)
 
 
 def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
@@ -248,22 +229,6 @@ def test_a_base_that_is_not_there_is_refused(export: CapturedExport) -> None:
         found(export, 3, START + 4 * HOUR)
     with pytest.raises(FoldError, match=r"\(2013-01-01T01:00:00Z, 2013-01-01T04:00:00Z\)"):
         found(export, 6, START + 2 * HOUR)
-
-
-@pytest.mark.parametrize("base", ["oldest", "", "2013-01-01T01:00:00", datetime(2013, 1, 1), 5, None])
-def test_what_is_no_base_is_refused(base: object) -> None:
-    """By what would be one."""
-    message = "base must be 'newest', 'beginning', the time of a state or the begin of a snapshot"
-    with pytest.raises(InvalidArgumentError, match=message):
-        BaseChoice("/states", base)  # type: ignore[arg-type]
-
-
-def test_a_state_of_another_database_is_no_base(export: CapturedExport) -> None:
-    """Nor one that does not say what a base must."""
-    save(export, 1, "another")
-    assert begin(found(export, 3)) is None
-    save(export, 2)
-    assert begin(found(export, 3)) == 2
 
 
 def test_a_base_that_lost_a_file_is_named(export: CapturedExport) -> None:

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.capture import CapturedTable, Operation
-from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.exceptions import FoldError, InvalidWindowError, ManifestError, NotExportedError
 from airflow_changefeed.lake.plan import find_fold
 from airflow_changefeed.output.store import ExportStore
@@ -105,13 +104,19 @@ def test_a_time_before_the_first_event_has_no_rows_but_columns(export: CapturedE
             NotExportedError,
             r"nothing is complete in shard 0 \[2013-01-01T04:00:00Z, 2013-01-01T04:30:00Z\)",
         ),
+        (datetime(2013, 1, 1, 2), ValueError, "time zone"),
+        ("2013-01-01T02:00:00", ValueError, "time zone"),
+        (START + timedelta(microseconds=1), InvalidWindowError, "more precise than a millisecond"),
     ],
-    ids=["the beginning", "before", "behind the end", "partly behind"],
+    ids=["the beginning", "before", "behind the end", "partly behind", "no zone", "text", "too fine"],
 )
 def test_a_time_outside_of_what_was_exported_is_refused(
-    export: CapturedExport, at: datetime, kind: type[Exception], message: str
+    export: CapturedExport, at: Any, kind: type[Exception], message: str
 ) -> None:
-    """Before the first unit for good; behind the last one until that is exported."""
+    """
+    Before the first unit for good; behind the last one until that is exported; and what is
+    no exact time.
+    """
     fill(export, 0, 4)
     with pytest.raises(kind, match=message):
         find_fold(export.store, at)
@@ -131,21 +136,6 @@ def test_a_missing_unit_is_named(export: CapturedExport) -> None:
     assert find_fold(export.store).at == START + 2 * HOUR
 
 
-@pytest.mark.parametrize("at", [datetime(2013, 1, 1, 2), "2013-01-01T02:00:00"], ids=["no zone", "text"])
-def test_a_time_without_a_zone_is_refused(export: CapturedExport, at: Any) -> None:
-    """As everywhere."""
-    fill(export)
-    with pytest.raises(ValueError, match=r"time zone"):
-        find_fold(export.store, at)
-
-
-def test_a_time_finer_than_feed_time_is_refused(export: CapturedExport) -> None:
-    """No event lies between two milliseconds, but neither can a border."""
-    fill(export)
-    with pytest.raises(InvalidWindowError, match="more precise than a millisecond"):
-        find_fold(export.store, START + timedelta(microseconds=1))
-
-
 def test_one_of_several_tables_must_be_named(export: CapturedExport) -> None:
     """The tables are named; so they are for one that is not there."""
     export.shape = shape(TABLE, "shop.Box")
@@ -157,14 +147,6 @@ def test_one_of_several_tables_must_be_named(export: CapturedExport) -> None:
     with pytest.raises(FoldError, match=r"does not have table 'shop\.Hat'"):
         find_fold(export.store, table="shop.Hat")
     assert find_fold(export.store, table="shop.Box").table == "shop.Box"
-
-
-def test_a_capture_that_leaves_replication_out_is_refused(export: CapturedExport) -> None:
-    """Its events are not all changes of the table, whatever it held when the capture began."""
-    export.shape = replace(shape(), not_for_replication=True)
-    fill(export)
-    with pytest.raises(FoldError, match=r"does not capture changes by replication \(not_for_replication\)"):
-        find_fold(export.store)
 
 
 ALL = {name: name for name in IMAGE.names}
@@ -205,16 +187,19 @@ def test_a_capture_that_leaves_something_out_is_refused(
 
 
 def test_all_that_a_capture_leaves_out_is_named_at_once(export: CapturedExport) -> None:
-    """Whoever enables another capture wants to do it once."""
+    """
+    Also changes by replication. Deletes need no more than the key: the row that is gone is
+    not in the state.
+    """
     export.shape = reshaped(shape(), columns={Operation.UPDATE: {"name": "name"}})
     fill(export)
     with pytest.raises(FoldError) as refused:
         find_fold(export.store)
     assert len(refused.value.problems) == 3
-
-
-def test_deletes_need_no_more_than_the_key(export: CapturedExport) -> None:
-    """The row that is gone is not in the state."""
+    export.shape = replace(shape(), not_for_replication=True)
+    fill(export)
+    with pytest.raises(FoldError, match=r"does not capture changes by replication \(not_for_replication\)"):
+        find_fold(export.store)
     export.shape = reshaped(
         shape(), columns={**dict.fromkeys(Operation, ALL), Operation.DELETE: {"id": "id"}}
     )
@@ -295,17 +280,18 @@ def test_an_export_that_began_after_its_capture_is_not_whole(export: CapturedExp
         assert "the capture was only enabled at" in find_fold(export.store, START + until * HOUR).unknown
 
 
-def test_an_export_without_an_event_says_so(export: CapturedExport) -> None:
-    """And one without a unit."""
+def test_what_is_no_export_of_a_capture_is_refused(export: CapturedExport, tmp_path: Path) -> None:
+    """
+    A mistyped path or feed, an output without a unit or an event, and one of what writers
+    wanted to tell.
+    """
+    with pytest.raises(ManifestError, match=f"no export of feed '{CAPTURE}'"):
+        find_fold(ExportStore(str(tmp_path / "elsewhere"), CAPTURE))
     with pytest.raises(NotExportedError, match="no complete units yet"):
         find_fold(export.store)
     export.write([], hours(0, 1)[0])
     with pytest.raises(FoldError, match="no events yet"):
         find_fold(export.store)
-
-
-def test_a_feed_that_is_no_capture_is_refused(tmp_path: Path) -> None:
-    """Its events tell what its writers wanted to tell."""
     flights = Flights.create(tmp_path / "feeds.db")
     flights.add(3, 0)
     store = ExportStore(str(tmp_path / "flights"), "nyc.Flight")
@@ -314,41 +300,18 @@ def test_a_feed_that_is_no_capture_is_refused(tmp_path: Path) -> None:
         find_fold(store)
 
 
-def test_another_shape_is_refused(export: CapturedExport) -> None:
-    """JSON is for others to read."""
+def test_files_of_another_shape_and_damaged_and_missing_ones_are_named(export: CapturedExport) -> None:
+    """JSON is for others to read; the others by their paths."""
     fill(export)
     (manifest,) = export.store.list()
-    path = export.store.find_file(manifest, manifest.files[0])
+    path = Path(export.store.find_file(manifest, manifest.files[0]))
     table = pq.read_table(path).drop_columns(["old", "new"])
     pq.write_table(table.append_column("new", pa.array(["{}"])), path)
     with pytest.raises(FoldError, match=r"no typed columns old, new, .*shape='typed'"):
         find_fold(export.store)
-
-
-def test_damaged_and_missing_files_are_named(export: CapturedExport) -> None:
-    """By their paths."""
-    fill(export)
-    (manifest,) = export.store.list()
-    path = Path(export.store.find_file(manifest, manifest.files[0]))
     path.write_bytes(b"PAR1")
     with pytest.raises(ManifestError, match=r"part-00000-00000\.parquet is damaged"):
         find_fold(export.store)
     path.unlink()
     with pytest.raises(ManifestError, match=r"part-00000-00000\.parquet"):
         find_fold(export.store)
-
-
-def test_an_output_of_nobody_is_refused(tmp_path: Path) -> None:
-    """A mistyped path, or feed."""
-    with pytest.raises(ManifestError, match=f"no export of feed '{CAPTURE}'"):
-        find_fold(ExportStore(str(tmp_path), CAPTURE))
-
-
-def test_a_shape_travels_as_json() -> None:
-    """With the time when it began, and without."""
-    for begun in (None, START):
-        known = replace(shape(TABLE, "shop.Box"), begun_at=begun)
-        assert decode(type(known), encode(known), named="known") == known
-    without = {name: value for name, value in encode(shape()).items() if name != "begun_at"}
-    assert decode(type(shape()), without, named="shape") == shape()
-    assert isinstance(shape().tables[TABLE], CapturedTable)

@@ -18,10 +18,9 @@ from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import DatabaseIdentity
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import cursors
-from airflow_changefeed.cursors.recovery import publish, rebuild
+from airflow_changefeed.cursors.recovery import rebuild
 from airflow_changefeed.exceptions import (
     CursorEditedError,
-    FeedNotFoundError,
     ForeignOutputError,
     ManifestError,
     OutputError,
@@ -39,11 +38,11 @@ from tests.unit.export.consumers import (
     FEED,
     KEY,
     Variables,
+    Warehouse,
     advance,
     begin,
     hour,
     make_source,
-    published,
 )
 from tests.unit.export.faults import plain_rows
 from tests.unit.export.flights import Flights, hours
@@ -64,33 +63,31 @@ def other_database(tmp_path: Path) -> SqliteFeedSource:
     return us
 
 
-def test_two_databases_with_the_same_names_do_not_meet(
-    source: SqliteFeedSource, variables: Variables, tmp_path: Path
-) -> None:
+def test_two_databases_with_the_same_names_do_not_meet(warehouse: Warehouse, tmp_path: Path) -> None:
     """EU and US: each has its own Variable, and neither is refused for what the other publishes."""
-    begin(source)
+    warehouse.begin()
     us = other_database(tmp_path)
     for number in range(3):
-        advance(source, variables, number)
-        advance(us, variables, number, number + 1)
-        assert cursors.resolve(source, variables, CONSUMER, FEED) == source.cursors(FEED, CONSUMER)
-        assert cursors.resolve(us, variables, CONSUMER, FEED) == us.cursors(FEED, CONSUMER)
-    assert sorted(variables.values) == [
+        warehouse.advance(number)
+        advance(us, warehouse.variables, number, number + 1)
+        assert warehouse.resolve() == warehouse.rows
+        assert cursors.resolve(us, warehouse.variables, CONSUMER, FEED) == us.cursors(FEED, CONSUMER)
+    assert sorted(warehouse.variables.values) == [
         f"changefeed:3f2a9c1e:{CONSUMER}:{FEED}",
         f"changefeed:91bc0d22:{CONSUMER}:{FEED}",
     ]
 
 
 def test_a_variable_of_another_database_under_this_name_is_refused(
-    source: SqliteFeedSource, variables: Variables, tmp_path: Path
+    warehouse: Warehouse, tmp_path: Path
 ) -> None:
     """As where two identities begin with the same digits: the value tells them apart."""
-    begin(source)
+    warehouse.begin()
     us = other_database(tmp_path)
-    advance(us, variables, 0)
-    variables.values = {KEY: variables.values.popitem()[1]}
+    advance(us, warehouse.variables, 0)
+    warehouse.variables.values = {KEY: warehouse.variables.values.popitem()[1]}
     with pytest.raises(CursorEditedError, match=f"of database 91bc0d22-.* this is database {DATABASE}"):
-        cursors.resolve(source, variables, CONSUMER, FEED)
+        warehouse.resolve()
 
 
 def set_fork(monkeypatch: pytest.MonkeyPatch, fork: str | None) -> None:
@@ -99,43 +96,43 @@ def set_fork(monkeypatch: pytest.MonkeyPatch, fork: str | None) -> None:
 
 
 def test_a_restore_is_found_by_the_recovery_fork(
-    source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although rows and Variable agree; where the fork cannot be seen, nothing is compared."""
-    begin(source)
+    warehouse.begin()
     set_fork(monkeypatch, "fork one")
-    advance(source, variables, 0)
+    warehouse.advance(0)
     set_fork(monkeypatch, None)
-    cursors.resolve(source, variables, CONSUMER, FEED)
+    warehouse.resolve()
     set_fork(monkeypatch, "fork two")
     with pytest.raises(CursorEditedError, match=r"restored.*was fork one and is now fork two"):
-        advance(source, variables, 1)
-    assert {row.ulid for row in source.cursors(FEED, CONSUMER)} == {hour(0).range.upto}
-    publish(source, variables, CONSUMER, FEED)
-    advance(source, variables, 1)
+        warehouse.advance(1)
+    assert {row.ulid for row in warehouse.rows} == {hour(0).range.upto}
+    warehouse.publish()
+    warehouse.advance(1)
 
 
 def test_a_login_that_cannot_see_the_fork_keeps_the_one_that_was_seen(
-    source: SqliteFeedSource, variables: Variables, monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its moves would else hide a restore from those who can see it; a person's decision forgets."""
-    begin(source)
+    warehouse.begin()
     set_fork(monkeypatch, "fork one")
-    advance(source, variables, 0)
+    warehouse.advance(0)
     set_fork(monkeypatch, None)
-    advance(source, variables, 1)
-    assert published(variables).recovery_fork == "fork one"
-    earlier = dict(variables.values)
-    advance(source, variables, 2)
-    variables.values = earlier
-    cursors.resolve(source, variables, CONSUMER, FEED)
-    assert published(variables).recovery_fork == "fork one"
+    warehouse.advance(1)
+    assert warehouse.published.recovery_fork == "fork one"
+    earlier = dict(warehouse.variables.values)
+    warehouse.advance(2)
+    warehouse.variables.values = earlier
+    warehouse.resolve()
+    assert warehouse.published.recovery_fork == "fork one"
     set_fork(monkeypatch, "fork two")
     with pytest.raises(CursorEditedError, match="was fork one and is now fork two"):
-        advance(source, variables, 3)
+        warehouse.advance(3)
     set_fork(monkeypatch, None)
-    publish(source, variables, CONSUMER, FEED)
-    assert published(variables).recovery_fork is None
+    warehouse.publish()
+    assert warehouse.published.recovery_fork is None
 
 
 # ---- outputs
@@ -265,30 +262,21 @@ def test_a_claim_that_is_lost_is_written_again_by_the_next_export(
     assert sum(manifest.rows for manifest in store.list()) == 30
 
 
-def test_a_claim_that_is_lost_on_an_object_store_is_written_again(
-    exported: tuple[Flights, ExportStore],
-) -> None:
-    """Where manifests are read several at once."""
-    flights, store = exported
-    memory = MemoryFileSystem()
-    root = f"/{uuid.uuid4().hex}"
-    memory.put(store.path, root, recursive=True)
-    remote = ExportStore(f"memory://{root}", FEED)
-    memory.rm(remote.layout.claim)
-    remote.claim(flights.source.identity().id)
-    assert remote.claimed() == store.claimed()
-    memory.rm(root, recursive=True)
-
-
 def test_a_claim_that_is_lost_of_batches_lets_no_windows_in(flights: Flights, tmp_path: Path) -> None:
-    """The manifests say what it is of; the next batch writes that again."""
+    """The manifests say what it is of, also on an object store; the next batch writes that again."""
     store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, None)
-    Path(store.layout.claim).unlink()
-    with pytest.raises(OutputError, match="by batches, and windows were requested"):
-        flights.plan(store, hours(30, 31))
-    flights.plan(store, None)
-    assert store.claimed().mode == "batch"
+    before = store.claimed()
+    memory, root = MemoryFileSystem(), f"/{uuid.uuid4().hex}"
+    memory.put(store.path, root, recursive=True)
+    remote = ExportStore(f"memory://{root}", FEED)
+    for place in (store, remote):
+        place.files.remove_file(place.layout.claim)
+        with pytest.raises(OutputError, match="by batches, and windows were requested"):
+            flights.plan(place, hours(30, 31))
+        flights.plan(place, None)
+        assert place.claimed() == before
+    memory.rm(root, recursive=True)
 
 
 def test_a_lost_claim_makes_an_output_nobody_elses(
@@ -335,16 +323,6 @@ def test_what_reads_an_output_beside_a_database_notices_another_one(
     with pytest.raises(ForeignOutputError, match=OTHER):
         told.files()
     assert CompletedExport.from_extra(encode(told)) == told
-
-
-# ---- the identity itself
-
-
-def test_a_file_without_feeds_has_no_identity(tmp_path: Path) -> None:
-    """It gets one with its first feed."""
-    (tmp_path / "empty.db").touch()
-    with pytest.raises(FeedNotFoundError, match="no identity"):
-        SqliteFeedSource(str(tmp_path / "empty.db")).identity()
 
 
 def test_a_task_that_comes_to_another_database_reads_nothing(

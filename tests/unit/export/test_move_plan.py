@@ -22,25 +22,21 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.unit.export.consumers import (
     CONSUMER,
+    FAR,
     FEED,
     HOURS,
     START,
-    Variables,
-    advance,
-    begin,
+    Warehouse,
     end_of,
     hour,
-    places,
 )
-from tests.unit.export.moves import FAR, plan
 
 
-def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[CursorRow]) -> None:
+def test_a_plan_says_what_comes_again(warehouse: Warehouse, exported: list[CursorRow]) -> None:
     """Backwards: the events between the place and the cursor; nothing is changed."""
-    (first, second) = plan(source, end_of(1))
+    (first, second) = warehouse.plan(end_of(1))
     assert (first.shard, first.row, first.target, first.again, first.skipped) == (
         0,
         exported[0],
@@ -49,34 +45,34 @@ def test_a_plan_says_what_comes_again(source: SqliteFeedSource, exported: list[C
         0,
     )
     assert second.again == 4
-    assert source.cursors(FEED, CONSUMER) == exported
+    assert warehouse.rows == exported
 
 
-def test_a_plan_says_what_is_skipped(source: SqliteFeedSource, variables: Variables) -> None:
+def test_a_plan_says_what_is_skipped(warehouse: Warehouse) -> None:
     """Forwards: the events that are not exported; those of windows ahead of a gap are, and are absorbed."""
-    begin(source)
-    advance(source, variables, 0, 3, 4, 9)
-    (found,) = plan(source, end_of(6), 0)
+    warehouse.begin()
+    warehouse.advance(0, 3, 4, 9)
+    (found,) = warehouse.plan(end_of(6), 0)
     assert (found.again, found.skipped) == (0, 4)
     assert found.absorbed == (UlidRange(hour(3).range.after, hour(4).range.upto),)
     assert found.forgotten == ()
     assert found.frontier == Frontier(hour(0).range.after, end_of(6), (hour(9).range,))
 
 
-def test_a_plan_ends_where_complete_windows_do(source: SqliteFeedSource, variables: Variables) -> None:
+def test_a_plan_ends_where_complete_windows_do(warehouse: Warehouse) -> None:
     """A place within a window that is complete takes the cursor to its end."""
-    begin(source)
-    advance(source, variables, 0, 2)
-    (found,) = plan(source, START + timedelta(hours=2, minutes=10), 0)
+    warehouse.begin()
+    warehouse.advance(0, 2)
+    (found,) = warehouse.plan(START + timedelta(hours=2, minutes=10), 0)
     assert found.frontier.upto == end_of(2)
     assert (found.again, found.skipped) == (0, 1)
 
 
-def test_a_plan_says_what_is_forgotten(source: SqliteFeedSource, variables: Variables) -> None:
+def test_a_plan_says_what_is_forgotten(warehouse: Warehouse) -> None:
     """Backwards, windows ahead of a gap count no longer; their events come again, too."""
-    begin(source)
-    advance(source, variables, 0, 1, 3)
-    (found,) = plan(source, end_of(0), 1)
+    warehouse.begin()
+    warehouse.advance(0, 1, 3)
+    (found,) = warehouse.plan(end_of(0), 1)
     assert found.forgotten == (hour(3).range,)
     assert found.absorbed == ()
     assert found.again == 2
@@ -94,27 +90,27 @@ def test_a_plan_says_what_is_forgotten(source: SqliteFeedSource, variables: Vari
     ids=["ULID", "time", "fine time", "earliest", "latest"],
 )
 def test_a_cursor_goes_where_it_is_told(
-    source: SqliteFeedSource, exported: list[CursorRow], to: Position, place: Ulid
+    warehouse: Warehouse, exported: list[CursorRow], to: Position, place: Ulid
 ) -> None:
     """A ULID is where it then stands, a time is when it goes on; latest is the clock, not the last event."""
-    assert [one.target for one in plan(source, to)] == [place, place]
+    assert [one.target for one in warehouse.plan(to)] == [place, place]
 
 
 def test_earliest_is_the_first_event_that_is_not_purged(
-    source: SqliteFeedSource, variables: Variables, exported: list[CursorRow]
+    warehouse: Warehouse, exported: list[CursorRow]
 ) -> None:
     """Nothing before it can be read."""
     for number in (6, 7):
-        advance(source, variables, number)
-    source.purge(FEED, START + timedelta(hours=2))
-    assert {one.target for one in plan(source, Beginning.EARLIEST)} == {end_of(1)}
+        warehouse.advance(number)
+    warehouse.source.purge(FEED, START + timedelta(hours=2))
+    assert {one.target for one in warehouse.plan(Beginning.EARLIEST)} == {end_of(1)}
 
 
 def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
-    source: SqliteFeedSource, exported: list[CursorRow]
+    warehouse: Warehouse, exported: list[CursorRow]
 ) -> None:
     """A time of the past is no mistake, wherever the shard stands: what comes is later."""
-    found = plan(source, START + timedelta(hours=HOURS + 5))
+    found = warehouse.plan(START + timedelta(hours=HOURS + 5))
     assert {one.target for one in found} == {end_of(HOURS - 1)}
 
 
@@ -142,7 +138,7 @@ def test_a_time_that_a_shard_has_not_come_to_is_its_clock(
     ids=["consumer", "feed", "shard", "twice", "beyond", "future", "zone", "purged", "before", "same"],
 )
 def test_a_place_that_means_nothing_is_refused(
-    source: SqliteFeedSource,
+    warehouse: Warehouse,
     exported: list[CursorRow],
     consumer: str,
     feed: str,
@@ -152,34 +148,29 @@ def test_a_place_that_means_nothing_is_refused(
     words: str,
 ) -> None:
     """Whatever is wrong with it: named, with what to do instead."""
-    source.purge(FEED, START + timedelta(hours=2))
+    warehouse.source.purge(FEED, START + timedelta(hours=2))
     with pytest.raises(error, match=words):
-        plan_moves(source, consumer, feed, to, shards)
-    assert places(source.cursors(FEED, CONSUMER)) == {0: end_of(5), 1: end_of(5)}
+        plan_moves(warehouse.source, consumer, feed, to, shards)
+    assert warehouse.places == {0: end_of(5), 1: end_of(5)}
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "words"),
+    ("text", "words"),
     [
-        ("yesterday", InvalidUlidError, "'yesterday' is not a ULID"),
-        ("01ARZ3NDEKTSV4RRFFQ69G5FA", InvalidUlidError, "is not a ULID"),
-        ("01ARZ3NDEKTSV4RRFFQ69G5FAU", InvalidUlidError, "letters in 0123456789ABCDEFGHJKMNPQRSTVWXYZ"),
-        ("01arz3ndektsv4rrffq69g5fal", InvalidUlidError, "is not a ULID"),
-        ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidUlidError, "overflow 128-bits"),
-        ("2013-01-01", InvalidArgumentError, "zone"),
-        ("2013-01-01T00:00", InvalidArgumentError, "zone"),
-        ("0x00ff; drop", InvalidArgumentError, "not a time"),
-        ("", InvalidArgumentError, "not a time"),
+        ("yesterday", "'yesterday' is not a ULID"),
+        ("01ARZ3NDEKTSV4RRFFQ69G5FAU", "letters in 0123456789ABCDEFGHJKMNPQRSTVWXYZ"),
+        ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "overflow 128-bits"),
+        ("2013-01-01T00:00", "zone"),
+        ("", "not a time"),
     ],
 )
-def test_a_text_that_is_no_place_is_refused(text: str, error: type[ChangefeedError], words: str) -> None:
-    """Not a ULID, of a wrong alphabet, beyond 128 bits, a time without zone."""
-    with pytest.raises(error, match=words):
+def test_a_text_that_is_no_place_is_refused(text: str, words: str) -> None:
+    """
+    Not a ULID, of a wrong alphabet, beyond 128 bits, a time without zone; others in either
+    case of letters.
+    """
+    with pytest.raises((InvalidArgumentError, InvalidUlidError), match=words):
         parse_position(text)
-
-
-def test_texts_are_places() -> None:
-    """In either case of letters."""
     assert parse_position(str(end_of(1)).lower()) == end_of(1)
     assert parse_position("2013-01-01T00:00:00Z") == START
     assert parse_position("earliest") is Beginning.EARLIEST

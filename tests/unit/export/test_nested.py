@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import io
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,7 @@ from airflow_changefeed.export.verify import Extent, MisleadingFooterError, read
 from airflow_changefeed.output.schemas import leaf_types, leaves, parse_schema, schema_text, wider_type
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.local import LocalFiles
-from tests.unit.export.test_checksum import VALUES
-
-ROW = pa.struct([("a", pa.int64()), ("b", pa.string()), ("inner", pa.struct([("c", pa.bool_())]))])
+from tests.unit.export.test_checksum import ROW, VALUES
 
 _flat = st.sampled_from([*VALUES, pa.time64("us"), pa.timestamp("us", "UTC"), pa.uint8()])
 _kinds = st.recursive(
@@ -68,14 +64,7 @@ def test_structs_are_widened_by_the_names_of_fields() -> None:
 @st.composite
 def structs(draw: st.DrawFn) -> pa.Array:
     """Columns of structs with nulls at every level, part of larger ones."""
-    row = st.fixed_dictionaries(
-        {
-            "a": st.none() | st.integers(-9, 9),
-            "b": st.none() | st.text(max_size=3),
-            "inner": st.none() | st.fixed_dictionaries({"c": st.none() | st.booleans()}),
-        }
-    )
-    values = draw(st.lists(st.none() | row, min_size=1, max_size=12))
+    values = draw(st.lists(st.none() | VALUES[ROW], min_size=1, max_size=12))
     return pa.array(values, ROW).slice(draw(st.integers(0, len(values) - 1)))
 
 
@@ -83,17 +72,9 @@ def _table(column: pa.Array) -> pa.Table:
     return pa.table({"s": column, "n": pa.array(range(len(column)))})
 
 
-@given(structs(), st.randoms(use_true_random=False))
-def test_the_checksum_of_structs_depends_on_their_values_alone(
-    column: pa.Array, shuffle: random.Random
-) -> None:
-    """Not on the order of rows, columns and fields, on batches, nor on what a null struct holds."""
-    table = _table(column)
-    found = checksum(table)
-    order = list(range(len(table)))
-    shuffle.shuffle(order)
-    assert checksum(table.take(order).select(["n", "s"])) == found
-    # Arrow and Parquet do not say what the fields of a null struct hold.
+@given(structs())
+def test_what_a_null_struct_holds_does_not_count(column: pa.Array) -> None:
+    """Arrow and Parquet do not say what its fields hold; nor does the order of fields count."""
     garbage = {"b": "x", "inner": {"c": True}, "a": 5}
     rows = [garbage if value is None else value for value in column.to_pylist()]
     fields = [ROW.field(name) for name in garbage]
@@ -102,17 +83,7 @@ def test_the_checksum_of_structs_depends_on_their_values_alone(
         fields=fields,
         mask=pa.array([value is None for value in column.to_pylist()]),
     )
-    assert checksum(_table(filled)) == found
-    half = len(table) // 2
-    assert (checksum(table[:half]) + checksum(table[half:])) % (1 << 128) == found
-
-
-@given(structs())
-def test_the_checksum_of_structs_survives_parquet(column: pa.Array) -> None:
-    """A file read back has the checksum of what was written."""
-    sink = io.BytesIO()
-    pq.write_table(_table(column), sink)
-    assert checksum(pq.read_table(sink)) == checksum(_table(column))
+    assert checksum(_table(filled)) == checksum(_table(column))
 
 
 def _one(value: Any, kind: pa.DataType = ROW, name: str = "s") -> int:

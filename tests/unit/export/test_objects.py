@@ -69,13 +69,6 @@ def test_parts_are_completed_with_their_checksums() -> None:
     ]
 
 
-def test_uploads_are_listed_to_the_last_page() -> None:
-    """A store need not name an upload to go on from."""
-    system = S3()
-    assert [each.path for each in S3Objects(system).uploads("b/k")] == ["b/k/x", "b/k/nextx"]
-    assert [arguments.get("UploadIdMarker") for _, arguments in system.calls] == [None, None]
-
-
 def test_an_upload_that_is_gone_counts_only_where_all_of_its_file_is_there() -> None:
     """It was completed before a crash; a file of another size is another one."""
     files = uploading_files()
@@ -106,29 +99,30 @@ def test_a_copy_counts_once_all_of_it_is_there() -> None:
     assert seen == [3, 1, 3]
 
 
+class Paged(S3):
+    """With two uploads of one file on two pages, and a name a page."""
+
+    def list_multipart_uploads(self, *, UploadIdMarker: str = "", **_: Any) -> Any:
+        """Give the marker of the upload, too."""
+        upload = {"Key": "k/x", "UploadId": UploadIdMarker or "1", "Initiated": BEGUN}
+        more = {"IsTruncated": True, "NextKeyMarker": "k/x", "NextUploadIdMarker": "2"}
+        return {"Uploads": [upload], **({} if UploadIdMarker else more)}
+
+    def list_objects_v2(self, *, ContinuationToken: str = "", **_: Any) -> Any:
+        """A page has a thousand at most."""
+        more = {} if ContinuationToken else {"IsTruncated": True, "NextContinuationToken": "2"}
+        return {"Contents": [{"Key": f"k/{ContinuationToken or 1}", "Size": 1}], **more}
+
+
 @pytest.mark.timeout(20)
 def test_uploads_of_one_file_may_be_on_two_pages() -> None:
-    """The next page begins behind the last upload of the file, and not behind the file."""
-
-    class Twice(S3):
-        """Gives the marker of the upload, too."""
-
-        def list_multipart_uploads(self, *, UploadIdMarker: str = "", **_: Any) -> Any:
-            upload = {"Key": "k/x", "UploadId": UploadIdMarker or "1", "Initiated": BEGUN}
-            more = {"IsTruncated": True, "NextKeyMarker": "k/x", "NextUploadIdMarker": "2"}
-            return {"Uploads": [upload], **({} if UploadIdMarker else more)}
-
-    assert [one.upload_id for one in S3Objects(Twice()).uploads("b/k")] == ["1", "2"]
+    """The next page begins behind the last upload of the file; a store need not name an upload to go on."""
+    system = S3()
+    assert [each.path for each in S3Objects(system).uploads("b/k")] == ["b/k/x", "b/k/nextx"]
+    assert [arguments.get("UploadIdMarker") for _, arguments in system.calls] == [None, None]
+    assert [one.upload_id for one in S3Objects(Paged()).uploads("b/k")] == ["1", "2"]
 
 
 def test_names_are_listed_to_the_last_page() -> None:
     """A page has a thousand at most."""
-
-    class Long(S3):
-        """Gives a name a page."""
-
-        def list_objects_v2(self, *, ContinuationToken: str = "", **_: Any) -> Any:
-            more = {} if ContinuationToken else {"IsTruncated": True, "NextContinuationToken": "2"}
-            return {"Contents": [{"Key": f"k/{ContinuationToken or 1}", "Size": 1}], **more}
-
-    assert S3Objects(Long()).names("b/k") == ["1", "2"]
+    assert S3Objects(Paged()).names("b/k") == ["1", "2"]

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.cursor import Frontier
-from airflow_changefeed.core.feed import FeedKind
+from airflow_changefeed.core.feed import FeedKind, Shard
 from airflow_changefeed.core.plan import ExportOptions, FileFacts, Manifest, Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import (
     CursorBeyondFeedError,
-    FeedNotFoundError,
     ForeignOutputError,
     FutureTimeError,
     InvalidArgumentError,
@@ -35,7 +33,6 @@ from airflow_changefeed.export.request import ExportRequest, batch_leases
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source
-from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.sources.sqlite.feed.writer import lock
 from tests.unit.export.faults import Killed, kill_at, local_files, stepped, tree
 from tests.unit.export.flights import CONSUMER, FEED, Flights, hours
@@ -75,14 +72,7 @@ def test_a_batch_goes_from_the_cursor_to_the_head(flights: Flights, store: Expor
         (Ulid.MIN, 30),
         (Ulid.MIN, 6),
     ]
-    rows = {row.shard: row for row in flights.source.cursors(FEED, CONSUMER)}
-    tokens = flights.source.acquire_leases(
-        CONSUMER, FEED, [1], holder="test", seconds=60, all_or_none=True
-    ).tokens
-    done = Frontier(Ulid.MIN, plan.units[0].unit.range.upto)
-    flights.source.move_cursors(
-        CONSUMER, FEED, [CursorMove(1, done, rows[1].resource_version, tokens[1])], by="test"
-    )
+    flights.move({1: plan.units[0].unit.range.upto})
     assert [planned.unit.shard for planned in flights.plan(store, None).units] == [2]
 
 
@@ -149,13 +139,11 @@ def test_an_output_keeps_the_unit_of_its_first_export(flights: Flights, store: E
     assert flights.source.shards(FEED) == seen
     flights.plan(store, hours(3, 5))
     assert store.claimed().unit == hour
-
-
-def test_an_output_without_a_unit_keeps_none(flights: Flights, store: ExportStore) -> None:
-    """Its windows may have any length, as months have; each manifest has that of its own."""
-    flights.export(store, [Window(hours(0, 1)[0].start, hours(2, 3)[0].end)])
-    flights.plan(store, hours(3, 5), unit=timedelta(hours=1))
-    assert (store.claimed().mode, store.claimed().unit) == ("window", None)
+    # One without a unit keeps none: its windows may have any length, as months have.
+    free = ExportStore(f"{store.path}-free", FEED)
+    flights.export(free, three)
+    flights.plan(free, hours(9, 11), unit=hour)
+    assert (free.claimed().mode, free.claimed().unit) == ("window", None)
 
 
 def test_a_large_unit_is_split(flights: Flights, store: ExportStore) -> None:
@@ -230,21 +218,17 @@ def test_a_window_that_ends_in_a_moment_is_not_yet_there(flights: Flights, store
         flights.plan(store, [Window(now - timedelta(hours=1), now + timedelta(seconds=30))])
 
 
-def test_an_unknown_feed_is_named(flights: Flights, tmp_path: Path) -> None:
-    """A feed that does not exist is refused by its name."""
-    request = ExportRequest("nobody", str(tmp_path / "out"), CONSUMER, "run", hours(0, 1))
-    with pytest.raises(FeedNotFoundError, match="nobody"):
-        make_plan(flights.source, ExportStore(request.path, "nobody"), request)
-
-
 def test_a_path_that_cannot_be_written_is_refused_before_anything(flights: Flights, tmp_path: Path) -> None:
-    """A path below a file is no folder; nothing was sealed or registered."""
+    """
+    A path below a file is no folder; nothing was sealed, and there is no consumer, which would hold back
+    purging for ever.
+    """
     (tmp_path / "file").write_text("")
     store = ExportStore(str(tmp_path / "file" / "out"), FEED)
     before = flights.source.shards(FEED)
     with pytest.raises(OutputNotWritableError, match="is not a folder"):
         flights.plan(store, hours(0, 1))
-    assert flights.source.shards(FEED) == before
+    assert (flights.source.shards(FEED), flights.source.cursors(FEED)) == (before, [])
 
 
 def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStore, tmp_path: Path) -> None:
@@ -269,38 +253,23 @@ def test_the_path_of_another_feed_is_refused(flights: Flights, store: ExportStor
 
 
 def test_a_new_shard_begins_where_the_consumer_stands(flights: Flights, store: ExportStore) -> None:
-    """A run over old windows does not make it begin there, with a gap up to its first event."""
-    flights.export(store, hours(0, 4))
-    rows = flights.source.cursors(FEED, CONSUMER)
-    tokens = flights.source.acquire_leases(
-        CONSUMER, FEED, [1, 2], holder="test", seconds=60, all_or_none=True
-    ).tokens
+    """
+    A run over old windows does not make it begin there, with a gap up to its first event. One that was left
+    out until now must not skip its events in windows that others have passed: it begins at its own window.
+    """
+
+    def places() -> dict[Shard, Ulid]:
+        return {row.shard: row.ulid for row in flights.source.cursors(FEED, CONSUMER)}
+
+    flights.run(store, flights.plan(store, hours(0, 4), [1]))
     end = hours(0, 4)[-1].range.upto
-    moves = [
-        CursorMove(row.shard, Frontier(row.frontier.start, end), row.resource_version, tokens[row.shard])
-        for row in rows
-    ]
-    flights.source.move_cursors(CONSUMER, FEED, moves, by="test")
+    flights.move({1: end})
+    flights.plan(store, hours(0, 4))
+    assert places() == {1: end, 2: hours(0, 1)[0].range.after}
+    flights.move({2: end})
     flights.add(5, 5, shard=7)
     flights.plan(store, hours(1, 2))
-    places = {row.shard: row.ulid for row in flights.source.cursors(FEED, CONSUMER)}
-    assert places == dict.fromkeys((1, 2, 7), end)
-
-
-def test_a_shard_left_out_until_now_begins_at_its_own_window(flights: Flights, store: ExportStore) -> None:
-    """Its events in windows that others have passed were never exported, so it must not skip them."""
-    plan = flights.plan(store, hours(0, 4), [1])
-    (row,) = flights.source.cursors(FEED, CONSUMER)
-    token = flights.source.acquire_leases(
-        CONSUMER, FEED, [1], holder="test", seconds=60, all_or_none=True
-    ).tokens[1]
-    frontier = Frontier(row.frontier.start, plan.units[-1].unit.range.upto)
-    flights.source.move_cursors(
-        CONSUMER, FEED, [CursorMove(1, frontier, row.resource_version, token)], by="test"
-    )
-    flights.plan(store, hours(0, 4))
-    starts = {row.shard: row.ulid for row in flights.source.cursors(FEED, CONSUMER)}
-    assert starts[2] == hours(0, 1)[0].range.after
+    assert places() == dict.fromkeys((1, 2, 7), end)
 
 
 def test_a_planner_that_is_killed_before_its_claim_leaves_no_consumer(
@@ -311,14 +280,6 @@ def test_a_planner_that_is_killed_before_its_claim_leaves_no_consumer(
     store = ExportStore(files.root, FEED, files=stepped(files, kill_at(0)))
     with pytest.raises(Killed):
         flights.plan(store, hours(0, 1))
-    assert flights.source.cursors(FEED) == []
-
-
-def test_a_refused_output_leaves_no_consumer(flights: Flights, tmp_path: Path) -> None:
-    """A consumer that has acknowledged nothing would hold back purging for ever."""
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OutputNotWritableError):
-        flights.plan(ExportStore(str(tmp_path / "file" / "out"), FEED), hours(0, 1))
     assert flights.source.cursors(FEED) == []
 
 

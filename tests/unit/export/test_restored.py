@@ -32,12 +32,17 @@ def restore(flights: Flights, tmp_path: Path) -> Callable[[], None]:
     return bring_back
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> ExportStore:
+    """Where the export goes."""
+    return ExportStore(str(tmp_path / "out"), FEED)
+
+
 @pytest.mark.parametrize("windows", [hours(0, 2), None], ids=["windows", "batch"])
 def test_an_output_beyond_the_seal_stops_the_next_export(
-    flights: Flights, tmp_path: Path, restore: Callable[[], None], windows: list[Window] | None
+    flights: Flights, store: ExportStore, restore: Callable[[], None], windows: list[Window] | None
 ) -> None:
     """Nothing is sealed, written or moved; the unit and the remedy are named."""
-    store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, windows)
     restore()
     before = (tree(store.files), flights.source.shards(FEED))
@@ -48,10 +53,9 @@ def test_an_output_beyond_the_seal_stops_the_next_export(
 
 
 def test_a_seal_until_the_exported_end_lets_exports_go_on(
-    flights: Flights, tmp_path: Path, restore: Callable[[], None]
+    flights: Flights, store: ExportStore, restore: Callable[[], None]
 ) -> None:
     """It is a person's decision that the windows between are what they are; the error names that end."""
-    store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, hours(0, 2))
     restore()
     with pytest.raises(
@@ -66,10 +70,9 @@ def test_a_seal_until_the_exported_end_lets_exports_go_on(
 
 
 def test_a_feed_that_was_set_up_again_is_sealed_before_its_first_event(
-    flights: Flights, tmp_path: Path
+    flights: Flights, store: ExportStore
 ) -> None:
     """The seal is the feed's, so it is seen without any shard."""
-    store = ExportStore(str(tmp_path / "out"), FEED)
     flights.export(store, hours(0, 2))
     flights.source.drop_feed(FEED)
     flights.source.set_up_feed(FEED)
@@ -79,9 +82,10 @@ def test_a_feed_that_was_set_up_again_is_sealed_before_its_first_event(
     assert flights.plan(store, hours(2, 3)).rows == 0
 
 
-def test_windows_that_were_exported_out_of_order_are_no_sign_of_it(flights: Flights, tmp_path: Path) -> None:
+def test_windows_that_were_exported_out_of_order_are_no_sign_of_it(
+    flights: Flights, store: ExportStore
+) -> None:
     """A backfill of earlier windows, and the same window again, go on as ever."""
-    store = ExportStore(str(tmp_path / "out"), FEED)
     for windows in (hours(2, 3), hours(0, 1), hours(2, 3)):
         flights.export(store, windows)
 
@@ -102,24 +106,22 @@ class NeighbourStore(ExportStore):
 
 @pytest.mark.parametrize("windows", [hours(0, 2), None], ids=["windows", "batch"])
 def test_a_neighbour_that_seals_and_commits_meanwhile_is_no_restored_database(
-    flights: Flights, tmp_path: Path, windows: list[Window] | None
+    flights: Flights, store: ExportStore, windows: list[Window] | None
 ) -> None:
     """It does so between the look at the seal and the listing of manifests; the plan is made all the same."""
-    path = str(tmp_path / "out")
-    store = NeighbourStore(path, lambda: flights.export(ExportStore(path, FEED), windows))
-    assert flights.plan(store, windows).rows > 0
+    neighbour = NeighbourStore(store.path, lambda: flights.export(store, windows))
+    assert flights.plan(neighbour, windows).rows > 0
     assert store.list() != []
 
 
 def test_a_restored_database_is_found_although_a_neighbour_commits(
-    flights: Flights, tmp_path: Path, restore: Callable[[], None]
+    flights: Flights, store: ExportStore, restore: Callable[[], None]
 ) -> None:
     """Only what the database is sealed until counts, not that somebody committed just now."""
-    path = str(tmp_path / "out")
 
     def commit_and_restore() -> None:
-        flights.export(ExportStore(path, FEED), hours(0, 2))
+        flights.export(store, hours(0, 2))
         restore()
 
     with pytest.raises(SealLostError, match=r"until 2013-01-01T02:00:00Z\. Now the feed is sealed nowhere"):
-        flights.plan(NeighbourStore(path, commit_and_restore), hours(2, 3))
+        flights.plan(NeighbourStore(store.path, commit_and_restore), hours(2, 3))

@@ -60,46 +60,27 @@ def test_a_state_is_there_when_it_is_committed(states: StateStore) -> None:
     assert states.read(START + timedelta(hours=1)) is None
 
 
-def test_a_retry_replaces_the_state(states: StateStore) -> None:
-    """Nothing of the one before is left."""
+def test_a_newer_attempt_replaces_the_state_and_an_older_one_changes_nothing(states: StateStore) -> None:
+    """
+    Nothing of the one before is left. The task of one that comes late was given up: the newer state counts,
+    and is its result. What a failed one wrote is removed, and a newer one that works goes on.
+    """
     write(states, FIRST, 3)
     states.commit(START, FIRST)
+    write(states, THIRD, 1)
     write(states, SECOND, 5)
     state = states.commit(START, SECOND)
     assert (state.attempt, state.rows) == (SECOND, 5)
+    write(states, FIRST, 3)
+    assert states.commit(START, FIRST) == state
+    write(states, FIRST, 3)
+    states.discard(START, FIRST)
     assert states.read(START) == state
-    assert attempts(states) == [f"changefeed_attempt={SECOND}"]
-    assert states.files.names(states.layout.attempts) == []
-
-
-def test_an_attempt_that_comes_late_changes_nothing(states: StateStore) -> None:
-    """Its task was given up, and another one has folded since: the newer state counts, and is its result."""
-    write(states, FIRST, 3)
-    write(states, SECOND, 5)
-    newer = states.commit(START, SECOND)
-    write(states, FIRST, 3)
-    assert states.commit(START, FIRST) == newer
-    assert states.read(START) == newer
-    assert attempts(states) == [f"changefeed_attempt={SECOND}"]
-
-
-def test_an_attempt_that_works_is_left_alone(states: StateStore) -> None:
-    """A newer one that is not done yet goes on; one at another time anyway."""
-    write(states, THIRD, 1)
-    write(states, FIRST, 3)
-    states.commit(START, FIRST)
-    state = states.commit(START, THIRD)
-    assert (state.attempt, state.rows) == (THIRD, 1)
-
-
-def test_what_a_failed_attempt_wrote_is_removed(states: StateStore) -> None:
-    """The state that was there stays."""
-    write(states, FIRST, 3)
-    state = states.commit(START, FIRST)
-    write(states, SECOND, 5)
-    states.discard(START, SECOND)
-    assert states.read(START) == state
-    assert attempts(states) == [f"changefeed_attempt={FIRST}"]
+    assert f"changefeed_attempt={FIRST}" not in attempts(states)
+    newest = states.commit(START, THIRD)
+    assert (newest.attempt, newest.rows) == (THIRD, 1)
+    assert states.read(START) == newest
+    assert attempts(states) == [f"changefeed_attempt={THIRD}"]
     assert states.files.names(states.layout.attempts) == []
 
 

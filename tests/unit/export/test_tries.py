@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -266,43 +261,6 @@ def test_a_second_start_leaves_out_what_the_first_has_committed(flights: Flights
     end(store, first, committed=False)
     assert verify(store) == []
     assert manifest_rows(store) == len(plain_rows(store.files, FEED)) == ROWS
-
-
-def test_threads_that_draw_at_the_same_time_share_a_connection(flights: Flights, store: ExportStore) -> None:
-    """Each gets a token of its own; one that leads elsewhere is refused, and the others go on."""
-    made, source = plan(flights, store), flights.source
-    blocks: list[threading.Event] = []
-
-    class Slow:
-        """A source whose first block waits until all others have asked."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(source, name)
-
-        @contextmanager
-        def connected(self) -> Iterator[None]:
-            blocks.append(threading.Event())
-            if len(blocks) == 1:
-                blocks[0].wait(10)
-            with source.connected():
-                yield
-
-    draws = Draws(Slow())  # type: ignore[arg-type] # the rest is the source's
-    with ThreadPoolExecutor(8) as pool:
-        found = [pool.submit(draws, made, 10)]
-        while not blocks:
-            time.sleep(0.001)
-        found += [pool.submit(draws, made, 20) for _ in range(6)]
-        wrong = pool.submit(draws, replace(made, database=OTHER), 20)
-        while len(draws._waiting) < 7:
-            time.sleep(0.001)
-        blocks[0].set()
-        tokens = [future.result(10) for future in found]
-        with pytest.raises(ConnectionNotUsableError, match=f"planned for database {OTHER}"):
-            wrong.result(10)
-    assert len({*tokens}) == 7
-    assert all(token > above for token, above in zip(tokens, [10, *[20] * 6], strict=True))
-    assert len(blocks) == 2
 
 
 def test_of_several_receipts_one_that_succeeded_counts(flights: Flights, store: ExportStore) -> None:

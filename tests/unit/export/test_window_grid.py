@@ -19,23 +19,29 @@ from airflow_changefeed.cursors.moves import move_to, plan_moves
 from airflow_changefeed.cursors.window_grid import WindowGrid, end_of_window, grid_of
 from airflow_changefeed.exceptions import InvalidArgumentError, PurgedError, TransientError
 from airflow_changefeed.output.store import ExportStore
-from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE
 from tests.unit.export.captures import CapturedExport
-from tests.unit.export.consumers import CONSUMER, FEED, START, Variables, advance, begin, end_of, hour, places
-from tests.unit.export.moves import move, plan
+from tests.unit.export.consumers import (
+    CONSUMER,
+    FEED,
+    START,
+    Warehouse,
+    end_of,
+    hour,
+    places,
+)
 
 MINUTES = timedelta(minutes=1)
 INSIDE = START + timedelta(hours=2, minutes=10)
 
 
 @pytest.fixture
-def hourly(source: SqliteFeedSource, variables: Variables) -> SqliteFeedSource:
+def hourly(warehouse: Warehouse) -> Warehouse:
     """A consumer that has exported six hours, each by a run of its own."""
-    begin(source)
+    warehouse.begin()
     for number in range(6):
-        advance(source, variables, number)
-    return source
+        warehouse.advance(number)
+    return warehouse
 
 
 def test_the_window_of_a_time_ends_where_the_outputs_windows_do(tmp_path: Path) -> None:
@@ -64,28 +70,26 @@ def test_a_window_is_found_for_each_place(origin: int, length: int, number: int)
         assert next_ in (begin_, Ulid.floor_milliseconds(begin_.next().ms + length).previous())
 
 
-def test_the_length_of_the_windows_is_seen_from_the_moves(
-    source: SqliteFeedSource, variables: Variables
-) -> None:
+def test_the_length_of_the_windows_is_seen_from_the_moves(warehouse: Warehouse) -> None:
     """Of two or more that were moved alone; several that end at once are known to be a multiple."""
 
     def seen() -> WindowGrid | None:
-        return grid_of(source.history(FEED, CONSUMER))
+        return grid_of(warehouse.source.history(FEED, CONSUMER))
 
     def ms(number: int) -> int:
         return hour(number).range.upto.next().ms
 
     assert seen() is None
-    begin(source)
+    warehouse.begin()
     assert seen() == WindowGrid(ms(-1))
-    advance(source, variables, 0, 1)
+    warehouse.advance(0, 1)
     assert seen() == WindowGrid(ms(1), 7_200_000)
-    advance(source, variables, 2)
+    warehouse.advance(2)
     assert seen() == WindowGrid(ms(2), 3_600_000)
-    advance(source, variables, 3)
+    warehouse.advance(3)
     assert seen() == WindowGrid(ms(3), 3_600_000, is_sure=True)
     # Of a person, who may have been wrong.
-    move(source, variables, plan(source, START + 200 * MINUTES), why="set")
+    warehouse.move(warehouse.plan(START + 200 * MINUTES), why="set")
     assert seen() == WindowGrid(ms(3), 3_600_000, is_sure=True)
 
 
@@ -102,51 +106,47 @@ def test_the_length_of_the_windows_is_seen_from_the_moves(
     ids=["earliest", "purged inside", "purged between", "time", "ULID", "begin"],
 )
 def test_a_place_inside_a_window_becomes_its_begin(
-    hourly: SqliteFeedSource, variables: Variables, purged: datetime | None, to: Position, place: Ulid
+    hourly: Warehouse, purged: datetime | None, to: Position, place: Ulid
 ) -> None:
     """With what was asked for; the export goes on from there, and its cursor moves."""
     if purged is not None:
-        hourly.purge(FEED, purged)
-    (first, second) = plan(hourly, to)
+        hourly.source.purge(FEED, purged)
+    (first, second) = hourly.plan(to)
     assert {first.target, second.target} == {place}
     # Of a place where a window begins there is nothing to say.
     assert (first.asked is None) == (purged == START + timedelta(hours=2) or to == place)
-    move(hourly, variables, [first, second])
+    hourly.move([first, second])
     number = int((place.next().time - START) / timedelta(hours=1))
-    rows = advance(hourly, variables, number)
+    rows = hourly.advance(number)
     assert places(rows) == {0: end_of(number), 1: end_of(number)}
 
 
-def test_a_window_of_which_events_were_purged_is_no_beginning(hourly: SqliteFeedSource) -> None:
+def test_a_window_of_which_events_were_purged_is_no_beginning(hourly: Warehouse) -> None:
     """It can no longer be exported, and the cursor would wait for it forever."""
-    hourly.purge(FEED, INSIDE)
+    hourly.source.purge(FEED, INSIDE)
     with pytest.raises(PurgedError, match="Use earliest"):
-        plan(hourly, INSIDE + MINUTES)
+        hourly.plan(INSIDE + MINUTES)
 
 
-def test_latest_is_the_window_that_has_not_ended(hourly: SqliteFeedSource) -> None:
+def test_latest_is_the_window_that_has_not_ended(hourly: Warehouse) -> None:
     """It will be exported as a whole."""
-    hourly.seal(FEED, START + timedelta(hours=50, minutes=20))
-    assert {one.target for one in plan(hourly, Beginning.LATEST)} == {end_of(49)}
+    hourly.source.seal(FEED, START + timedelta(hours=50, minutes=20))
+    assert {one.target for one in hourly.plan(Beginning.LATEST)} == {end_of(49)}
 
 
-def test_the_unit_of_an_output_says_where_windows_begin(
-    source: SqliteFeedSource, variables: Variables, tmp_path: Path
-) -> None:
+def test_the_unit_of_an_output_says_where_windows_begin(warehouse: Warehouse, tmp_path: Path) -> None:
     """Also where the moves so far show no length, and where there are none yet."""
     output = ExportStore(str(tmp_path / "out"), FEED)
     output.claim(DATABASE, unit=timedelta(hours=2))
-    begin(source)
-    assert {one.target for one in plan(source, INSIDE, output=output)} == {end_of(1)}
-    advance(source, variables, 0, 1, 2)
-    source.purge(FEED, INSIDE)
-    assert {one.target for one in plan(source, Beginning.EARLIEST, output=output)} == {end_of(3)}
-    assert {one.target for one in plan(source, INSIDE + 180 * MINUTES, output=output)} == {end_of(3)}
+    warehouse.begin()
+    assert {one.target for one in warehouse.plan(INSIDE, output=output)} == {end_of(1)}
+    warehouse.advance(0, 1, 2)
+    warehouse.source.purge(FEED, INSIDE)
+    assert {one.target for one in warehouse.plan(Beginning.EARLIEST, output=output)} == {end_of(3)}
+    assert {one.target for one in warehouse.plan(INSIDE + 180 * MINUTES, output=output)} == {end_of(3)}
 
 
-def test_without_a_unit_the_windows_of_an_output_are_what_they_are(
-    hourly: SqliteFeedSource, tmp_path: Path
-) -> None:
+def test_without_a_unit_the_windows_of_an_output_are_what_they_are(hourly: Warehouse, tmp_path: Path) -> None:
     """Days that are an hour longer or shorter; beyond what was exported, the moves show what they can."""
     output = ExportStore(str(tmp_path / "out"), FEED)
     output.claim(DATABASE)
@@ -155,12 +155,12 @@ def test_without_a_unit_the_windows_of_an_output_are_what_they_are(
         for shard in (0, 1):
             output.write(manifest_of(ExportUnit.of_window(shard, window)))
     for at, place in ((1, -1), (2, -1), (3, 2), (4, 2), (5, 4), (7, 6)):
-        moves = plan(hourly, hour(at).start + MINUTES, output=output)
+        moves = hourly.plan(hour(at).start + MINUTES, output=output)
         assert {one.target for one in moves} == {end_of(place)}
 
 
 def test_an_output_that_does_not_answer_says_nothing(
-    hourly: SqliteFeedSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hourly: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person can move the cursor all the same, as the moves so far show."""
     output = ExportStore(str(tmp_path / "out"), FEED)
@@ -169,7 +169,7 @@ def test_an_output_that_does_not_answer_says_nothing(
         raise TransientError("the store is busy")
 
     monkeypatch.setattr(output.files, "read", fail)
-    assert {one.target for one in plan(hourly, INSIDE, output=output)} == {end_of(1)}
+    assert {one.target for one in hourly.plan(INSIDE, output=output)} == {end_of(1)}
 
 
 def manifest_of(unit: ExportUnit) -> Manifest:
@@ -188,24 +188,26 @@ def manifest_of(unit: ExportUnit) -> Manifest:
     )
 
 
-def test_a_begin_that_nobody_knows_is_asked_for(source: SqliteFeedSource, variables: Variables) -> None:
+def test_a_begin_that_nobody_knows_is_asked_for(warehouse: Warehouse) -> None:
     """Where the moves show no length: a time is taken as the begin of a window, which the person knows."""
-    begin(source)
-    advance(source, variables, 0, 1, 2)
-    source.purge(FEED, INSIDE)
+    warehouse.begin()
+    warehouse.advance(0, 1, 2)
+    warehouse.source.purge(FEED, INSIDE)
     for to in (Beginning.EARLIEST, Ulid.floor(INSIDE + MINUTES)):
         with pytest.raises(InvalidArgumentError, match="Give the start of a window as a time"):
-            plan(source, to)
-    assert {one.target for one in plan(source, START + timedelta(hours=4))} == {end_of(3)}
+            warehouse.plan(to)
+    assert {one.target for one in warehouse.plan(START + timedelta(hours=4))} == {end_of(3)}
 
 
-def test_consumers_and_batches_stop_anywhere(source: SqliteFeedSource, variables: Variables) -> None:
+def test_consumers_and_batches_stop_anywhere(warehouse: Warehouse) -> None:
     """At an event, as they do by themselves."""
-    create_consumer(source, ConsumerSpec("mailer", FEED), "latest", by="test")
-    source.begin_consumer("lake", FEED, {0: Ulid.MIN}, by="a run")
+    create_consumer(warehouse.source, ConsumerSpec("mailer", FEED), "latest", by="test")
+    warehouse.source.begin_consumer("lake", FEED, {0: Ulid.MIN}, by="a run")
     place = Ulid.floor(INSIDE)
     for name in ("mailer", "lake"):
-        moves = plan_moves(source, name, FEED, place, [0])
+        moves = plan_moves(warehouse.source, name, FEED, place, [0])
         assert [(one.target, one.asked) for one in moves] == [(place, None)]
-        move_to(source, variables, name, FEED, moves, by="anna")
-    assert {one.target for one in plan_moves(source, "lake", FEED, Beginning.EARLIEST)} == {Ulid.MIN}
+        move_to(warehouse.source, warehouse.variables, name, FEED, moves, by="anna")
+    assert {one.target for one in plan_moves(warehouse.source, "lake", FEED, Beginning.EARLIEST)} == {
+        Ulid.MIN
+    }

@@ -42,10 +42,16 @@ def current(request: pytest.FixtureRequest, tmp_path: Path) -> Current:
 
 
 @pytest.fixture(params=FORMATS)
-def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Flights], Lake]:
-    """What makes new outputs."""
+def lakes(request: pytest.FixtureRequest, tmp_path: Path, flights: Flights) -> Callable[[], Lake]:
+    """What makes new outputs of the flights."""
     numbers = count()
-    return lambda flights: Lake(tmp_path / f"lake{next(numbers)}", request.param, flights)
+    return lambda: Lake(tmp_path / f"lake{next(numbers)}", request.param, flights)
+
+
+@pytest.fixture
+def lake(lakes: Callable[[], Lake]) -> Lake:
+    """A new output."""
+    return lakes()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from tests.exports import verify
 from tests.unit.export.faults import local_files, manifest_rows, stepped
-from tests.unit.export.flights import FEED, Flights
+from tests.unit.export.flights import FEED, Flights, content_of
 from tests.unit.formats.libraries import LIBRARIES, OPTIONS, FormatLibrary
 
 Before = Callable[[int], None]
@@ -28,11 +28,15 @@ ROWS = 12
 
 def two_shards(database: Path) -> Flights:
     """Return twelve events of two shards in the first hour, none in the second, three in the third."""
-    flights = Flights.create(database)
+    database.write_bytes(content_of(_make))
+    return Flights.open(database)
+
+
+def _make(path: Path) -> None:
+    flights = Flights.create(path)
     flights.add(ROWS - 5, 0, shard=0)
     flights.add(5, 0, shard=1)
     flights.add(3, 2, shard=1)
-    return flights
 
 
 class SteppedTable:

@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import (
-    InvalidArgumentError,
     NotExportedError,
     TableConflictError,
     TableError,
@@ -108,7 +106,6 @@ def test_a_merge_that_was_killed_is_tried_again(current: Current, where: str, st
     assert current.rows() == [shoe(1, "clog")]
     assert current.versions() == 2
     output, record = current.output, current.output.read(current.look().marks)
-    assert record is not None
     there = set(Path(output.layout.data).rglob("*.parquet"))
     output.clean(current.open(output).unused(timedelta(0)), START, record)
     assert set(Path(output.layout.data).rglob("*.parquet")) == there
@@ -192,22 +189,3 @@ def test_a_commit_without_an_answer_that_may_still_come_keeps_its_files(current:
     (task,) = current.tasks
     assert current.output.written(task.attempt)
     assert current.merge(end).changed
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"table_format": "parquet"}, r"not 'parquet'; for plain Parquet use ChangefeedFoldOperator"),
-        ({"table_format": "iceberg", "catalog_table": "shoe"}, "catalog_table must name"),
-        ({"table_format": "delta", "catalog_table": "shop.shoe"}, "catalog_table is for"),
-        ({"deleted": "mark"}, "deleted must be remove or keep, not 'mark'"),
-        ({"deleted": "keep", "history": True}, "cannot be combined .* Give only one of the two"),
-        ({"deleted": "mark", "history": 1}, "deleted must be .*; history must be True or False, not 1"),
-        ({"keep_for": 0}, "keep_for must be a length of time, 3600 seconds or more"),
-        ({"base": "oldest"}, "base must be"),
-    ],
-)
-def test_wrong_requests_are_refused(tmp_path: Path, wrong: dict[str, Any], named: str) -> None:
-    """Before anything is read."""
-    with pytest.raises(InvalidArgumentError, match=named):
-        Current(tmp_path, "delta").merge(START, **wrong)

@@ -16,20 +16,9 @@ from airflow_changefeed.formats.base import LakeTable, TableChange, TableState
 from airflow_changefeed.formats.publish import publish
 from airflow_changefeed.output.attempts import end
 from tests.clocks import after_now
-from tests.unit.export.faults import Killed, kill_at
-from tests.unit.export.flights import FEED, Flights, hours
-from tests.unit.formats.lakes import ROWS, Lake, SteppedTable, check_whole
-
-_MOST_CHANGES = 80
-
-
-def _steps(run: Callable[[int], bool]) -> int:
-    """Run with growing numbers of a step until one is beyond the last; return how many there were."""
-    for number in range(_MOST_CHANGES):
-        if not run(number):
-            return number
-    raise AssertionError("more changes than expected")
-
+from tests.unit.export.faults import Killed, kill_at, steps
+from tests.unit.export.flights import Flights, hours
+from tests.unit.formats.lakes import ROWS, Lake, check_whole
 
 #: Kills while files and manifests are written are in ``tests/unit/export/test_commit.py``, without a table.
 LONG = pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.nightly)])
@@ -38,7 +27,7 @@ LONG = pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytes
 @LONG
 @pytest.mark.parametrize("is_replacement", [False, True])
 def test_killed_anywhere_and_retried_the_table_has_each_window_once(
-    lakes: Callable[[Flights], Lake], flights: Flights, is_replacement: bool, is_long: bool
+    lakes: Callable[[], Lake], is_replacement: bool, is_long: bool
 ) -> None:
     """
     Killed before any change of files, before or behind the commit: readers of the table see no window or all
@@ -46,7 +35,7 @@ def test_killed_anywhere_and_retried_the_table_has_each_window_once(
     """
 
     def run(number: int) -> bool:
-        lake, killed = lakes(flights), False
+        lake, killed = lakes(), False
         if is_replacement:
             lake.attempt(hours(0, 2)).run()
             assert lake.commits() == 1
@@ -60,43 +49,39 @@ def test_killed_anywhere_and_retried_the_table_has_each_window_once(
         assert lake.commits() <= (3 if is_replacement else 2)
         return killed
 
-    assert _steps(run) >= (6 if is_long else 3)
+    assert steps(run) >= (6 if is_long else 3)
 
 
-def test_a_commit_holds_whole_windows_of_all_shards(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
-    """At each change of files the table has none or all of a run's rows."""
-    lake = lakes(flights)
+def test_a_commit_holds_whole_windows_of_all_shards(lakes: Callable[[], Lake], flights: Flights) -> None:
+    """At each change of files the table has none or all of a run's rows; batches are published as well."""
+    lake = lakes()
     lake.attempt(hours(0, 1)).run()
     seen: set[int] = set()
     lake.attempt(hours(1, 3)).run(lambda number: seen.add(len(lake.rows())))
     assert seen == {ROWS, ROWS + 3}
     assert {row[0] for row in lake.rows(["changefeed_shard"])} == {0, 1}
+    batches = lakes()
+    after_now(flights.source)
+    batches.attempt(None).run()
+    check_whole(batches, ROWS + 3)
 
 
-@pytest.mark.parametrize("retries", [100])
-def test_retries_of_a_window_are_one_commit(
-    lakes: Callable[[Flights], Lake], flights: Flights, retries: int
-) -> None:
+def test_retries_of_a_window_are_one_commit(lake: Lake) -> None:
     """A try that comes after the table has the window finds no difference."""
-    lake = lakes(flights)
     first = lake.attempt(hours(0, 1))
     first.run()
-    for _ in range(retries):
+    for _ in range(5):
         assert not first.publish()
     assert lake.commits() == 1
     check_whole(lake, ROWS)
 
 
 @LONG
-def test_a_zombie_does_no_harm_at_any_step(
-    lakes: Callable[[Flights], Lake], flights: Flights, is_long: bool
-) -> None:
+def test_a_zombie_does_no_harm_at_any_step(lakes: Callable[[], Lake], is_long: bool) -> None:
     """An older attempt stops before any of its changes, a newer one does all of it, the older one goes on."""
 
     def run(number: int) -> bool:
-        lake, interleaved = lakes(flights), False
+        lake, interleaved = lakes(), False
         older, newer = lake.attempt(hours(0, 2)), lake.attempt(hours(0, 2))
 
         def before(change: int) -> None:
@@ -117,17 +102,14 @@ def test_a_zombie_does_no_harm_at_any_step(
             assert {attempt for _, _, attempt in lake.table().look().files} == {newer.plan.attempt}
         return interleaved
 
-    assert _steps(run) >= (6 if is_long else 3)
+    assert steps(run) >= (6 if is_long else 3)
 
 
-@pytest.mark.parametrize("windows", [9])
-def test_many_at_once_leave_every_window_once(
-    lakes: Callable[[Flights], Lake], flights: Flights, windows: int
-) -> None:
+def test_many_at_once_leave_every_window_once(lake: Lake) -> None:
     """Exporters of different windows, and of every third one two, commit to one table at once."""
+    windows = 9
     for hour in range(3, windows):
-        flights.add(2, hour, shard=hour % 2)
-    lake = lakes(flights)
+        lake.flights.add(2, hour, shard=hour % 2)
     # A catalog in SQLite makes its own tables when it is first asked.
     assert lake.rows() == []
     attempts = [lake.attempt(hours(hour, hour + 1)) for hour in (*range(windows), *range(0, windows, 3))]
@@ -173,11 +155,8 @@ class _Losing:
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_a_commit_whose_answer_was_lost_is_noticed(
-    lakes: Callable[[Flights], Lake], flights: Flights, lands: bool
-) -> None:
+def test_a_commit_whose_answer_was_lost_is_noticed(lake: Lake, lands: bool) -> None:
     """The table says whether it landed."""
-    lake = lakes(flights)
     attempt = lake.attempt(hours(0, 1))
     attempt.write()
     attempt.publish(_Losing(lake.table(), lands=lands, times=1))
@@ -185,12 +164,9 @@ def test_a_commit_whose_answer_was_lost_is_noticed(
     assert lake.commits() == 1
 
 
-def test_who_always_loses_gives_up_and_is_retried(
-    lakes: Callable[[Flights], Lake], flights: Flights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_always_loses_gives_up_and_is_retried(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is transient, and nothing is half done."""
     monkeypatch.setattr("airflow_changefeed.formats.publish._MOST_WAIT", 0.001)
-    lake = lakes(flights)
     attempt = lake.attempt(hours(0, 1), run="task/1")
     attempt.write()
     with pytest.raises(TableConflictError, match="no answer") as raised:
@@ -201,23 +177,3 @@ def test_who_always_loses_gives_up_and_is_retried(
     assert [planned.committed_by for planned in retry.plan.units] == [attempt.plan.attempt] * 2
     retry.run()
     check_whole(lake, ROWS)
-
-
-def test_batches_are_published_as_windows_are(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
-    """One after the other, from the cursor."""
-    lake = lakes(flights)
-    after_now(flights.source)
-    lake.attempt(None).run()
-    check_whole(lake, ROWS + 3)
-
-
-def test_an_unused_step_of_the_table_is_not_hidden(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
-    """The test's own table counts its commits: one, with a step before it and one behind."""
-    lake, steps = lakes(flights), []
-    attempt = lake.attempt(hours(0, 1))
-    attempt.write()
-    attempt.publish(SteppedTable(lake.table(), lambda: steps.append(len(lake.rows()))))
-    assert steps == [0, ROWS]
-    assert lake.store.feed == FEED

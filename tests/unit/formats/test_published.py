@@ -30,12 +30,13 @@ from tests.unit.formats.lakes import ROWS, Lake, check_whole
 from tests.unit.formats.libraries import OPTIONS
 
 
-def test_a_window_that_became_empty_leaves_the_table(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
-    """A replacement without rows removes the files, and adds none."""
-    lake = lakes(flights)
+def test_a_table_becomes_what_the_manifests_say(lake: Lake) -> None:
+    """One that was lost is made again; a window that became empty leaves it, and adds no file."""
     lake.attempt(hours(0, 3)).run()
+    lake.library.lose()
+    assert len(differences(lake.store, lake.table())) == 3
+    assert publish(lake.store, lake.table(), None, "tests")
+    check_whole(lake, ROWS + 3)
     units = [manifest.unit for manifest in lake.store.list() if manifest.unit.shard == 1 and manifest.files]
     assert units
     for unit in units:
@@ -45,27 +46,35 @@ def test_a_window_that_became_empty_leaves_the_table(
     assert len(lake.rows()) == ROWS - 5
 
 
-def test_a_claim_that_is_lost_is_written_again_in_the_format_of_the_table(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
-    """Its log or metadata say which; as plain Parquet the output is refused."""
-    lake = lakes(flights)
-    lake.attempt(hours(0, 3)).run()
+def test_an_output_keeps_its_format(lakes: Callable[[], Lake], flights: Flights) -> None:
+    """
+    Both ways, until somebody publishes what is there as a table. Where the claim is lost, the log or metadata
+    say which it is, and it is written again.
+    """
+    lake = lakes()
+    lake.attempt(hours(0, 1)).run()
     before = lake.store.claimed()
+    with pytest.raises(OutputError, match=f"as {lake.kind}.* the task writes parquet: an output keeps"):
+        flights.plan(lake.store, hours(1, 2))
     lake.files.remove_file(lake.store.layout.claim)
     assert lake.store_of(lake.files).is_table
     with pytest.raises(OutputError, match=f"as {lake.kind}.* the task writes parquet"):
-        flights.plan(lake.store, hours(0, 3))
-    lake.attempt(hours(3, 4)).run()
+        flights.plan(lake.store, hours(0, 1))
+    lake.attempt(hours(1, 2)).run()
     assert lake.store.claimed() == before
-    check_whole(lake, ROWS + 3)
+    check_whole(lake, ROWS)
+    plain = lakes()
+    flights.export(plain.store, hours(0, 1))
+    with pytest.raises(OutputError, match=f"as parquet, but the task writes {lake.kind}"):
+        plain.attempt(hours(1, 2))
+    plain.store.become_table(OPTIONS[plain.kind])
+    assert publish(plain.store, plain.table(), None, "tests")
+    plain.attempt(hours(1, 3)).run()
+    check_whole(plain, ROWS + 3)
 
 
-def test_a_table_begins_with_the_first_columns_that_are_known(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_a_table_begins_with_the_first_columns_that_are_known(lake: Lake) -> None:
     """Of an idle hour's job they are not always; where they are, a reader finds no rows, not no table."""
-    lake = lakes(flights)
     attempt = lake.attempt(hours(1, 2))
     attempt.write()
     assert not attempt.publish()
@@ -78,26 +87,19 @@ def test_a_table_begins_with_the_first_columns_that_are_known(
     assert lake.table().look().schema == pa.schema([("changefeed_ulid", pa.string())])
 
 
-def test_another_cut_is_refused_by_the_table_too(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
-    """Where the manifests of the first cut are gone, but the table still has its files."""
-    lake = lakes(flights)
+def test_units_that_overlap_are_not_published(lake: Lake) -> None:
+    """
+    Where the manifests of the first cut are gone, the table still has its files; where they are there, as in
+    an output that was restored, verify names them, as it does without a table.
+    """
     lake.attempt(hours(0, 1)).run()
-    for manifest in lake.store.list():
+    kept = lake.store.list()
+    for manifest in kept:
         lake.store.remove_manifest(manifest.unit, manifest.attempt)
     wider = lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)])
     wider.write()
     with pytest.raises(TableError, match="which overlaps units that are to be committed"):
         wider.publish()
-
-
-def test_units_that_overlap_are_not_published(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
-    """An output of before the check, or restored; verify names them, as it does without a table."""
-    lake = lakes(flights)
-    lake.attempt(hours(0, 1)).run()
-    kept = lake.store.list()
-    for manifest in kept:
-        lake.store.remove_manifest(manifest.unit, manifest.attempt)
-    lake.attempt([Window(hours(0, 2)[0].start, hours(0, 2)[1].end)]).write()
     for manifest in kept:
         lake.store.write(manifest)
     with pytest.raises(TableError, match=r"overlaps .* would get their common rows twice"):
@@ -106,11 +108,8 @@ def test_units_that_overlap_are_not_published(lakes: Callable[[Flights], Lake], 
     assert FaultKind.UNITS_OVERLAP in {fault.kind for fault in report.faults}
 
 
-def test_rows_that_somebody_deleted_are_noticed_and_come_back(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_rows_that_somebody_deleted_are_noticed_and_come_back(lake: Lake) -> None:
     """As the files that have lost some are others."""
-    lake = lakes(flights)
     lake.attempt(hours(0, 3)).run()
     lake.library.delete(f"changefeed_ulid = '{lake.rows()[0][0]}'")
     assert len(lake.rows()) == ROWS + 2
@@ -136,11 +135,8 @@ class _Forgetful:
         return replace(seen, rows=dict.fromkeys(seen.files, UNKNOWN))
 
 
-def test_rows_that_are_gone_from_our_own_files_are_named(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_rows_that_are_gone_from_our_own_files_are_named(lake: Lake) -> None:
     """The files are there; only a new attempt at the unit brings the rows back."""
-    lake = lakes(flights)
     attempt = lake.attempt(hours(0, 1))
     attempt.run()
     table = _Forgetful(lake.table())
@@ -152,10 +148,9 @@ def test_rows_that_are_gone_from_our_own_files_are_named(
 
 
 def test_a_unit_that_is_replaced_while_it_is_published_is_no_older_one(
-    lakes: Callable[[Flights], Lake], flights: Flights, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is looked at first: what it has then, the manifests have, too."""
-    lake = lakes(flights)
     lake.attempt(hours(0, 2)).run()
     table = lake.table()
     look = table.look
@@ -170,11 +165,8 @@ def test_a_unit_that_is_replaced_while_it_is_published_is_no_older_one(
     check_whole(lake, ROWS)
 
 
-def test_manifests_that_are_older_than_the_table_are_refused(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_manifests_that_are_older_than_the_table_are_refused(lake: Lake) -> None:
     """They were restored, or a newer attempt is being committed."""
-    lake = lakes(flights)
     first = lake.attempt(hours(0, 1))
     first.run()
     kept = {manifest.unit: manifest for manifest in lake.store.list()}
@@ -187,38 +179,16 @@ def test_manifests_that_are_older_than_the_table_are_refused(
         first.publish()
 
 
-def test_a_unit_that_is_not_committed_is_not_published(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_a_unit_that_is_not_committed_is_not_published(lake: Lake) -> None:
     """It is named, and the table stays as it is."""
-    lake = lakes(flights)
     attempt = lake.attempt(hours(0, 1))
     with pytest.raises(ManifestError, match=r"2 of 2 units .* are not committed, the first shard 0"):
         attempt.publish()
     assert lake.table().look().version is None
 
 
-def test_an_output_keeps_its_format(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
-    """Both ways; until somebody publishes what is there as a table."""
-    lake = lakes(flights)
-    lake.attempt(hours(0, 1)).run()
-    with pytest.raises(OutputError, match=f"as {lake.kind}.* the task writes parquet: an output keeps"):
-        flights.plan(lake.store, hours(1, 2))
-    plain = lakes(flights)
-    flights.export(plain.store, hours(0, 1))
-    with pytest.raises(OutputError, match=f"as parquet, but the task writes {lake.kind}"):
-        plain.attempt(hours(1, 2))
-    plain.store.become_table(OPTIONS[plain.kind])
-    assert publish(plain.store, plain.table(), None, "tests")
-    plain.attempt(hours(1, 3)).run()
-    check_whole(plain, ROWS + 3)
-
-
-def test_what_was_replaced_is_read_until_it_is_cleaned(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_what_was_replaced_is_read_until_it_is_cleaned(lake: Lake) -> None:
     """A reader of the older version finds its files; cleaning removes those, and of failed attempts."""
-    lake = lakes(flights)
     first = lake.attempt(hours(0, 1))
     first.run()
     # A job that is killed once its files are placed.
@@ -239,11 +209,8 @@ def test_what_was_replaced_is_read_until_it_is_cleaned(
     assert verify(lake.store) == []
 
 
-def test_cleaning_leaves_what_a_running_attempt_has_placed(
-    lakes: Callable[[Flights], Lake], flights: Flights
-) -> None:
+def test_cleaning_leaves_what_a_running_attempt_has_placed(lake: Lake) -> None:
     """Also between its manifests and the table's commit."""
-    lake = lakes(flights)
     lake.attempt(hours(0, 1)).run()
     running = lake.attempt(hours(0, 2))
     for changes in (3, 5, 7):
@@ -254,13 +221,3 @@ def test_cleaning_leaves_what_a_running_attempt_has_placed(
     clean(lake.store, lake.table(), timedelta(0))
     running.publish()
     check_whole(lake, ROWS)
-
-
-def test_a_table_that_was_lost_is_made_again(lakes: Callable[[Flights], Lake], flights: Flights) -> None:
-    """From the manifests alone."""
-    lake = lakes(flights)
-    lake.attempt(hours(0, 3)).run()
-    lake.library.lose()
-    assert len(differences(lake.store, lake.table())) == 3
-    assert publish(lake.store, lake.table(), None, "tests")
-    check_whole(lake, ROWS + 3)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import errno
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.lake.plan import find_fold
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
-from airflow_changefeed.lake.snapshots import ReadRange, Snapshot, SnapshotFiles
+from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import BaseChoice
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.output.store import ExportStore
@@ -101,7 +101,6 @@ def test_a_gap_is_known_from_windows_without_events(stock: Stock, is_changed: bo
     again = take(stock)
     third = stock.export_all(second.end)
     base = find_fold(store, third.end, None, BaseChoice(stock.lake)).base
-    assert base is not None
     assert base.begin == again.begin
 
 
@@ -134,24 +133,31 @@ def test_keys_of_each_class_are_read(tmp_path: Path, kind: str, reader: str) -> 
         assert sorted(found, key=repr) == sorted(map(type(found[0]), values), key=repr)
 
 
-def test_ranges_of_another_cut_are_not_committed(stock: Stock) -> None:
-    """Two began at the same moment with ranges of other lengths; the last one to write its plan counts."""
+@pytest.mark.parametrize("is_finer", [True, False])
+def test_ranges_of_another_reading_are_not_committed(stock: Stock, is_finer: bool) -> None:
+    """
+    Two began at the same moment with ranges of other lengths: the last one to write its plan counts.
+    Whichever reading of one range is there last counts as well.
+    """
     files = snapshots(stock)
 
-    def other_plan(number: int) -> None:
+    def read_otherwise(number: int) -> None:
         (claim,) = stock.source.snapshots()
         begun = files.begun(claim.token)
-        assert begun is not None
-        if number == 0 and len(begun.ranges) == 4:
-            finer = tuple(key_ranges(stock.source.cut_table(CAPTURE, TABLE, 10)))
-            wanted = RangesToRead(
-                CAPTURE, TABLE, stock.lake, claim.token, begun.database, (7,), (finer[7],), 1
-            )
-            read_ranges(stock.source, files, wanted, wanted.of_task(0))
+        if number:
+            return
+        place, range_ = 0, files.ranges(claim.token)[0].range
+        if is_finer:
+            place, range_ = 7, key_ranges(stock.source.cut_table(CAPTURE, TABLE, 10))[7]
+        else:
+            files.remove_range(claim.token, 0)
+        wanted = RangesToRead(CAPTURE, TABLE, stock.lake, claim.token, begun.database, (place,), (range_,), 1)
+        read_ranges(stock.source, files, wanted, wanted.of_task(0))
 
-    taken = take(stock, other_plan)
+    taken = take(stock, read_otherwise)
     assert sorted(row["id"] for row in rows(stock, taken)) == list(range(1, 101))
-    assert taken.rows == 100
+    assert (taken.rows, len(taken.files)) == (100, 4)
+    assert taken.exact_from - taken.begin < timedelta(minutes=1)
 
 
 def _add_again(stock: Stock) -> None:
@@ -161,19 +167,26 @@ def _add_again(stock: Stock) -> None:
 
 
 def test_a_column_that_was_dropped_and_added_again_discards_it(stock: Stock) -> None:
-    """It has the same name and type, and other values, which no event has."""
-    with pytest.raises(TransientError, match="the table's columns were changed"):
-        take(stock, lambda number: _add_again(stock) if number == 1 else None)
-    assert {row["amount"] for row in rows(stock, take(stock))} == {None}
-
-
-def test_one_of_before_a_column_was_dropped_and_added_again_is_missing(stock: Stock) -> None:
-    """A fold could not start from it, though its columns look the same."""
+    """It has the same name and type, and other values, which no event has; so one of before is missing."""
     first = take(stock)
     _add_again(stock)
     second = take(stock, only_if_missing=True)
     assert second.token != first.token
     assert take(stock, only_if_missing=True) == second
+    with pytest.raises(TransientError, match="the table's columns were changed"):
+        take(stock, lambda number: _add_again(stock) if number == 1 else None)
+    assert {row["amount"] for row in rows(stock, take(stock))} == {None}
+
+
+def test_one_without_the_present_columns_is_missing(stock: Stock) -> None:
+    """A fold could not start from it."""
+    stock.source.refresh_capture(CAPTURE, without=["amount"])
+    first = take(stock, only_if_missing=True)
+    assert take(stock, only_if_missing=True) == first
+    stock.source.refresh_capture(CAPTURE)
+    second = take(stock, only_if_missing=True)
+    assert second.token != first.token
+    assert {row["id"]: row["amount"] for row in rows(stock, second)}[4] == 1.0
 
 
 def test_a_file_that_is_gone_is_read_again(stock: Stock) -> None:
@@ -200,17 +213,6 @@ def test_a_damaged_snapshot_is_in_nobodys_way(stock: Stock) -> None:
     assert take(stock).token > second.token
 
 
-def test_one_without_the_present_columns_is_missing(stock: Stock) -> None:
-    """A fold could not start from it."""
-    stock.source.refresh_capture(CAPTURE, without=["amount"])
-    first = take(stock, only_if_missing=True)
-    assert take(stock, only_if_missing=True) == first
-    stock.source.refresh_capture(CAPTURE)
-    second = take(stock, only_if_missing=True)
-    assert second.token != first.token
-    assert {row["id"]: row["amount"] for row in rows(stock, second)}[4] == 1.0
-
-
 def test_one_of_another_database_is_not_usable(stock: Stock) -> None:
     """A copy of the database has other events since: it is told to use another path, not that all is well."""
     first = take(stock)
@@ -221,15 +223,22 @@ def test_one_of_another_database_is_not_usable(stock: Stock) -> None:
 
 
 def test_what_was_left_by_others_is_removed(stock: Stock) -> None:
-    """Of a snapshot that was given up nothing stays; of one that is complete, its own files."""
+    """
+    Of a snapshot that was given up nothing stays, and where another run has discarded it a retry takes a new
+    one; of one that is complete its own files stay.
+    """
 
-    def give_up(number: int) -> None:
+    def give_up(number: int, *, is_discarded: bool = False) -> None:
         if number == 1:
             (claim,) = stock.source.snapshots()
             stock.source.end_snapshot(CAPTURE, TABLE, token=claim.token)
+            if is_discarded:
+                snapshots(stock).discard(claim.token)
 
     with pytest.raises(SnapshotError, match="was given up"):
         take(stock, give_up)
+    with pytest.raises(TransientError, match="A retry takes a new snapshot"):
+        take(stock, partial(give_up, is_discarded=True))
     first = take(stock)
     folder = Path(snapshots(stock).folder(first.token))
     (folder / "part-00000-00ff.parquet").write_bytes(b"left")
@@ -237,20 +246,6 @@ def test_what_was_left_by_others_is_removed(stock: Stock) -> None:
     there = {path.name for path in folder.parent.iterdir()}
     assert there == {first.token, second.token}
     assert {path.name for path in folder.glob("part-*")} == set(first.files)
-
-
-def test_one_that_another_run_discarded_is_taken_again(stock: Stock) -> None:
-    """A retry helps, as it begins a new one."""
-
-    def discard(number: int) -> None:
-        if number == 1:
-            (claim,) = stock.source.snapshots()
-            stock.source.end_snapshot(CAPTURE, TABLE, token=claim.token)
-            snapshots(stock).discard(claim.token)
-
-    with pytest.raises(TransientError, match="A retry takes a new snapshot"):
-        take(stock, discard)
-    assert take(stock).rows == 100
 
 
 def test_one_that_is_found_holds_back_no_purge(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +279,6 @@ def test_a_disk_that_fills_stops_it_and_leaves_the_last_base(
             take(stock)
     window = stock.export_all()
     base = find_fold(ExportStore(stock.export, CAPTURE), window.end, None, BaseChoice(stock.lake)).base
-    assert base is not None
     assert base.begin == first.begin
     done: list[int] = []
     assert take(stock, done.append).rows == 100
@@ -308,25 +302,3 @@ def test_a_clock_that_is_set_back_is_waited_for(stock: Stock, monkeypatch: pytes
     monkeypatch.setattr(stock.source.database, "now_ms", lambda: real() - back["ms"])
     taken = take(stock, lambda number: back.update(ms=300))
     assert taken.exact_from > taken.begin
-
-
-def test_documents_of_an_older_reading_are_replaced(stock: Stock) -> None:
-    """Whichever reading of a range is there last counts, and its file is the one that is read."""
-    files = snapshots(stock)
-
-    def twice(number: int) -> None:
-        (claim,) = stock.source.snapshots()
-        first: ReadRange = files.ranges(claim.token)[0]
-        begun = files.begun(claim.token)
-        assert begun is not None
-        if number == 0:
-            files.remove_range(claim.token, 0)
-            wanted = RangesToRead(
-                CAPTURE, TABLE, stock.lake, claim.token, begun.database, (0,), (first.range,), 1
-            )
-            read_ranges(stock.source, files, replace(wanted), wanted.of_task(0))
-
-    taken = take(stock, twice)
-    assert len(taken.files) == 4
-    assert len(rows(stock, taken)) == 100
-    assert taken.exact_from - taken.begin < timedelta(minutes=1)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,6 @@ import pytest
 
 from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.exceptions import CaptureGapError, FoldError
-from airflow_changefeed.lake.bases import Base
 from airflow_changefeed.lake.plan import find_fold
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
 from airflow_changefeed.lake.snapshots import ReadingFiles, Snapshot, SnapshotFiles
@@ -33,7 +33,7 @@ class Lake:
         self.stock = stock
         self.end: datetime | None = None
 
-    def base(self, at: datetime | None = None, named: datetime | str = "newest") -> Base | None:
+    def base(self, at: datetime | None = None, named: datetime | str = "newest") -> Any:
         """Return what a fold of a time starts from, or of the end of the export."""
         store = ExportStore(self.stock.export, CAPTURE)
         return find_fold(store, at or self.end, TABLE, BaseChoice(self.stock.lake, named)).base
@@ -79,16 +79,13 @@ def test_a_snapshot_goes_before_states_that_go_back_to_an_earlier_one(lake: Lake
     """Also before those at later times, which were folded while it was read; then its own states go on."""
     taken = lake.snapshot(folds_meanwhile=2)
     meanwhile = lake.end
-    assert meanwhile is not None
     assert taken.begin < meanwhile < taken.exact_from
     own = lake.fold()
     first = lake.base()
-    assert first is not None
     assert (first.begin, first.exact_from) == (taken.begin, taken.exact_from)
     assert first.facts.origin == taken.begin
     next_one = lake.fold()
     base = lake.base(next_one)
-    assert base is not None
     assert (base.begin, base.facts.origin) == (own, taken.begin)
 
 
@@ -96,33 +93,44 @@ def test_a_snapshot_is_no_base_of_a_time_at_which_it_is_not_exact_yet(lake: Lake
     """Rows that were read after that time are in it."""
     taken = lake.snapshot(folds_meanwhile=1)
     meanwhile = lake.end
-    assert meanwhile is not None
     assert taken.begin < meanwhile < taken.exact_from
     base = lake.base(meanwhile)
-    assert base is not None
     assert base.begin < taken.begin
+
+
+def read_to_compare(lake: Lake) -> Snapshot:
+    """Read the table, for a comparison."""
+    source = lake.stock.source
+    request = SnapshotRequest(CAPTURE, None, lake.stock.lake, "tests/run", to_compare=True)
+    return take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
 
 
 def test_a_reading_that_waits_to_be_compared_stays_beside_a_new_snapshot(lake: Lake) -> None:
     """What its table is compared with may be exported later."""
-    source = lake.stock.source
-    request = SnapshotRequest(CAPTURE, None, lake.stock.lake, "tests/run", to_compare=True)
-    reading = take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
+    reading = read_to_compare(lake)
     lake.snapshot()
     assert ReadingFiles(lake.stock.lake, CAPTURE, TABLE).read(reading.token) == reading
 
 
 def test_a_reading_that_became_a_snapshot_is_not_compared_with_itself(lake: Lake) -> None:
     """As behind a repair that was killed: nothing would ever differ."""
-    source = lake.stock.source
-    request = SnapshotRequest(CAPTURE, None, lake.stock.lake, "tests/run", to_compare=True)
-    reading = take_snapshot(source, request, None, partial(read_here, source), lambda line: None)
+    reading = read_to_compare(lake)
     SnapshotFiles(lake.stock.lake, CAPTURE, TABLE).commit(reading)
     lake.end = lake.stock.export_all(lake.end).end
     bases = BaseChoice(lake.stock.lake, "newest", without=reading.token)
     base = find_fold(ExportStore(lake.stock.export, CAPTURE), lake.end, TABLE, bases).base
-    assert base is not None
     assert base.begin < reading.begin
+
+
+def test_a_named_base_stays_as_it_is(lake: Lake) -> None:
+    """Nothing else is taken in place of what was named; a time in between has the state before it."""
+    before = lake.end
+    taken = lake.snapshot(folds_meanwhile=2)
+    meanwhile = lake.end
+    assert before < lake.base(meanwhile).begin < meanwhile
+    lake.fold()
+    named = lake.base(named=meanwhile)
+    assert (named.begin, named.facts.origin != taken.begin) == (meanwhile, True)
 
 
 def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
@@ -133,26 +141,9 @@ def test_a_snapshot_of_another_database_is_no_base(lake: Lake) -> None:
     document.write_text(replace(taken, database="another").to_json())
     lake.end = lake.stock.export_all(lake.end).end
     base = lake.base()
-    assert base is not None
     assert base.begin == own
     with pytest.raises(FoldError, match="has no state of that time, and no snapshot that began then"):
         lake.base(named=taken.begin)
-
-
-def test_times_that_the_snapshot_is_not_exact_for_and_named_bases_stay_as_they_are(lake: Lake) -> None:
-    """Nothing else is taken in place of what was named."""
-    before = lake.end
-    taken = lake.snapshot(folds_meanwhile=2)
-    meanwhile = lake.end
-    assert meanwhile is not None
-    during = lake.base(meanwhile)
-    assert during is not None
-    assert before is not None
-    assert before < during.begin < meanwhile
-    lake.fold()
-    named = lake.base(named=meanwhile)
-    assert named is not None
-    assert (named.begin, named.facts.origin != taken.begin) == (meanwhile, True)
 
 
 def test_states_from_the_beginning_give_way_to_a_snapshot(tmp_path: Path) -> None:
@@ -161,13 +152,11 @@ def test_states_from_the_beginning_give_way_to_a_snapshot(tmp_path: Path) -> Non
     first = lake.fold()
     second = lake.fold()
     base = lake.base(second)
-    assert base is not None
     assert (base.begin, base.facts.origin) == (first, EPOCH)
     taken = lake.snapshot(folds_meanwhile=1)
     assert taken.base.shards == (1, 2)
     lake.fold()
     base = lake.base()
-    assert base is not None
     assert base.begin == taken.begin
 
 
@@ -189,5 +178,4 @@ def test_a_snapshot_that_is_of_no_use_any_more_leaves_states_their_turn(lake: La
     assert lake.base() is None
     lake.fold()
     base = lake.base()
-    assert base is not None
     assert (base.begin, base.facts.origin) == (first, EPOCH)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,8 @@ from airflow_changefeed.core.capture import CaptureSpec, KeyChange, TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
-from airflow_changefeed.core.window import Window
 from airflow_changefeed.cursors.window_grid import end_of_window
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.export.parts import run_here
-from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.lake.plan import find_fold, table_of
 from airflow_changefeed.lake.snapshot_ranges import read_here
 from airflow_changefeed.lake.snapshots import SnapshotFiles
@@ -62,64 +60,72 @@ def test_a_consumer_may_begin_at_a_ulid_in_a_capture_without_events(tmp_path: Pa
         create_consumer(stock.source, ConsumerSpec("c", CAPTURE), start, by="tests")
 
 
-def test_a_named_snapshot_that_is_exact_later_is_named_with_its_time(tmp_path: Path) -> None:
-    """Not only where the newest one is taken: the refusal names no time, and tells to choose from none."""
-    stock = Stock.create(tmp_path, shard="0")
+@pytest.fixture
+def stock(tmp_path: Path) -> Stock:
+    """A table with rows that nobody has changed yet; it has one shard."""
+    return Stock.create(tmp_path, shard="0")
+
+
+def test_quiet_hours_are_merged_from_a_snapshot_and_go_on_with_the_first_event(stock: Stock) -> None:
+    """Each window is a unit, so nothing has to be exported again later."""
+    take(stock.source, CAPTURE, stock.lake)
+    paths = {"path": stock.export, "output": stock.lake}
+    first = stock.export_all()
+    (manifest,) = ExportStore(stock.export, CAPTURE).list()
+    assert (manifest.unit.shard, manifest.unit.window, manifest.rows) == (0, first, 0)
+    merged = merge_here(stock.source, CAPTURE, TABLE, paths, first.end)
+    assert (merged.table, merged.rows) == (TABLE, 100)
+    second = stock.export_all(first.end)
+    assert merge_here(stock.source, CAPTURE, TABLE, paths, second.end).rows == 100
+    stock.change("insert into stock (name) values ('new')")
+    third = stock.export_all(second.end)
+    source = find_fold(ExportStore(stock.export, CAPTURE), third.end, TABLE, BaseChoice(stock.lake))
+    assert sum(file.facts.rows for group in source.groups for file in group.files) == 1
+    assert not source.unknown
+
+
+def test_a_snapshot_that_is_exact_later_is_named_with_its_time(stock: Stock) -> None:
+    """
+    It is why the window before it cannot be merged, whether it is named or the newest; the
+    next one can.
+    """
     first = stock.export_all()
     take(stock.source, CAPTURE, stock.lake)
-    store = ExportStore(stock.export, CAPTURE)
+    store, bases = ExportStore(stock.export, CAPTURE), BaseChoice(stock.lake)
     (snapshot,) = SnapshotFiles(stock.lake, CAPTURE, TABLE, database=store.database()).all()
-    with pytest.raises(FoldError) as caught:
-        find_fold(store, first.end, TABLE, BaseChoice(stock.lake, snapshot.begin))
-    assert format_time(snapshot.exact_from) in caught.value.message
+    said = rf"can be used from {format_time(snapshot.exact_from)} on"
+    for choice in (bases, BaseChoice(stock.lake, snapshot.begin)):
+        with pytest.raises(FoldError, match=said):
+            find_fold(store, first.end, TABLE, choice)
+    stock.change("insert into stock (name) values ('new')")
+    second = stock.export_all(first.end)
+    assert find_fold(store, second.end, TABLE, bases).base is not None
+    unknown = find_fold(store, first.end, TABLE, bases).unknown
+    assert re.search("did not record the rows .* can be used from", unknown)
 
 
-class TestTwoTables:
-    """A capture of two tables that nobody has changed yet."""
-
-    OTHER = "shop.other"
-
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> ExportStore:
-        """Its export of a quiet window."""
-        path = tmp_path / "shop.db"
-        with closing(sqlite3.connect(path)) as connection:
-            for table in (TABLE, self.OTHER):
-                connection.execute(f'create table "{table}" (id integer primary key, name text)')
-                connection.execute(f"insert into \"{table}\" values (1, 'one')")
-            connection.commit()
-        self.source = SqliteFeedSource(str(path))
-        tables = (TableCapture(TABLE), TableCapture(self.OTHER))
-        self.source.enable_capture(CaptureSpec(tables, CAPTURE, key_change=KeyChange.DELETE_INSERT))
-        self.lake = str(tmp_path / "lake")
-        store = ExportStore(str(tmp_path / "out"), CAPTURE)
-        start = self.source.capture(CAPTURE).enabled_at
-        while (end := self.source.now()) <= start:
-            pass
-        self.source.seal(CAPTURE, end)
-        request = ExportRequest(CAPTURE, store.path, "tests", "tests/run", [Window(start, end)])
-        run_here(self.source, store, make_plan(self.source, store, request), lambda line: None)
-        return store
-
-    def take(self, table: str) -> None:
-        """Take a snapshot of one."""
-        request = SnapshotRequest(CAPTURE, table, self.lake, "tests/run")
-        take_snapshot(self.source, request, {}, lambda *of: read_here(self.source, *of), lambda line: None)
-
-    def test_the_refusal_names_the_tables(self, store: ExportStore) -> None:
-        """Both have a snapshot: to wait for events does not help, to name the table does."""
-        self.take(TABLE)
-        self.take(self.OTHER)
-        with pytest.raises(FoldError) as caught:
-            table_of(store, None, BaseChoice(self.lake))
+def test_one_of_two_quiet_tables_is_named(tmp_path: Path) -> None:
+    """
+    Whichever of them have a snapshot: with the first event the same merge is refused, so it is from the
+    start, with the tables to choose from.
+    """
+    other, path = "shop.other", tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        for table in (TABLE, other):
+            connection.execute(f'create table "{table}" (id integer primary key, name text)')
+            connection.execute(f"insert into \"{table}\" values (1, 'one')")
+        connection.commit()
+    stock = Stock(tmp_path, SqliteFeedSource(str(path)))
+    tables = (TableCapture(TABLE), TableCapture(other))
+    stock.source.enable_capture(CaptureSpec(tables, CAPTURE, key_change=KeyChange.DELETE_INSERT))
+    stock.export_all()
+    for table in (TABLE, other):
+        request = SnapshotRequest(CAPTURE, table, stock.lake, "tests/run")
+        take_snapshot(stock.source, request, {}, partial(read_here, stock.source), lambda line: None)
+        with pytest.raises(FoldError, match="several tables") as caught:
+            table_of(ExportStore(stock.export, CAPTURE), None, BaseChoice(stock.lake))
         assert TABLE in caught.value.message
-        assert self.OTHER in caught.value.message
-
-    def test_the_only_table_with_a_snapshot_is_not_the_only_table(self, store: ExportStore) -> None:
-        """With the first event the same merge is refused, as the capture has two: so it is from the start."""
-        self.take(TABLE)
-        with pytest.raises(FoldError, match="several tables"):
-            table_of(store, None, BaseChoice(self.lake))
+    assert other in caught.value.message
 
 
 def test_a_snapshot_that_is_exact_later_is_named_beside_a_state_of_no_use(tmp_path: Path) -> None:
