@@ -117,23 +117,6 @@ def test_a_purge_reaches_the_user_by_name(session: SparkSession, flights: Flight
 
 
 @pytest.mark.ci
-def test_load_refuses_wrong_options_and_ranges(session: SparkSession, flights: Flights) -> None:
-    """All wrong options are named by load(), and so is a range that is not sealed."""
-    assert load(session, flights).count() == 0
-    found = error_of(lambda: load(session, flights, shard=1, partitions=0, end="soon"))
-    assert isinstance(found, InvalidArgumentError)
-    for words in (
-        "option 'shard' is unknown",
-        "partitions must be a whole number",
-        "end: 'soon' is not a time",
-    ):
-        assert words in found.message
-    flights.add(10, 0)
-    assert isinstance(error_of(lambda: load(session, flights)), NotSealedError)
-    assert load(session, flights, seal=True).count() == 10
-
-
-@pytest.mark.ci
 def test_spark_shows_no_option(session: SparkSession, flights: Flights) -> None:
     """Neither a plan nor an error has a password in it; a plan has no option at all."""
     flights.add(10, 0)

@@ -76,19 +76,6 @@ def test_every_sealed_time_gives_the_table_of_then(spark: SparkSession, export: 
 
 
 @pytest.mark.ci
-def test_lost_keys_are_refused(spark: SparkSession, export: CapturedExport) -> None:
-    """The first update without its old row is named with the remedy; a time before it can be folded."""
-    export.shape = shape(key_change=KeyChange.NEW_ONLY)
-    lost = Event(minute(20), "upd", None, shoe(2))
-    export.write([Event(minute(10), "add", None, shoe(1)), lost, Event(minute(30), "upd", None, shoe(3))])
-    with pytest.raises(FoldError, match=f"2 updates .*{lost.ulid}.*key_change='delete_insert'") as refused:
-        fold(spark, export.store.path, CAPTURE)
-    assert f"table '{TABLE}'" in refused.value.message
-    assert refused.value.ulid == str(lost.ulid)
-    assert state(spark, export, at=lost.at) == [shoe(1)]
-
-
-@pytest.mark.ci
 def test_rows_that_are_being_recorded_are_no_state_yet(spark: SparkSession, export: CapturedExport) -> None:
     """Changes come before and behind their row meanwhile; before it and once it has ended all is known."""
     export.write(

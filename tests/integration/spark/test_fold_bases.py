@@ -172,9 +172,13 @@ def test_keys_lost_before_a_base_do_no_harm_later_ones_do(folded: Folded) -> Non
     at = saved(folded, [Event(minute(1), "add", None, shoe(1)), lost, *resync])
     folded.export.write([Event(minute(70), "add", None, shoe(4))], hours(1, 2)[0])
     assert folded.agree(at + HOUR, at) == [shoe(3), shoe(4)]
-    folded.export.write([Event(minute(130), "upd", None, shoe(5))], hours(2, 3)[0])
-    with pytest.raises(FoldError, match=r"1 updates changed a key"):
+    later = [Event(minute(number), "upd", None, shoe(5)) for number in (130, 131)]
+    folded.export.write(later, hours(2, 3)[0])
+    words = f"2 updates changed a key .* event {later[0].ulid}: .*key_change='delete_insert'"
+    with pytest.raises(FoldError, match=words) as refused:
         folded.rows(at + 2 * HOUR, at)
+    assert refused.value.ulid == str(later[0].ulid)
+    assert folded.agree(later[0].at, at) == [shoe(3), shoe(4)]
 
 
 @pytest.mark.ci

@@ -302,20 +302,6 @@ def test_a_job_that_is_killed_while_it_writes_is_tried_again(delta: Merging, tmp
 
 
 @pytest.mark.ci
-def test_files_that_were_joined_by_others_are_merged_into(delta: Merging) -> None:
-    """Rewriting files changes no row, and the frontier stays."""
-    from deltalake import DeltaTable
-
-    delta.merge(delta.window(0, *(Event(minute(n), "add", None, shoe(n)) for n in (1, 2))))
-    delta.merge(delta.window(1, Event(minute(61), "add", None, shoe(3))))
-    assert len(delta.files()) == 2
-    DeltaTable(delta.library.data).optimize.compact()
-    assert len(delta.files()) == 1
-    delta.merge(delta.window(2, Event(minute(121), "upd", shoe(2), shoe(2, "clog"))))
-    assert delta.rows() == [shoe(1), shoe(2, "clog"), shoe(3)]
-
-
-@pytest.mark.ci
 def test_the_output_may_have_the_snapshots_of_the_table(delta: Merging) -> None:
     """But no states: those are plain Parquet in the folder of the table."""
     end = delta.window(0, Event(minute(1), "add", None, shoe(1)))
