@@ -170,18 +170,6 @@ def test_what_cannot_be_folded_is_said_with_the_option(commands: Commands, reaso
     assert "key columns are left out: Id" in commands.err
 
 
-def test_a_feed_that_would_be_a_captures_is_said_to_be_one(commands: Commands) -> None:
-    """With the command that makes it; other feeds are made in another way, or are near."""
-    message = commands.fails("status", "--feed", "shop.Order_changes")
-    assert "Table 'shop.Order' is not captured yet; enable its capture" in message
-    assert "airflow-changefeed capture enable --table shop.Order --conn-id changefeed_default" in message
-    message = commands.fails("status", "--feed", "shop.Order")
-    assert "Create it with set_up_feed, or record the table's changes with enable_capture" in message
-    assert commands.run("capture enable", "--table", "shop.Order") == 0
-    message = commands.fails("status", "--feed", "shop.Orders_changes")
-    assert "Did you mean 'shop.Order_changes'?" in message
-
-
 def test_options_say_what_a_capture_is(
     commands: Commands, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
