@@ -17,10 +17,10 @@ import pytest
 from airflow_changefeed.core.cursor import variable_key
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
+from tests.templates import content_of
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.fakes import JobHook
 from tests.unit.airflow.freshness import Shop
-from tests.unit.export.flights import content_of
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)

@@ -10,8 +10,9 @@ import pytest
 from airflow_changefeed.core.cursor import CursorRow
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
+from tests.templates import content_of
 from tests.unit.export.consumers import Variables, Warehouse, make_source
-from tests.unit.export.flights import FEED, Flights, content_of, hours
+from tests.unit.export.flights import FEED, Flights, hours
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from airflow_changefeed.cursors.moves import PlannedMove, move_to, plan_moves
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.identity import DATABASE, name_database
-from tests.unit.export.flights import content_of
+from tests.templates import content_of
 
 FEED, CONSUMER = "nyc.Flight", "warehouse"
 KEY = variable_key(DATABASE, CONSUMER, FEED)

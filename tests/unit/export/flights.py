@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from functools import cache
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +35,7 @@ from airflow_changefeed.sources.base import FeedSource
 from airflow_changefeed.sources.base_consumers import CursorMove
 from airflow_changefeed.spark.export_job import WriteParts, packed
 from tests.identity import name_database
+from tests.templates import content_of
 
 FEED = "nyc.Flight"
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -51,16 +49,6 @@ def hours(first: int, last: int) -> list[Window]:
         Window(START + timedelta(hours=hour), START + timedelta(hours=hour + 1))
         for hour in range(first, last)
     ]
-
-
-@cache
-def content_of(make: Callable[[Path], None]) -> bytes:
-    """Return the content of a SQLite file that a function makes; in each process it is made once."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "feeds.db"
-        make(path)
-        assert os.listdir(folder) == [path.name], "a connection is open"
-        return path.read_bytes()
 
 
 def _make_empty(path: Path) -> None:

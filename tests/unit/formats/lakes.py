@@ -17,8 +17,9 @@ from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.storage.files import Files
 from tests.exports import verify
+from tests.templates import content_of
 from tests.unit.export.faults import local_files, manifest_rows, stepped
-from tests.unit.export.flights import FEED, Flights, content_of
+from tests.unit.export.flights import FEED, Flights
 from tests.unit.formats.libraries import LIBRARIES, OPTIONS, FormatLibrary
 
 Before = Callable[[int], None]
