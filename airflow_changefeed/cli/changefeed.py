@@ -67,7 +67,7 @@ def _limit(flag: str, default: str, what: str) -> Option:
 
 _SQL = action(
     "sql",
-    "status.sql",
+    "setup.sql",
     "Print the script that installs or upgrades changefeed in a SQL Server database",
     "Run the script with sqlcmd, SSMS, Flyway or DbUp. The script is safe to run again. This command "
     "needs no connection and no Airflow metadata database.",
@@ -79,7 +79,7 @@ _SQL = action(
 
 _INSTALL = action(
     "install",
-    "status.install",
+    "setup.install",
     "Install changefeed in a database, or upgrade it and all its feeds",
     "Runs the script that the sql command prints. Requires membership in db_owner. The embedded source "
     "needs no installation.",
@@ -91,7 +91,7 @@ _INSTALL = action(
 
 _RENEW_IDENTITY = action(
     "renew-identity",
-    "status.renew_identity",
+    "setup.renew_identity",
     "Give a copy of a database its own identity",
     "Afterwards the copy cannot be mistaken for the original. Shows the current identity and asks for "
     "confirmation. Requires membership in db_owner. Never run this command on the original: the "
@@ -103,7 +103,7 @@ _RENEW_IDENTITY = action(
 
 _SETUP_FEED = action(
     "setup-feed",
-    "status.setup_feed",
+    "setup.setup_feed",
     "Create a feed on a table, or upgrade an existing one",
     "Installs changefeed first if it is missing and the login has permission. Safe to run again; asks "
     "for confirmation before it changes the settings of an existing feed, which may be a capture's.",

@@ -9,10 +9,11 @@ leaves a receipt. The receipt says how it ended; what the launcher says of it de
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -20,7 +21,11 @@ from ulid import ULID
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.plan import Plan
-from airflow_changefeed.exceptions import SpecNotFoundError, TerminalError, TransientError
+from airflow_changefeed.exceptions import (
+    SpecNotFoundError,
+    TerminalError,
+    TransientError,
+)
 from airflow_changefeed.export.planner import committed
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.attempts import (
@@ -250,3 +255,24 @@ def is_finished(store: ExportStore, spec: int) -> bool:
 def remove_spec(store: ExportStore, spec: int) -> None:
     """Remove a spec and its receipts, which nobody will read again."""
     store.files.remove(store.layout.spec_folder(spec))
+
+
+@dataclass(frozen=True)
+class JobConnection(Document):
+    """
+    How a Spark job reaches the feed and the output.
+
+    :param source: as ``FeedSource.describe`` gives it.
+    :param storage_options: for fsspec.
+    """
+
+    KIND = "changefeed connection"
+
+    source: Mapping[str, Any] = field(repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def save(self, path: str) -> None:
+        """Write the connection to a new file that only its owner reads."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(self.to_json())

@@ -34,8 +34,8 @@ from airflow_changefeed.lake.current import (
     MergeRecord,
     new_merge,
 )
+from airflow_changefeed.lake.fold_plan import FoldSource, table_of
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeRequest, MergeResult, MergeTask
-from airflow_changefeed.lake.plan import FoldSource, table_of
 from airflow_changefeed.lake.states import NEWEST, BaseChoice
 from airflow_changefeed.output.schemas import parse_schema
 from airflow_changefeed.output.store import ExportStore

@@ -15,7 +15,7 @@ from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.formats.base import PlainFile
 from airflow_changefeed.formats.publish import CURRENT_FORMATS, FORMATS
 from airflow_changefeed.lake.current import KEEP, REMOVE, VALID_TO, CurrentOutput, CurrentVersion
-from airflow_changefeed.lake.plan import FoldSource, find_fold, fold_from
+from airflow_changefeed.lake.fold_plan import FoldSource, find_fold, fold_from
 from airflow_changefeed.lake.states import NEWEST, BaseChoice, base_text, parse_base
 from airflow_changefeed.output.store import ExportStore
 

@@ -26,7 +26,7 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.lake.bases import base_of
 from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
-from airflow_changefeed.lake.plan import FoldSource, end_of_export, find_fold, fold_from, table_of
+from airflow_changefeed.lake.fold_plan import FoldSource, end_of_export, find_fold, fold_from, table_of
 from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead
 from airflow_changefeed.lake.snapshots import ReadingFiles, Snapshot, SnapshotFiles

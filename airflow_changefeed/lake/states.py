@@ -323,30 +323,3 @@ def parse_base(base: object, *words: str) -> datetime | str:
         raise InvalidArgumentError(
             f"base must be {named}, the time of a state or the begin of a snapshot: {problem.message}"
         ) from None
-
-
-@dataclass(frozen=True)
-class FoldTask(Document):
-    """
-    A state to write.
-
-    :param feed: the capture.
-    :param path: root of its export.
-    :param output: root of the states.
-    :param at: feed time, exclusive.
-    :param table: None if the capture has only one.
-    :param attempt: see :func:`~airflow_changefeed.lake.states.new_attempt`.
-    :param run: name of the run that folds.
-    :param base: see :class:`~airflow_changefeed.lake.states.BaseChoice`.
-    """
-
-    KIND = "changefeed fold"
-
-    feed: str
-    path: str
-    output: str
-    at: datetime
-    table: str | None
-    attempt: str
-    run: str
-    base: str = NEWEST

@@ -32,14 +32,8 @@ from airflow_changefeed.tasks.arguments import (
     check_consumer_name,
     check_name,
 )
-from airflow_changefeed.tasks.context import (
-    WAIT_LENGTH,
-    WAIT_TIMEOUT,
-    WaitsForWindow,
-    reports_errors,
-    run_name,
-    run_window,
-)
+from airflow_changefeed.tasks.context import reports_errors, run_name, run_window
+from airflow_changefeed.tasks.waiting import WAIT_LENGTH, WAIT_TIMEOUT, WaitsForWindow
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

@@ -105,8 +105,9 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
-        from airflow_changefeed.export.request import JobConnection
-        from airflow_changefeed.lake.states import FoldTask, State, new_attempt
+        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.lake.fold_plan import FoldTask
+        from airflow_changefeed.lake.states import State, new_attempt
 
         self._check()
         at = parse_at(self.at) or window_end(context, f"task {self.task_id!r} folds at the end of")
@@ -258,7 +259,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Merge until the run's time."""
-        from airflow_changefeed.export.request import JobConnection
+        from airflow_changefeed.export.spec import JobConnection
         from airflow_changefeed.lake.merge import merge
         from airflow_changefeed.lake.merge_task import MergedFiles
 

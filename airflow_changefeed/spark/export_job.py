@@ -28,9 +28,16 @@ from airflow_changefeed.export.parts import (
     task_name,
     write_parts,
 )
-from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult, ProgressWatch
-from airflow_changefeed.export.spec import Draws, is_finished, read_job, read_spec, start_plan, write_receipt
+from airflow_changefeed.export.spec import (
+    Draws,
+    JobConnection,
+    is_finished,
+    read_job,
+    read_spec,
+    start_plan,
+    write_receipt,
+)
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts

@@ -20,12 +20,12 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import error_text, own_error
-from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import size_text
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.lake.current import VALID_FROM
+from airflow_changefeed.lake.fold_plan import RESOLVE, FoldSource, FoldTask, find_fold
 from airflow_changefeed.lake.inputs import NEW, OLD
-from airflow_changefeed.lake.plan import RESOLVE, FoldSource, find_fold
-from airflow_changefeed.lake.states import NEWEST, BaseChoice, FoldTask, State, StateStore
+from airflow_changefeed.lake.states import NEWEST, BaseChoice, State, StateStore
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 from airflow_changefeed.spark.fold_events import (

@@ -19,8 +19,8 @@ from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.lake.bases import Base
+from airflow_changefeed.lake.fold_plan import RESOLVE, FoldSource
 from airflow_changefeed.lake.inputs import NEW, OLD, FoldedFiles
-from airflow_changefeed.lake.plan import RESOLVE, FoldSource
 from airflow_changefeed.output.read import UnitFile
 from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 from airflow_changefeed.spark.read import ddl, quoted, read_files, read_parquet, spark_type, union

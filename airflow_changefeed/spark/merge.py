@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import own_error
-from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import size_text
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.formats.base import PlainFile
 from airflow_changefeed.lake.current import DELETED_COLUMN, KEEP, VALID_FROM, VALID_TO, CurrentOutput
+from airflow_changefeed.lake.fold_plan import FoldSource
 from airflow_changefeed.lake.inputs import NEW, OLD
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.lake.plan import FoldSource
 from airflow_changefeed.sources.base import SHARD_COLUMN, ULID_COLUMN
 from airflow_changefeed.spark.fold import (
     SETTINGS,

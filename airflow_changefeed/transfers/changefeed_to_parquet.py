@@ -18,12 +18,13 @@ from airflow_changefeed.observability.lineage import (
     output_dataset,
 )
 from airflow_changefeed.tasks.arguments import LOCAL_BELOW, check_program_path
-from airflow_changefeed.tasks.context import WAIT_TIMEOUT, reports_errors
+from airflow_changefeed.tasks.context import reports_errors
 from airflow_changefeed.tasks.submit import (
     TEMPLATED,
     ChangefeedSparkOperator,
     take_own,
 )
+from airflow_changefeed.tasks.waiting import WAIT_TIMEOUT
 from airflow_changefeed.transfers.export import (
     ConcludesExports,
     ExportOperator,
@@ -168,8 +169,8 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Export the run's window."""
+        from airflow_changefeed.export.batch import batch_leases, batches_of_earlier_tries
         from airflow_changefeed.export.planner import make_plan
-        from airflow_changefeed.export.request import batch_leases, batches_of_earlier_tries
 
         self._check()
         run = self._open(context)
@@ -273,7 +274,7 @@ class ChangefeedSubmitOperator(ChangefeedSparkOperator):
         """Run the job."""
         if not self.tasks:
             raise AirflowSkipException("no events are to be written")
-        from airflow_changefeed.export.request import JobConnection
+        from airflow_changefeed.export.spec import JobConnection
         from airflow_changefeed.output.layout import parse_job, parse_spec
 
         source = ChangefeedHook(self.changefeed_conn_id).source()

@@ -35,14 +35,8 @@ from airflow_changefeed.tasks.arguments import (
     parse_unit,
     with_options,
 )
-from airflow_changefeed.tasks.context import (
-    WAIT_LENGTH,
-    WAIT_TIMEOUT,
-    WaitsForWindow,
-    check_no_window_asked,
-    run_name,
-    run_window,
-)
+from airflow_changefeed.tasks.context import check_no_window_asked, run_name, run_window
+from airflow_changefeed.tasks.waiting import WAIT_LENGTH, WAIT_TIMEOUT, WaitsForWindow
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -56,8 +50,9 @@ if TYPE_CHECKING:
     from airflow_changefeed.core.ulid import UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.cursors.cursors import HeldLeases, VariableStore
-    from airflow_changefeed.export.request import ExportRequest, JobConnection
+    from airflow_changefeed.export.request import ExportRequest
     from airflow_changefeed.export.result import ExportResult
+    from airflow_changefeed.export.spec import JobConnection
     from airflow_changefeed.formats.base import LakeTable
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
@@ -170,7 +165,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
 
     def _open(self, context: Context) -> ExportRun:
         """Open what a run needs, and wait for the end of its window."""
-        from airflow_changefeed.export.request import JobConnection
+        from airflow_changefeed.export.spec import JobConnection
 
         # Everything that can be wrong outside comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)

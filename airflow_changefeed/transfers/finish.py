@@ -83,8 +83,7 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
-        from airflow_changefeed.export.request import JobConnection
-        from airflow_changefeed.export.spec import mark_finished, read_receipt, read_spec
+        from airflow_changefeed.export.spec import JobConnection, mark_finished, read_receipt, read_spec
         from airflow_changefeed.output.attempts import check_database
         from airflow_changefeed.output.layout import parse_spec
 

@@ -73,8 +73,8 @@ def export(
     """
     from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.export.planner import make_plan
-    from airflow_changefeed.export.request import ExportRequest, JobConnection
-    from airflow_changefeed.export.spec import write_spec
+    from airflow_changefeed.export.request import ExportRequest
+    from airflow_changefeed.export.spec import JobConnection, write_spec
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.spark.export_job import run_spec
 

@@ -334,7 +334,7 @@ EMBEDDED = (
     Break(
         "a_fold_from_the_beginning_inside_a_gap",
         "Base",
-        "lake/plan.py",
+        "lake/fold_plan.py",
         "_last_gap",
         {"if after < end": "if found < end"},
         ("tests/unit/export/test_folding.py::test_a_gap_makes_unsure_what_was_not_sealed_when_it_was_found",),

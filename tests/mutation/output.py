@@ -369,7 +369,7 @@ OUTPUT = (
     Break(
         "quiet_windows_of_a_recreated_capture_go_on_from_an_old_base",
         "Base",
-        "lake/plan.py",
+        "lake/fold_plan.py",
         "_find",
         {"if since is not None and since != base.facts.shape.begun_at:": "if False:"},
         ("tests/unit/lake/test_quiet_captures.py::test_quiet_hours_of_a_recreated_capture_are_not_merged",),
@@ -390,7 +390,7 @@ OUTPUT = (
     Break(
         "a_capture_has_its_rows_at_its_begin",
         "Base",
-        "lake/plan.py",
+        "lake/fold_plan.py",
         "_unknown",
         {"if end <= begun:": "if end < begun:"},
         ("tests/unit/export/test_folding.py::test_an_export_that_began_after_its_capture_is_not_whole",),

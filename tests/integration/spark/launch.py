@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator

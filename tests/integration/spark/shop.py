@@ -13,13 +13,14 @@ import pytest
 from airflow_changefeed.exceptions import (
     NotExportedError,
 )
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
+from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile
 from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
 from airflow_changefeed.lake.snapshots import SnapshotFiles
-from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.lake.states import new_attempt
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.reconcile import run_comparison

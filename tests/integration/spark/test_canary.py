@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_changefeed.export.parts import plan_parts
-from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.export.spec import write_spec
+from airflow_changefeed.export.spec import JobConnection, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from airflow_changefeed.spark.executors import FACTS_SCHEMA

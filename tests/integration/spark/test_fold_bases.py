@@ -15,8 +15,9 @@ import pytest
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, own_error
-from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.lake.states import BEGINNING, FoldTask, State, new_attempt
+from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.lake.fold_plan import FoldTask
+from airflow_changefeed.lake.states import BEGINNING, State, new_attempt
 from airflow_changefeed.spark.fold import fold, run_fold
 from tests.integration.spark.shoes import History
 from tests.unit.export.captures import (

@@ -14,8 +14,9 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
-from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.lake.states import FoldTask, State, StateStore, new_attempt
+from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.lake.fold_plan import FoldTask
+from airflow_changefeed.lake.states import State, StateStore, new_attempt
 from airflow_changefeed.spark import fold
 from airflow_changefeed.spark.version_compat import HAS_TIME_TYPE
 from tests.integration.spark.jobs import run_job

@@ -15,9 +15,10 @@ import pytest
 from airflow_changefeed.core.capture import CaptureShape, KeyChange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.lake.states import FoldTask, StateStore, new_attempt
+from airflow_changefeed.lake.states import StateStore, new_attempt
 from airflow_changefeed.spark.fold import fold, run_fold
 from tests.identity import DATABASE
 from tests.integration.spark.shoes import History, write_snapshot

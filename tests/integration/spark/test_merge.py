@@ -29,10 +29,11 @@ from airflow_changefeed.exceptions import (
     FoldError,
     OutputError,
 )
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.formats.publish import CURRENT_FORMATS
+from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
-from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.lake.states import new_attempt
 from airflow_changefeed.spark import job, merge
 from airflow_changefeed.spark import merge as rows_module
 from airflow_changefeed.spark.fold import fold, run_fold

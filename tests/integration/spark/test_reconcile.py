@@ -32,7 +32,7 @@ from airflow_changefeed.exceptions import (
     TransientError,
 )
 from airflow_changefeed.lake.bases import Base
-from airflow_changefeed.lake.plan import FoldSource, fold_from
+from airflow_changefeed.lake.fold_plan import FoldSource, fold_from
 from airflow_changefeed.lake.reconcile import ReconcileRequest, reconcile
 from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here

@@ -12,10 +12,11 @@ import pytest
 
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import SnapshotError, TransientError
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
-from airflow_changefeed.lake.states import FoldTask, new_attempt
+from airflow_changefeed.lake.states import new_attempt
 from airflow_changefeed.lake.take_snapshot import SnapshotRequest, take_snapshot
 from airflow_changefeed.spark.fold import fold, run_fold
 from airflow_changefeed.spark.snapshot_job import run_ranges

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 
 from airflow_changefeed import ChangefeedToParquetOperator
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.tasks import context as tasks_context
+from airflow_changefeed.tasks import waiting
 
 PATH = "/tmp/changefeed-export"
 END = datetime(2013, 4, 2, tzinfo=timezone.utc)
@@ -35,7 +35,7 @@ class Export(ChangefeedToParquetOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         """Set the clock, and export; not when the file is parsed, as other DAGs are in the same process."""
         SqliteDatabase.now_ms = now_ms  # type: ignore[method-assign]
-        tasks_context.SLEEP = timedelta(0)
+        waiting.SLEEP = timedelta(0)
         return super().execute(context)
 
 

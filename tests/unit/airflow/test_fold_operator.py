@@ -13,9 +13,9 @@ import pytest
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import NotExportedError, SourceUnavailableError, TransientError
-from airflow_changefeed.export.request import JobConnection
-from airflow_changefeed.lake.plan import find_fold
-from airflow_changefeed.lake.states import FoldTask, State
+from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.lake.fold_plan import FoldTask, find_fold
+from airflow_changefeed.lake.states import State
 from airflow_changefeed.operators.fold import ChangefeedFoldOperator
 from airflow_changefeed.spark import fold
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException

@@ -20,7 +20,7 @@ from airflow_changefeed.exceptions import NotYetError, StoppedError
 from airflow_changefeed.operators.consume import ChangefeedConsumeOperator
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
-from airflow_changefeed.tasks import context as tasks_context
+from airflow_changefeed.tasks import waiting as tasks_waiting
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.version_compat import AirflowFailException, TaskDeferred
 from tests.unit.airflow.conftest import CONSUMER, FEED, START
@@ -111,7 +111,7 @@ class Waiting:
 def waiting(database: str, path: str, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     """Give a task at the end of its window."""
     made = Waiting(database, path)
-    monkeypatch.setattr(tasks_context, "time", made)
+    monkeypatch.setattr(tasks_waiting, "time", made)
     monkeypatch.setattr(
         SqliteDatabase, "now_ms", lambda _: to_milliseconds(floor_to_millisecond(made.database))
     )

@@ -26,7 +26,8 @@ from airflow_changefeed.core.window import Window
 from airflow_changefeed.doctor.output import output_faults
 from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest, JobConnection
+from airflow_changefeed.export.request import ExportRequest
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore, WrittenParts

@@ -13,8 +13,9 @@ from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.cursors import cursors as lease_module
 from airflow_changefeed.exceptions import LeaseHeldError, LeaseLostError, OutputNotWritableError
+from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest, batch_leases
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.consumers import CONSUMER, FEED, Warehouse, places
 

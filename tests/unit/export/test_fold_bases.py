@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.exceptions import FoldError, ManifestError, NotExportedError
-from airflow_changefeed.lake.plan import FoldSource, find_fold
+from airflow_changefeed.lake.fold_plan import FoldSource, find_fold
 from airflow_changefeed.lake.states import BaseChoice, State, StateStore, new_attempt
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, hours

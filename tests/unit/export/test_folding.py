@@ -14,7 +14,7 @@ import pytest
 
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.exceptions import FoldError, InvalidWindowError, ManifestError, NotExportedError
-from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.fold_plan import find_fold
 from airflow_changefeed.output.store import ExportStore
 from tests.unit.export.captures import CAPTURE, IMAGE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, Flights, hours

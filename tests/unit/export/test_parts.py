@@ -27,9 +27,8 @@ from airflow_changefeed.exceptions import (
 )
 from airflow_changefeed.export.parquet import PartFile
 from airflow_changefeed.export.parts import Part, PlannedPart, gather, write_adjoining, write_parts
-from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import read_receipt, write_receipt
+from airflow_changefeed.export.spec import JobConnection, read_receipt, write_receipt
 from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile

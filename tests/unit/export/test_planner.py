@@ -28,8 +28,9 @@ from airflow_changefeed.exceptions import (
     PurgedError,
     ShardNotFoundError,
 )
+from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.planner import make_plan
-from airflow_changefeed.export.request import ExportRequest, batch_leases
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.output.attempts import begin
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source

@@ -16,10 +16,11 @@ import pytest
 from airflow_changefeed.capture.shapes import shaped_schema
 from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
+from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.parquet import ROW_GROUP_BYTES
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import check_shape, make_plan
-from airflow_changefeed.export.request import ExportRequest, batch_leases
+from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.dataset import export_dataset

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core.capture import CaptureShape, Operation
 from airflow_changefeed.exceptions import FoldError
-from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.fold_plan import find_fold
 from airflow_changefeed.lake.states import BaseChoice, StateStore, new_attempt
 from tests.unit.export.captures import CAPTURE, TABLE, CapturedExport, Event, reshaped, shape
 from tests.unit.export.flights import START, hours

@@ -22,7 +22,7 @@ from airflow_changefeed.exceptions import (
     SnapshotError,
     TransientError,
 )
-from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.fold_plan import find_fold
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import BaseChoice

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_changefeed.core.values import EPOCH
 from airflow_changefeed.exceptions import CaptureGapError, FoldError
-from airflow_changefeed.lake.plan import find_fold
+from airflow_changefeed.lake.fold_plan import find_fold
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here
 from airflow_changefeed.lake.snapshots import ReadingFiles, Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import BaseChoice, StateStore, new_attempt

@@ -19,7 +19,7 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.cursors.window_grid import end_of_window
 from airflow_changefeed.exceptions import FoldError, NotExportedError
-from airflow_changefeed.lake.plan import find_fold, table_of
+from airflow_changefeed.lake.fold_plan import find_fold, table_of
 from airflow_changefeed.lake.snapshot_ranges import read_here
 from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.lake.states import BaseChoice

@@ -24,8 +24,8 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, TerminalError
 from airflow_changefeed.export.parts import cut_tasks, run_attempt
-from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.result import ProgressWatch, TaskProgress, TaskResult, size_text
+from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts

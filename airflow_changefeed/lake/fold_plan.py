@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
 from airflow_changefeed.core.capture import OFFSET, CapturedTable, CaptureShape, KeyChange, Operation
+from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.completeness import Evidence, ShardProgress, judge
 from airflow_changefeed.core.feed import Shard
 from airflow_changefeed.core.ulid import Ulid, UlidRange
@@ -35,7 +36,7 @@ from airflow_changefeed.lake.inputs import (
     group_files,
     table_columns,
 )
-from airflow_changefeed.lake.states import BaseChoice, BaseFacts
+from airflow_changefeed.lake.states import NEWEST, BaseChoice, BaseFacts
 from airflow_changefeed.output.coverage import Interval, find_missing, named_missing
 from airflow_changefeed.output.read import (
     UnitFile,
@@ -446,3 +447,30 @@ def _refusal(store: ExportStore, table: str, at: datetime, why: str, **facts: ob
         at=at,
         **facts,
     )
+
+
+@dataclass(frozen=True)
+class FoldTask(Document):
+    """
+    A state to write.
+
+    :param feed: the capture.
+    :param path: root of its export.
+    :param output: root of the states.
+    :param at: feed time, exclusive.
+    :param table: None if the capture has only one.
+    :param attempt: see :func:`~airflow_changefeed.lake.states.new_attempt`.
+    :param run: name of the run that folds.
+    :param base: see :class:`~airflow_changefeed.lake.states.BaseChoice`.
+    """
+
+    KIND = "changefeed fold"
+
+    feed: str
+    path: str
+    output: str
+    at: datetime
+    table: str | None
+    attempt: str
+    run: str
+    base: str = NEWEST
