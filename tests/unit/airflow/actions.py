@@ -92,7 +92,8 @@ def _move(source: FeedSource, names: Names) -> object:
     return move_to(source, AirflowVariables(), *of, moves, by="ann", versions=versions, why="set: why")
 
 
-def _move_elsewhere(source: FeedSource) -> object:
+def move_elsewhere(source: FeedSource) -> object:
+    """Choose another beginning of one shard, as another person."""
     moves = plan_moves(source, CONSUMER, FEED, format_time(START + HOUR), [0])
     return move_to(source, AirflowVariables(), CONSUMER, FEED, moves, by="ben")
 
@@ -186,7 +187,7 @@ ACTIONS = {
             *("--shard", "{shard}", "--to", TO, "--note", "why"),
         ),
         seen=lambda source: _cursor(source, CONSUMER).resource_version,
-        meanwhile=_move_elsewhere,
+        meanwhile=move_elsewhere,
         route="move",
         body={"to": TO, "note": "why"},
         unknown={**_NO_CONSUMER, "shard": ShardNotFoundError},

@@ -20,7 +20,7 @@ from airflow_changefeed.plugins import actions as page_actions
 from airflow_changefeed.plugins import connections
 from airflow_changefeed.version_compat import AIRFLOW_V_3_1_PLUS
 from tests.minors import since
-from tests.unit.airflow.actions import ACTIONS, UNKNOWN, World, build_world, of_face
+from tests.unit.airflow.actions import ACTIONS, UNKNOWN, World, build_world, move_elsewhere, of_face
 from tests.unit.airflow.commands import Commands
 from tests.unit.airflow.conftest import CONSUMER, FEED, KEY
 from tests.unit.airflow.page import logged, store_dags
@@ -88,6 +88,18 @@ def test_who_changes_what_somebody_else_has_changed_is_refused(world: World, fac
             assert facts == (seen, present), name
         assert world.content() == before, name
         source.close()
+
+
+@each_face
+def test_a_beginning_that_somebody_else_has_chosen_is_not_accepted(world: World, face: str) -> None:
+    """Also where only one of several shards has another beginning now."""
+    action, source = ACTIONS["accept a beginning"], world.fresh()
+    seen = action.seen and action.seen(source)
+    move_elsewhere(source)
+    before = world.content()
+    assert world.take(face, action, seen).error == "StaleVersionError"
+    assert world.content() == before
+    source.close()
 
 
 @each_face
