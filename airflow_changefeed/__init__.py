@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_changefeed.consumers.settings import create_consumer
     from airflow_changefeed.core.capture import CaptureSpec, KeyChange, OnDdl, TableCapture
     from airflow_changefeed.core.consumer import ConsumerSpec, DeadLetterState, OnPoison
+    from airflow_changefeed.core.export_plan import ExportOptions
     from airflow_changefeed.core.feed import FeedKind, FeedStorage
-    from airflow_changefeed.core.plan import ExportOptions
     from airflow_changefeed.core.ulid import Ulid, UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.export.completed import CompletedExport
@@ -73,7 +73,7 @@ _MODULES = {
     "ConsumerSpec": "core.consumer",
     "DeadLetterState": "core.consumer",
     "ExportJob": "transfers.group",
-    "ExportOptions": "core.plan",
+    "ExportOptions": "core.export_plan",
     "FeedEvent": "consumers.event",
     "FeedKind": "core.feed",
     "FeedStorage": "core.feed",

@@ -22,7 +22,7 @@ from airflow_changefeed.version_compat import AIRFLOW_V_3_2_PLUS, AIRFLOW_V_3_3_
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
-    from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.core.export_plan import Plan
     from airflow_changefeed.export.completed import CompletedExport
 
 #: Name of the alias through which exports emit their windows: a DAG scheduled on it runs for all exports.

@@ -18,7 +18,7 @@ from airflow_changefeed.capture.rows import EVENT_TYPES, Events, check_rows, pre
 from airflow_changefeed.capture.values import as_json, joined, json_texts, text_scalar
 from airflow_changefeed.core.capture import METADATA_KEY, CaptureShape
 from airflow_changefeed.core.codec import decode_text
-from airflow_changefeed.core.plan import Shape
+from airflow_changefeed.core.export_plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.sources.arrow import TIME_FIELD, ULID_FIELD, byte_strings
 from airflow_changefeed.sources.mssql.names import split_name

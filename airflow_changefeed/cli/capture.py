@@ -357,7 +357,7 @@ def take(args: Namespace) -> None:
 def reconcile_table(args: Namespace) -> None:
     """Compare a table with its export here."""
     from airflow_changefeed.connections.output import current_version, storage_options
-    from airflow_changefeed.export.spec import JobConnection
+    from airflow_changefeed.export.job_spec import JobConnection
     from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile
     from airflow_changefeed.lake.snapshot_ranges import read_here
     from airflow_changefeed.spark.reconcile import run_comparison

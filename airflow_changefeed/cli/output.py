@@ -76,7 +76,7 @@ def _report(args: Namespace) -> Report:
 def publish(args: Namespace) -> None:
     """Make a table hold what an export has committed."""
     from airflow_changefeed.connections.output import table_of_export
-    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.core.export_plan import ExportOptions
     from airflow_changefeed.formats.publish import publish
 
     store, options = _output(args)
@@ -121,7 +121,7 @@ def _output(args: Namespace) -> tuple[ExportStore, Mapping[str, Any]]:
 def job_connection(args: Namespace) -> None:
     """Print how a job reaches the feed and the output, with its secrets."""
     from airflow_changefeed.connections.output import storage_options
-    from airflow_changefeed.export.spec import JobConnection
+    from airflow_changefeed.export.job_spec import JobConnection
 
     with open_feeds(args.conn_id) as source:
         connection = JobConnection(source.describe(), storage_options(args.path, args.path_conn_id))

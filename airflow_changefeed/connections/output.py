@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.connections.connection import find_connection, hide_secrets
+from airflow_changefeed.core.export_plan import CATALOG_FORMATS, PARQUET
 from airflow_changefeed.core.fault import shell
-from airflow_changefeed.core.plan import CATALOG_FORMATS, PARQUET
 from airflow_changefeed.core.values import IN_EXTRA, Fields, flag, read_fields
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.sources import SOURCES
@@ -19,7 +19,7 @@ from airflow_changefeed.storage.files import CLOUDS
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.core.export_plan import ExportOptions
     from airflow_changefeed.formats.base import LakeTable, TableHome, TableUse
     from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.output.claims import Claim

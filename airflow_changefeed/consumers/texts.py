@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_changefeed.capture.rows import object_texts
 from airflow_changefeed.capture.shapes import shaped_batch
 from airflow_changefeed.consumers.event import FeedEvent
-from airflow_changefeed.core.plan import Shape
+from airflow_changefeed.core.export_plan import Shape
 
 
 def image_texts(event: FeedEvent) -> tuple[str | None, str | None]:

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from airflow_changefeed.core.completeness import Evidence, MissingRange, Why, judge, of_feed, of_row
 from airflow_changefeed.core.consumer import OutputCheck
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import Shard, StaleMark, counted
-from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, now
 from airflow_changefeed.core.window import ExportUnit, is_border

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.cursors.cursors import HeldLeases, leased
 from airflow_changefeed.export.request import ExportRequest

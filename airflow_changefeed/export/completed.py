@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.codec import decode
+from airflow_changefeed.core.export_plan import Manifest, Plan
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.plan import Manifest, Plan
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window

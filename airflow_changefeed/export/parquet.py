@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_changefeed.core.plan import ExportOptions, FileFacts, combine_checksums
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts, combine_checksums
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.output.schemas import leaves

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from airflow_changefeed.capture.shapes import shaped_batch, shaped_schema
 from airflow_changefeed.core.codec import decode, encode
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts, Plan, Shape
 from airflow_changefeed.core.feed import Shard, parse_shard, shard_text
-from airflow_changefeed.core.plan import ExportOptions, FileFacts, Plan, Shape
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.exceptions import IncompleteReadError, InvalidArgumentError, own_error
 from airflow_changefeed.export.parquet import PartFile, bounded, repeating_columns

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.cursor import lost_error, lost_remedy
+from airflow_changefeed.core.export_plan import Manifest, Plan, PlannedUnit, Shape
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import (
     FeedKind,
@@ -24,7 +25,6 @@ from airflow_changefeed.core.feed import (
     counted,
     shard_text,
 )
-from airflow_changefeed.core.plan import Manifest, Plan, PlannedUnit, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import format_time, from_milliseconds
 from airflow_changefeed.core.window import ExportUnit

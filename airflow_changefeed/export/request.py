@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.sources.base import FeedReader

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.export_plan import Manifest, Plan
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.plan import Manifest, Plan
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import error_text, own_error
 from airflow_changefeed.output.layout import Layout, ManifestName

@@ -15,9 +15,9 @@ from datetime import date, datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.completeness import MissingRange
+from airflow_changefeed.core.export_plan import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.fault import Fault, FaultKind, shell
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.plan import FileFacts, Manifest, checksum_text
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import (
     ManifestError,
@@ -379,7 +379,7 @@ def read_facts(store: ExportStore, path: str, name: str) -> FileFacts:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from airflow_changefeed.core.plan import combine_checksums
+    from airflow_changefeed.core.export_plan import combine_checksums
     from airflow_changefeed.core.ulid import Ulid
     from airflow_changefeed.export.checksum import checksum
     from airflow_changefeed.sources.base import ULID_COLUMN

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from airflow_changefeed.core.plan import KEEP_FOR, FileFacts
+from airflow_changefeed.core.export_plan import KEEP_FOR, FileFacts
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ChangefeedError, TableConflictError, TableError, TransientError

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from airflow_changefeed.core.export_plan import CATALOG_FORMATS, DELTA, ICEBERG, FileFacts, Manifest
 from airflow_changefeed.core.feed import counted, parse_shard, shard_text
-from airflow_changefeed.core.plan import CATALOG_FORMATS, DELTA, ICEBERG, FileFacts, Manifest
 from airflow_changefeed.core.retry import retry, scattered
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping

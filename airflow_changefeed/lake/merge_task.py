@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_changefeed.core.codec import Document
-from airflow_changefeed.core.plan import CATALOG_FORMATS, KEEP_FOR
+from airflow_changefeed.core.export_plan import CATALOG_FORMATS, KEEP_FOR
 from airflow_changefeed.core.values import duration, read_values
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.formats.base import PlainFile

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from airflow_changefeed.core.codec import Document
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.exceptions import TransientError
 from airflow_changefeed.export.parquet import ParquetFile, repeating_columns
 from airflow_changefeed.lake.snapshots import ReadRange, SnapshotFiles

@@ -11,8 +11,8 @@ from airflow.sdk import BaseOperator
 
 from airflow_changefeed.connections.connection import clean_values, without_secrets
 from airflow_changefeed.connections.output import storage_options, table_of_export, table_to_verify
+from airflow_changefeed.core.export_plan import KEEP_FOR
 from airflow_changefeed.core.feed import parse_shards
-from airflow_changefeed.core.plan import KEEP_FOR
 from airflow_changefeed.core.values import duration, optional, read_value, whole
 from airflow_changefeed.exceptions import InvalidArgumentError, visible
 from airflow_changefeed.export.request import parse_feeds

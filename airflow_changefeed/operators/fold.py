@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.connections.output import lake_table, storage_options
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.plan import KEEP_FOR
+from airflow_changefeed.core.export_plan import KEEP_FOR
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import ConnectionNotUsableError
 from airflow_changefeed.lake.states import NEWEST, base_text, parse_base
@@ -105,7 +105,7 @@ class ChangefeedFoldOperator(ReportsLineage, ChangefeedSparkOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Fold at the run's time."""
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
         from airflow_changefeed.lake.fold_plan import FoldTask
         from airflow_changefeed.lake.states import State, new_attempt
 
@@ -259,7 +259,7 @@ class ChangefeedMergeOperator(ReportsLineage, ChangefeedSparkOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Merge until the run's time."""
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
         from airflow_changefeed.lake.merge import merge
         from airflow_changefeed.lake.merge_task import MergedFiles
 

@@ -30,7 +30,7 @@ from airflow_changefeed.tasks.waiting import WAIT_LENGTH, WAIT_TIMEOUT
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_changefeed.export.spec import JobConnection
+    from airflow_changefeed.export.job_spec import JobConnection
     from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
     from airflow_changefeed.lake.reconcile import ReconcileRequest
     from airflow_changefeed.lake.reconciliation import Reconciliation
@@ -156,7 +156,7 @@ class ChangefeedSnapshotOperator(ReportsLineage, ChangefeedSparkOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Take the snapshot, or go on with it."""
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
         from airflow_changefeed.lake.take_snapshot import take_snapshot
 
         self._check()
@@ -328,7 +328,7 @@ class ChangefeedReconcileOperator(ChangefeedSnapshotOperator):
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override] # Spark's operator returns none
         """Read the table, wait for the export, and compare."""
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
         from airflow_changefeed.lake.reconcile import reconcile
         from airflow_changefeed.lake.reconciliation import Comparison
 

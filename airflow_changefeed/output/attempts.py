@@ -16,7 +16,7 @@ from datetime import datetime
 
 from airflow_changefeed.core.codec import Document
 from airflow_changefeed.core.cursor import RESTORED_PAGE, seal_command
-from airflow_changefeed.core.plan import ExportOptions, Manifest, Plan
+from airflow_changefeed.core.export_plan import ExportOptions, Manifest, Plan
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import ExportUnit, overlapping
 from airflow_changefeed.exceptions import (

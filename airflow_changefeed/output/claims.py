@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from airflow_changefeed.core.codec import Document
+from airflow_changefeed.core.export_plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW, Manifest
 from airflow_changefeed.core.fault import shell
 from airflow_changefeed.core.feed import unquote_name
-from airflow_changefeed.core.plan import BATCH, DELTA, ICEBERG, PARQUET, WINDOW, Manifest
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import ForeignOutputError, InvalidArgumentError, ManifestError, OutputError
 from airflow_changefeed.output.layout import DELTA_LOG, ICEBERG_FILES, Layout

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_changefeed.core.export_plan import Manifest, Plan, PlannedUnit
 from airflow_changefeed.core.feed import Shard, counted
-from airflow_changefeed.core.plan import Manifest, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.values import now
 from airflow_changefeed.core.window import ExportUnit, by_shard, overlapping

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from airflow_changefeed.core.export_plan import PARQUET, FileFacts, Manifest
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import PARQUET, FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError

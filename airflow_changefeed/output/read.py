@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.completeness import MissingRange
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.feed import Shard, unquote_name
-from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError

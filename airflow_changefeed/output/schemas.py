@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
-from airflow_changefeed.core.plan import ICEBERG, PARQUET, Manifest
+from airflow_changefeed.core.export_plan import ICEBERG, PARQUET, Manifest
 from airflow_changefeed.exceptions import ColumnTypeError
 
 if TYPE_CHECKING:

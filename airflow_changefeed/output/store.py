@@ -15,7 +15,15 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_changefeed.core.plan import BATCH, PARQUET, WINDOW, ExportOptions, FileFacts, Manifest, Plan
+from airflow_changefeed.core.export_plan import (
+    BATCH,
+    PARQUET,
+    WINDOW,
+    ExportOptions,
+    FileFacts,
+    Manifest,
+    Plan,
+)
 from airflow_changefeed.core.values import shown
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (

@@ -12,8 +12,8 @@ from typing import Any
 
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import current_version, storage_options
+from airflow_changefeed.core.export_plan import PARQUET
 from airflow_changefeed.core.fault import FaultKind, with_conn_id
-from airflow_changefeed.core.plan import PARQUET
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.doctor.doctor import begun_snapshots
 from airflow_changefeed.exceptions import ChangefeedError, ManifestError

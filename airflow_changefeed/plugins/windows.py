@@ -21,8 +21,8 @@ from airflow_changefeed.core.completeness import (
     of_row,
 )
 from airflow_changefeed.core.cursor import CursorRow
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import floor_to_millisecond, format_known, format_time
 from airflow_changefeed.core.window import ExportUnit, Window

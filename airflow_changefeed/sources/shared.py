@@ -26,9 +26,9 @@ from airflow_changefeed.core.consumer import (
     OutputCheck,
 )
 from airflow_changefeed.core.cursor import CursorChange, CursorRow, Frontier, check_consumer
+from airflow_changefeed.core.export_plan import ON_MISSING
 from airflow_changefeed.core.fault import Fault, FaultKind, Limits, shell
 from airflow_changefeed.core.feed import Shard, ShardStatus, StaleMark, counted, parse_shard, shard_text
-from airflow_changefeed.core.plan import ON_MISSING
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import floor_to_millisecond, from_milliseconds
 from airflow_changefeed.exceptions import (

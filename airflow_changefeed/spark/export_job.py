@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_changefeed.core.export_plan import ExportOptions, Plan
 from airflow_changefeed.core.feed import counted
-from airflow_changefeed.core.plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import error_text
+from airflow_changefeed.export.job_spec import (
+    Draws,
+    JobConnection,
+    is_finished,
+    read_job,
+    read_spec,
+    start_plan,
+    write_receipt,
+)
 from airflow_changefeed.export.parts import (
     PlannedPart,
     cut_tasks,
@@ -29,15 +38,6 @@ from airflow_changefeed.export.parts import (
     write_parts,
 )
 from airflow_changefeed.export.result import ExportResult, ProgressWatch
-from airflow_changefeed.export.spec import (
-    Draws,
-    JobConnection,
-    is_finished,
-    read_job,
-    read_spec,
-    start_plan,
-    write_receipt,
-)
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.layout import parse_spec
 from airflow_changefeed.output.store import ExportStore, WrittenParts

@@ -20,8 +20,8 @@ from airflow_changefeed.core.feed import counted
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import error_text, own_error
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.result import size_text
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.lake.current import VALID_FROM
 from airflow_changefeed.lake.fold_plan import RESOLVE, FoldSource, FoldTask, find_fold
 from airflow_changefeed.lake.inputs import NEW, OLD

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import TerminalError, error_text
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.result import RESULT, TaskResult, size_text
-from airflow_changefeed.export.spec import JobConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

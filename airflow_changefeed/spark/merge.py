@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.feed import counted
 from airflow_changefeed.exceptions import own_error
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.result import size_text
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.formats.base import PlainFile
 from airflow_changefeed.lake.current import DELETED_COLUMN, KEEP, VALID_FROM, VALID_TO, CurrentOutput
 from airflow_changefeed.lake.fold_plan import FoldSource

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import ReconcileError, own_error
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldSource
 from airflow_changefeed.lake.reconcile import ReconcileTask, find_sides
 from airflow_changefeed.lake.reconciliation import MOST_NAMED, Comparison, Difference

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_changefeed.exceptions import error_text, own_error
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_ranges
 from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.spark.executors import opened

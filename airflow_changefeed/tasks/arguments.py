@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_changefeed.core.cursor import check_consumer
-from airflow_changefeed.core.plan import BATCH, MODES, ExportOptions
+from airflow_changefeed.core.export_plan import BATCH, MODES, ExportOptions
 from airflow_changefeed.core.values import (
     Reader,
     duration,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_changefeed.core.codec import Document
-    from airflow_changefeed.export.spec import JobConnection
+    from airflow_changefeed.export.job_spec import JobConnection
 
 
 _FOLDER = re.compile(r"changefeed-(\d{1,9})-\w+")

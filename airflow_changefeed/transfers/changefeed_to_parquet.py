@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_changefeed.core.export_plan import ExportOptions, Plan
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.core.values import Reader
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
@@ -200,8 +200,8 @@ class ChangefeedToParquetOperator(ConcludesExports, ExportOperator, ChangefeedSp
             self._check_launch()
 
     def _run(self, context: Context, run: ExportRun, store: ExportStore, plan: Plan) -> ExportResult:
+        from airflow_changefeed.export.job_spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.export.parts import run_here
-        from airflow_changefeed.export.spec import read_receipt, remove_spec, write_spec
         from airflow_changefeed.version_compat import AirflowException
 
         self._log_plan(plan)
@@ -274,7 +274,7 @@ class ChangefeedSubmitOperator(ChangefeedSparkOperator):
         """Run the job."""
         if not self.tasks:
             raise AirflowSkipException("no events are to be written")
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
         from airflow_changefeed.output.layout import parse_job, parse_spec
 
         source = ChangefeedHook(self.changefeed_conn_id).source()

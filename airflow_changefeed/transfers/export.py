@@ -12,8 +12,8 @@ from airflow.sdk import BaseOperator
 from airflow_changefeed.assets.changefeed import emit, emit_windows, export_alias
 from airflow_changefeed.connections.connection import without_secrets
 from airflow_changefeed.connections.output import lake_table, storage_options
+from airflow_changefeed.core.export_plan import BATCH
 from airflow_changefeed.core.feed import counted, parse_shards
-from airflow_changefeed.core.plan import BATCH
 from airflow_changefeed.core.values import LOCK_TIMEOUT, Reader, optional, read_value
 from airflow_changefeed.exceptions import InvalidArgumentError, InvalidWindowError, visible
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_changefeed.core.cursor import CursorRow
+    from airflow_changefeed.core.export_plan import ExportOptions, Manifest, Plan
     from airflow_changefeed.core.fault import Fault
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.core.plan import ExportOptions, Manifest, Plan
     from airflow_changefeed.core.ulid import UlidRange
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.cursors.cursors import HeldLeases, VariableStore
+    from airflow_changefeed.export.job_spec import JobConnection
     from airflow_changefeed.export.request import ExportRequest
     from airflow_changefeed.export.result import ExportResult
-    from airflow_changefeed.export.spec import JobConnection
     from airflow_changefeed.formats.base import LakeTable
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
@@ -165,7 +165,7 @@ class ExportOperator(WaitsForWindow, BaseOperator):
 
     def _open(self, context: Context) -> ExportRun:
         """Open what a run needs, and wait for the end of its window."""
-        from airflow_changefeed.export.spec import JobConnection
+        from airflow_changefeed.export.job_spec import JobConnection
 
         # Everything that can be wrong outside comes first: a refused run has changed nothing.
         hook = ChangefeedHook(self.changefeed_conn_id, lock_timeout=self.lock_timeout)

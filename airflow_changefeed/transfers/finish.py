@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.core.export_plan import Plan
     from airflow_changefeed.export.result import ExportResult
     from airflow_changefeed.output.store import ExportStore
 
@@ -83,7 +83,7 @@ class ChangefeedFinishOperator(ConcludesExports, NamesConnections, BaseOperator)
     @reports_errors
     def execute(self, context: Context) -> dict[str, Any]:
         """Finish what the job has committed; fail where it has not."""
-        from airflow_changefeed.export.spec import JobConnection, mark_finished, read_receipt, read_spec
+        from airflow_changefeed.export.job_spec import JobConnection, mark_finished, read_receipt, read_spec
         from airflow_changefeed.output.attempts import check_database
         from airflow_changefeed.output.layout import parse_spec
 

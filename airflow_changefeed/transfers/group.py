@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_changefeed.core.export_plan import ExportOptions, Plan
     from airflow_changefeed.core.feed import Shard
-    from airflow_changefeed.core.plan import ExportOptions, Plan
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
     from airflow_changefeed.transfers.export import ExportRun
@@ -156,9 +156,9 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
 
     def _plan(self, context: Context, run: ExportRun, feed: str) -> _Planned:
         """Plan a feed; where it has no rows, commit as well."""
+        from airflow_changefeed.export.job_spec import write_receipt, write_spec
         from airflow_changefeed.export.parts import cut_tasks, run_here
         from airflow_changefeed.export.planner import make_plan
-        from airflow_changefeed.export.spec import write_receipt, write_spec
 
         store, request = self._request(context, run, feed)
         plan = make_plan(run.source, store, request, partial(metrics.sealed, feed, self.consumer))
@@ -171,7 +171,7 @@ class ChangefeedPlanOperator(NamesConnections, ExportOperator):
         return planned
 
     def _plan_many(self, context: Context, run: ExportRun, feeds: Sequence[str]) -> list[dict[str, str]]:
-        from airflow_changefeed.export.spec import write_job
+        from airflow_changefeed.export.job_spec import write_job
 
         plans: dict[str, _Planned] = {}
         failed: dict[str, ChangefeedError] = {}

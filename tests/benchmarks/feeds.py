@@ -11,9 +11,9 @@ from pathlib import Path
 
 from airflow_changefeed.core.values import to_milliseconds
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.export.job_spec import JobConnection, write_job, write_spec
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.spec import JobConnection, write_job, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.export_job import run_spec

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_changefeed.core.values import parse_time
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.states import State, new_attempt
 from airflow_changefeed.spark.fold import fold, run_fold

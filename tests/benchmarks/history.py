@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from airflow_changefeed.core.completeness import Evidence, ShardProgress
-from airflow_changefeed.core.plan import Manifest
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan

@@ -12,7 +12,7 @@ import shutil
 import sys
 
 from airflow_changefeed.core.values import parse_time
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.base import CURRENT
 from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.lake.current import CurrentOutput

@@ -17,10 +17,10 @@ from airflow_changefeed.connections.output import current_version
 from airflow_changefeed.core.values import from_milliseconds, to_milliseconds
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile
 from airflow_changefeed.lake.reconciliation import Comparison, Reconciliation
 from airflow_changefeed.lake.snapshot_ranges import read_here

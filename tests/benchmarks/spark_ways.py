@@ -16,7 +16,7 @@ from tests.benchmarks.watch import PROJECT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_changefeed.core.plan import Plan
+    from airflow_changefeed.core.export_plan import Plan
     from airflow_changefeed.core.window import Window
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.sources.base import FeedSource
@@ -71,10 +71,10 @@ def export(
     :param table_format: an Iceberg table has its catalog in the output.
     :return: rows.
     """
-    from airflow_changefeed.core.plan import ExportOptions
+    from airflow_changefeed.core.export_plan import ExportOptions
+    from airflow_changefeed.export.job_spec import JobConnection, write_spec
     from airflow_changefeed.export.planner import make_plan
     from airflow_changefeed.export.request import ExportRequest
-    from airflow_changefeed.export.spec import JobConnection, write_spec
     from airflow_changefeed.output.store import ExportStore
     from airflow_changefeed.spark.export_job import run_spec
 

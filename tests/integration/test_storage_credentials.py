@@ -14,7 +14,7 @@ import pytest
 
 from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.exceptions import OutputNotWritableError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.storage.files import made, open_files
 
 ROLE = "arn:aws:iam::123456789012:role/exporter"

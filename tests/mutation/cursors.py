@@ -50,7 +50,7 @@ CURSORS = (
     Break(
         "a_dead_letter_that_waits_for_its_retry_holds_nothing",
         "Completeness",
-        "sources/sqlite/work.py",
+        "sources/sqlite/consumer_session.py",
         "ack_of",
         {"also=_IS_OPEN": "also=\"state = 'parked'\""},
         (

@@ -228,7 +228,7 @@ EMBEDDED = (
     Break(
         "the_last_receipt_counts_though_an_earlier_start_succeeded",
         "The receipt decides",
-        "export/spec.py",
+        "export/job_spec.py",
         "read_receipt",
         {"reversed(done or found)": "reversed(found)"},
         ("tests/unit/export/test_tries.py::test_of_several_receipts_one_that_succeeded_counts",),
@@ -236,7 +236,7 @@ EMBEDDED = (
     Break(
         "a_second_start_takes_the_token_of_the_first",
         "The receipt decides",
-        "export/spec.py",
+        "export/job_spec.py",
         "start_plan",
         {"draw(plan, store.highest_attempt(units))": "plan.attempt"},
         ("tests/unit/export/test_tries.py::test_a_second_start_leaves_out_what_the_first_has_committed",),
@@ -245,7 +245,7 @@ EMBEDDED = (
     Break(
         "consume_without_the_fence",
         "Cursor",
-        "sources/sqlite/work.py",
+        "sources/sqlite/consumer_session.py",
         "SqliteConsumerSession._consume",
         {
             "            expected_version=step.expected_version,\n"
@@ -257,7 +257,7 @@ EMBEDDED = (
     Break(
         "work_before_consumption",
         "Cursor",
-        "sources/sqlite/work.py",
+        "sources/sqlite/consumer_session.py",
         "SqliteConsumerSession.consume",
         {"        try:\n": "        self._say(_COMMIT)\n        self._say(_BEGIN)\n        try:\n"},
         (_LOST,),

@@ -201,7 +201,7 @@ MSSQL = (
     Break(
         "work_before_consume_events",
         "Cursor",
-        "sources/mssql/work.py",
+        "sources/mssql/consumer_session.py",
         "MssqlConsumerSession.consume",
         {
             "        session = self._working()\n": (

@@ -310,7 +310,7 @@ OUTPUT = (
     Break(
         "a_spec_sends_files_elsewhere",
         "The receipt decides",
-        "export/spec.py",
+        "export/job_spec.py",
         "read_spec",
         {"return store, replace(plan, path=root)": "return store, plan"},
         ("tests/unit/export/test_tries.py::test_a_spec_is_run_where_it_lies_whatever_path_it_says",),
@@ -318,7 +318,7 @@ OUTPUT = (
     Break(
         "a_job_names_specs_of_elsewhere",
         "The receipt decides",
-        "export/spec.py",
+        "export/job_spec.py",
         "read_job",
         {"if parse_spec(spec)[0] != root:": "if False:"},
         ("tests/unit/export/test_tries.py::test_a_job_that_names_a_spec_of_elsewhere_is_refused",),

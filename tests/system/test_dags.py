@@ -19,7 +19,7 @@ from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from tests.minors import DAGBAG, HAS_ROLLUPS
 from tests.system.dag_runner import DagRunner, DagRuns

@@ -16,9 +16,9 @@ from airflow_changefeed.exceptions import StaleVersionError
 from airflow_changefeed.sources.base_consumers import Grant, LeaseInfo, Waiter, check_lease
 from airflow_changefeed.sources.base_control import stale_lease
 from airflow_changefeed.sources.mssql.connection.session import Record
+from airflow_changefeed.sources.mssql.consumer_session import MssqlConsumerSession
 from airflow_changefeed.sources.mssql.cursors import MssqlCursors, cursor_row, in_order
 from airflow_changefeed.sources.mssql.feed.feed import MssqlFeed
-from airflow_changefeed.sources.mssql.work import MssqlConsumerSession
 from airflow_changefeed.sources.shared import as_time, as_time_or_none, consumer_info, known_consumer
 
 

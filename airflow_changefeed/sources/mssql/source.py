@@ -19,6 +19,7 @@ from airflow_changefeed.sources.mssql.capture.snapshots import MssqlSnapshots
 from airflow_changefeed.sources.mssql.connection.options import DEFAULT_PORT, DriverOptions, read_connection
 from airflow_changefeed.sources.mssql.connection.pool import MssqlDatabase
 from airflow_changefeed.sources.mssql.connection.session import Record, Server, Session
+from airflow_changefeed.sources.mssql.consumer_session import MssqlDeadLetters
 from airflow_changefeed.sources.mssql.consumers import MssqlLeases
 from airflow_changefeed.sources.mssql.cursors import MssqlCursors, cursor_row, in_order
 from airflow_changefeed.sources.mssql.doctor.inspect import MssqlInspect
@@ -37,7 +38,6 @@ from airflow_changefeed.sources.mssql.feed.reader import (
 from airflow_changefeed.sources.mssql.names import without_zone
 from airflow_changefeed.sources.mssql.setup import MssqlSetup
 from airflow_changefeed.sources.mssql.versions import MssqlIdentity
-from airflow_changefeed.sources.mssql.work import MssqlDeadLetters
 from airflow_changefeed.sources.shared import as_time, as_ulid, stale_mark
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from airflow_changefeed.sources.base_consumers import Grant, LeaseInfo, Waiter, 
 from airflow_changefeed.sources.base_control import check_version, consumer_text, stale, stale_lease
 from airflow_changefeed.sources.shared import Row, as_time, known_consumer, lease_info
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase
+from airflow_changefeed.sources.sqlite.consumer_session import LETTERS, SqliteConsumerSession
 from airflow_changefeed.sources.sqlite.cursors import (
     CURSORS,
     SETTINGS,
@@ -32,7 +33,6 @@ from airflow_changefeed.sources.sqlite.cursors import (
 from airflow_changefeed.sources.sqlite.feed.names import CONSUMER_TABLES, load_feed
 from airflow_changefeed.sources.sqlite.feed.reader import shard_bounds
 from airflow_changefeed.sources.sqlite.records import Records
-from airflow_changefeed.sources.sqlite.work import LETTERS, SqliteConsumerSession
 
 
 class SqliteConsumers(SqliteCursors):

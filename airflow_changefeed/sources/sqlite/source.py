@@ -17,6 +17,7 @@ from airflow_changefeed.sources.base import FeedState, RangePart
 from airflow_changefeed.sources.sqlite.capture.control import SqliteCapture
 from airflow_changefeed.sources.sqlite.capture.snapshots import SqliteSnapshots
 from airflow_changefeed.sources.sqlite.connection import SqliteDatabase, read_connection
+from airflow_changefeed.sources.sqlite.consumer_session import SqliteDeadLetters
 from airflow_changefeed.sources.sqlite.consumers import SqliteLeases
 from airflow_changefeed.sources.sqlite.cursors import SqliteCursors, rows_by_shard
 from airflow_changefeed.sources.sqlite.doctor import SqliteInspect
@@ -34,7 +35,6 @@ from airflow_changefeed.sources.sqlite.feed.reader import (
 )
 from airflow_changefeed.sources.sqlite.setup import SqliteSetup
 from airflow_changefeed.sources.sqlite.versions import SqliteIdentity
-from airflow_changefeed.sources.sqlite.work import SqliteDeadLetters
 
 if TYPE_CHECKING:
     import pyarrow as pa

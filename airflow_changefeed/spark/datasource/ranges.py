@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_changefeed.core.consumer import Position, parse_position
 from airflow_changefeed.core.cursor import check_consumer
+from airflow_changefeed.core.export_plan import BATCH_ROWS, ON_MISSING, PARTITIONS, Shape
 from airflow_changefeed.core.feed import Shard, ShardStatus, check_known_shards, check_shards, parse_shards
-from airflow_changefeed.core.plan import BATCH_ROWS, ON_MISSING, PARTITIONS, Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.values import (
     Reader,

@@ -14,7 +14,7 @@ from airflow_changefeed.consumers.run import run_consumer
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.capture import TableCapture
 from airflow_changefeed.core.consumer import ConsumerSpec
-from airflow_changefeed.core.plan import Shape
+from airflow_changefeed.core.export_plan import Shape
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from tests.integration.contract.captures import AUTHOR, CAPTURE, CaptureBench, row, set_up_author
 from tests.integration.contract.engines import Engine, Table

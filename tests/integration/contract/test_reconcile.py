@@ -12,10 +12,10 @@ import pytest
 
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import NotExportedError
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.lake.reconcile import ReconcileRequest, reconcile
 from airflow_changefeed.lake.reconciliation import Reconciliation
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead, read_here

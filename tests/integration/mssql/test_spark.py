@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed.core.window import Window
+from airflow_changefeed.export.job_spec import JobConnection, write_spec
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.spec import JobConnection, write_spec
 from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.mssql import MssqlFeedSource

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.spark import job
 
 

@@ -18,8 +18,8 @@ import psutil
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
-from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export import job_spec as spec_module
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.spark.merge import run_merge
 from tests.unit.formats.current import Current

@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.exceptions import (
     NotExportedError,
 )
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.current import CurrentOutput, CurrentVersion
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.reconcile import ReconcileRequest, ReconcileTask, reconcile

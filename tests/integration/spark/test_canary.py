@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_changefeed.export.job_spec import JobConnection, write_spec
 from airflow_changefeed.export.parts import plan_parts
-from airflow_changefeed.export.spec import JobConnection, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.datasource.source import ChangefeedDataSource
 from airflow_changefeed.spark.executors import FACTS_SCHEMA

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 
 from airflow_changefeed.exceptions import ColumnTypeError, FeedSetupError, FoldError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.base import CURRENT, LakeTable
 from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.lake.current import CurrentOutput

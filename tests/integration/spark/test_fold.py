@@ -13,7 +13,7 @@ import pytest
 from airflow_changefeed.core.capture import KeyChange, Operation
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import FoldError, own_error
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.states import new_attempt
 from airflow_changefeed.spark.fold import fold, run_fold

@@ -14,7 +14,7 @@ import pytest
 from airflow_changefeed.core.capture import Operation
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError, NotExportedError, own_error
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.states import State, StateStore, new_attempt
 from airflow_changefeed.spark import fold

@@ -15,7 +15,7 @@ import pytest
 from airflow_changefeed.core.capture import CaptureShape, KeyChange
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import FoldError, ManifestError, own_error
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles
 from airflow_changefeed.lake.states import StateStore, new_attempt

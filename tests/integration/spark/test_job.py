@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.export_plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import MissingEventError
+from airflow_changefeed.export.job_spec import JobConnection, read_receipt, remove_spec, write_spec
 from airflow_changefeed.export.result import ExportResult, attempts_of
-from airflow_changefeed.export.spec import JobConnection, read_receipt, remove_spec, write_spec
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.archive import package_archive

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_changefeed.connections.output import storage_options
-from airflow_changefeed.export.spec import JobConnection, write_spec
+from airflow_changefeed.export.job_spec import JobConnection, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.export_job import run_spec
 from tests.exports import verify

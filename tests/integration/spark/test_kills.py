@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
+from airflow_changefeed.export.job_spec import JobConnection, read_receipt, remove_spec, write_spec
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
 from airflow_changefeed.export.result import attempts_of
-from airflow_changefeed.export.spec import JobConnection, read_receipt, remove_spec, write_spec
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources import open_source

@@ -29,7 +29,7 @@ from airflow_changefeed.exceptions import (
     FoldError,
     OutputError,
 )
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.publish import CURRENT_FORMATS
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask

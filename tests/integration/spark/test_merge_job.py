@@ -14,7 +14,7 @@ import pytest
 
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.exceptions import FoldError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.base import PlainFile, TableChange, TableState
 from airflow_changefeed.lake.current import CurrentOutput
 from airflow_changefeed.lake.merge_task import MergedFiles

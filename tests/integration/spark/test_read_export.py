@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_changefeed.core.plan import FileFacts, Manifest
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, ManifestError, own_error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.export.planner import make_plan

@@ -18,7 +18,7 @@ from airflow_changefeed.exceptions import (
     TableError,
     TransientError,
 )
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.base import CURRENT as CURRENT_TABLE
 from airflow_changefeed.formats.base import LakeTable
 from airflow_changefeed.formats.publish import open_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_changefeed import fold, open_source, read_export
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.formats.base import CURRENT, LakeTable
 from airflow_changefeed.formats.publish import open_table
 from airflow_changefeed.lake.current import CurrentOutput

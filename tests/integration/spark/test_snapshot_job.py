@@ -12,7 +12,7 @@ import pytest
 
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.exceptions import SnapshotError, TransientError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotFiles

@@ -19,7 +19,7 @@ FEEDS = ["nyc.Flight", "nyc.Weather"]
 def submit(spec_uri: str, rows: int) -> dict[str, Any]:
     """Run the job of a spec, and return how many rows it was told of, and has written."""
     from airflow_changefeed import ChangefeedHook
-    from airflow_changefeed.export.spec import JobConnection
+    from airflow_changefeed.export.job_spec import JobConnection
     from airflow_changefeed.spark.export_job import run_spec
     from tests.unit.airflow.fakes import LocalSpark
 

@@ -18,8 +18,8 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_changefeed.connections.spark import ChangefeedSparkSubmitHook
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import error_text
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.result import TaskResult
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.spark import export_job
 from airflow_changefeed.spark.executors import BULK
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator

@@ -18,7 +18,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator, task
 
 import airflow_changefeed
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.exceptions import InvalidArgumentError
 from airflow_changefeed.notifications.freshness import ChangefeedFreshnessNotifier
 from airflow_changefeed.operators.changefeed import (

@@ -17,7 +17,7 @@ from airflow.models import Variable
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import Began, variable_key
-from airflow_changefeed.core.plan import Manifest
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import ExportUnit

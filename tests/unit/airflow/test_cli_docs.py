@@ -18,7 +18,7 @@ import pytest
 
 from airflow_changefeed.consumers.run import Backoff, run_consumer
 from airflow_changefeed.core.cursor import CursorDocument
-from airflow_changefeed.core.plan import Manifest
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.exceptions import NotExportedError, SourceUnavailableError, TransientError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.fold_plan import FoldTask, find_fold
 from airflow_changefeed.lake.states import State
 from airflow_changefeed.operators.fold import ChangefeedFoldOperator

@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_changefeed import ExportJob
-from airflow_changefeed.export import spec as spec_module
-from airflow_changefeed.export.spec import JobConnection, read_spec, write_spec
+from airflow_changefeed.export import job_spec as spec_module
+from airflow_changefeed.export.job_spec import JobConnection, read_spec, write_spec
 from airflow_changefeed.hooks.changefeed import ChangefeedHook
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark import export_job

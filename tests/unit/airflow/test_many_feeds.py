@@ -19,8 +19,8 @@ from airflow_changefeed.exceptions import (
     TerminalError,
     TransientError,
 )
+from airflow_changefeed.export.job_spec import read_job
 from airflow_changefeed.export.request import choose_feeds
-from airflow_changefeed.export.spec import read_job
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark import export_job

@@ -17,7 +17,7 @@ from airflow_changefeed.exceptions import (
     NotExportedError,
     SourceUnavailableError,
 )
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.current import CurrentOutput
 from airflow_changefeed.lake.merge_task import MergedFiles, MergeTask
 from airflow_changefeed.operators.fold import ChangefeedMergeOperator

@@ -21,9 +21,9 @@ from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.cursors import cursors
 from airflow_changefeed.exceptions import SupersededError
+from airflow_changefeed.export import job_spec as spec_module
 from airflow_changefeed.export import parts as run_module
 from airflow_changefeed.export import planner
-from airflow_changefeed.export import spec as spec_module
 from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.hooks.changefeed import AirflowVariables, ChangefeedHook
 from airflow_changefeed.output import attempts

@@ -19,7 +19,7 @@ from airflow_changefeed.core.cursor import CursorDocument, variable_prefix
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.cursors.recovery import VariableKind, variable_state
 from airflow_changefeed.doctor.doctor import examine
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.hooks.changefeed import AirflowVariables
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.sources.sqlite import SqliteFeedSource

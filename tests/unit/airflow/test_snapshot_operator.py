@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.exceptions import TransientError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.lake.snapshot_ranges import RangesToRead
 from airflow_changefeed.lake.snapshots import SnapshotFiles
 from airflow_changefeed.operators.snapshot import ChangefeedSnapshotOperator

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_changefeed.connections.output import storage_options
 from airflow_changefeed.exceptions import ConnectionNotUsableError
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.storage.files import CLOUDS, open_files
 from airflow_changefeed.version_compat import redact
 

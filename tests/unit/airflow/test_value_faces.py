@@ -20,8 +20,8 @@ from airflow_changefeed.consumers.run import Backoff
 from airflow_changefeed.consumers.settings import DefaultOptions, Pace, checked_options
 from airflow_changefeed.core.codec import decode
 from airflow_changefeed.core.consumer import ConsumerSpec, parse_position
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.core.feed import parse_shards
-from airflow_changefeed.core.plan import ExportOptions
 from airflow_changefeed.core.values import Fields
 from airflow_changefeed.exceptions import ChangefeedError, InvalidArgumentError
 from airflow_changefeed.lake.states import parse_base

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_changefeed.capture.shapes import shaped_batch
-from airflow_changefeed.core.plan import SHAPES
+from airflow_changefeed.core.export_plan import SHAPES
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.sources.arrow import captured_schema
 from tests.examples import DOCS, examples, section

@@ -19,7 +19,7 @@ from airflow_changefeed.capture import values
 from airflow_changefeed.capture.shapes import SHAPE_KEY, shaped_batch, shaped_schema
 from airflow_changefeed.core.capture import METADATA_KEY
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.plan import Shape
+from airflow_changefeed.core.export_plan import Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError, SchemaChangedError
 from airflow_changefeed.sources.arrow import captured_schema, shape_of
 from tests.unit.capture.events import START_MS, Event, capture_shape, captured_table, typed_batch

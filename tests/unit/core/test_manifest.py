@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_changefeed.core import codec
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.plan import FileFacts, Manifest, checksum_text, combine_checksums
+from airflow_changefeed.core.export_plan import FileFacts, Manifest, checksum_text, combine_checksums
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ManifestError, UnsupportedVersionError

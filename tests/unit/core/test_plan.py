@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_changefeed.core import codec
-from airflow_changefeed.core.plan import (
+from airflow_changefeed.core.export_plan import (
     COMPRESSIONS,
     ON_MISSING,
     ExportOptions,

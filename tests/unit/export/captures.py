@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core.capture import CapturedTable, CaptureShape, KeyChange, Operation
-from airflow_changefeed.core.plan import FileFacts, Manifest
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.output.schemas import schema_text

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_changefeed.core import codec
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.fault import FaultKind
-from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.store import ExportStore

@@ -18,16 +18,16 @@ import pyarrow as pa
 
 from airflow_changefeed.core.completeness import Evidence
 from airflow_changefeed.core.cursor import Frontier
+from airflow_changefeed.core.export_plan import ExportOptions, Manifest, Plan
 from airflow_changefeed.core.fault import Fault
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import ExportOptions, Manifest, Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.doctor.output import output_faults
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.parts import cut_tasks, gather
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore, WrittenParts

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
+from airflow_changefeed.export.job_spec import read_receipt, remove_spec, write_receipt
 from airflow_changefeed.export.parts import gather, plan_parts, write_parts
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import read_receipt, remove_spec, write_receipt
 from airflow_changefeed.output import store as store_module
 from airflow_changefeed.output.attempts import begin, end, forget
 from airflow_changefeed.output.commit import Commit

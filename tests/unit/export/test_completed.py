@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_changefeed.core.codec import encode
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import InvalidArgumentError, ManifestError
 from airflow_changefeed.export.completed import CompletedExport, completed_export

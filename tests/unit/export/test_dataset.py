@@ -18,9 +18,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_changefeed.core.completeness import MissingRange
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_changefeed.exceptions import ChangefeedError, ConnectionNotUsableError, LockTimeoutError
-from airflow_changefeed.export.spec import Draws, JobConnection, read_receipt, write_job, write_spec
+from airflow_changefeed.export.job_spec import Draws, JobConnection, read_receipt, write_job, write_spec
 from airflow_changefeed.output.store import ExportStore
 from airflow_changefeed.spark.export_job import run_spec
 from tests.identity import DATABASE

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.exceptions import ColumnTypeError
 from airflow_changefeed.export.checksum import checksum
 from airflow_changefeed.export.parquet import PartFile, repeating_columns

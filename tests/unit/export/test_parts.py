@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.core.codec import decode, encode
-from airflow_changefeed.core.plan import ExportOptions, FileFacts
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.exceptions import (
     IncompleteReadError,
@@ -25,10 +25,10 @@ from airflow_changefeed.exceptions import (
     error_text,
     own_error,
 )
+from airflow_changefeed.export.job_spec import JobConnection, read_receipt, write_receipt
 from airflow_changefeed.export.parquet import PartFile
 from airflow_changefeed.export.parts import Part, PlannedPart, gather, write_adjoining, write_parts
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import JobConnection, read_receipt, write_receipt
 from airflow_changefeed.export.verify import read_facts
 from airflow_changefeed.output.schemas import schema_text
 from airflow_changefeed.output.store import ExportStore, StagedFile

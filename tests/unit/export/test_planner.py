@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts, Manifest, Plan
 from airflow_changefeed.core.feed import FeedKind, Shard
-from airflow_changefeed.core.plan import ExportOptions, FileFacts, Manifest, Plan
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.values import format_time
 from airflow_changefeed.core.window import Window

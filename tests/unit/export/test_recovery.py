@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_changefeed.core.cursor import Began, Frontier
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.feed import Shard
-from airflow_changefeed.core.plan import Manifest
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.cursors import recovery
 from airflow_changefeed.exceptions import (

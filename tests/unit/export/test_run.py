@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.exceptions import MissingEventError
 from airflow_changefeed.export.parts import run_here
 from airflow_changefeed.output.attempts import forget

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import FileFacts, Manifest
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError

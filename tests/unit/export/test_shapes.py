@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_changefeed.capture.shapes import shaped_schema
-from airflow_changefeed.core.plan import SHAPES, ExportOptions, Plan, Shape
+from airflow_changefeed.core.export_plan import SHAPES, ExportOptions, Plan, Shape
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.export.batch import batch_leases
 from airflow_changefeed.export.parquet import ROW_GROUP_BYTES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions, Plan
+from airflow_changefeed.core.export_plan import ExportOptions, Plan
 from airflow_changefeed.exceptions import (
     ConnectionNotUsableError,
     InvalidArgumentError,
@@ -20,9 +20,7 @@ from airflow_changefeed.exceptions import (
     SymbolicLinkError,
     TerminalError,
 )
-from airflow_changefeed.export.parts import run_here
-from airflow_changefeed.export.result import ExportResult, attempts_of
-from airflow_changefeed.export.spec import (
+from airflow_changefeed.export.job_spec import (
     Draws,
     read_job,
     read_receipt,
@@ -33,6 +31,8 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
+from airflow_changefeed.export.parts import run_here
+from airflow_changefeed.export.result import ExportResult, attempts_of
 from airflow_changefeed.output.attempts import begin, end, forget, read_start
 from airflow_changefeed.output.commit import Commit
 from airflow_changefeed.output.store import ExportStore

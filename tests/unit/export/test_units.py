@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.plan import Manifest
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.exceptions import ManifestError

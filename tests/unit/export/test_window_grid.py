@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from airflow_changefeed.consumers.settings import create_consumer
 from airflow_changefeed.core.consumer import Beginning, ConsumerSpec, Position
-from airflow_changefeed.core.plan import Manifest
+from airflow_changefeed.core.export_plan import Manifest
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window, is_border
 from airflow_changefeed.cursors.moves import move_to, plan_moves

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_changefeed.core.export_plan import FileFacts
 from airflow_changefeed.core.feed import Shard, shard_text
-from airflow_changefeed.core.plan import FileFacts
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.formats.base import PARTITIONS, LakeTable, TableChange, TableFile, TableState

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.formats.base import LakeTable, TableChange, TableState
 from airflow_changefeed.formats.publish import differences, open_table, publish

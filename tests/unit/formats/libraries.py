@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.formats.types import DELTA, ICEBERG, TableTypes
 
 #: Name of a table that has one, in the catalog of :func:`catalog_below`.

@@ -15,7 +15,7 @@ import polars
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from airflow_changefeed.core.plan import PARQUET, TABLE_FORMATS
+from airflow_changefeed.core.export_plan import PARQUET, TABLE_FORMATS
 from airflow_changefeed.exceptions import (
     InvalidArgumentError,
     TableConflictError,

@@ -21,8 +21,7 @@ import pytest
 from airflow_changefeed.core.fault import FaultKind
 from airflow_changefeed.doctor.doctor import examine
 from airflow_changefeed.exceptions import ChangefeedError, OutputError, SymbolicLinkError, TableError
-from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import (
+from airflow_changefeed.export.job_spec import (
     mark_finished,
     read_job,
     read_receipt,
@@ -32,6 +31,7 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
+from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.verify import verify_export
 from airflow_changefeed.lake.bases import base_of
 from airflow_changefeed.lake.snapshots import Snapshot, SnapshotBegin, SnapshotFiles

@@ -18,8 +18,8 @@ from airflow_changefeed.core import codec
 from airflow_changefeed.core.codec import encode
 from airflow_changefeed.core.consumer import ConsumerSpec
 from airflow_changefeed.core.cursor import CursorDocument
+from airflow_changefeed.core.export_plan import FileFacts, Manifest
 from airflow_changefeed.core.feed import DatabaseIdentity
-from airflow_changefeed.core.plan import FileFacts, Manifest
 from airflow_changefeed.doctor.airflow import unknown_feeds
 from airflow_changefeed.exceptions import (
     ColumnTypeError,
@@ -32,9 +32,9 @@ from airflow_changefeed.exceptions import (
     TerminalError,
 )
 from airflow_changefeed.export.completed import CompletedExport, completed_export
+from airflow_changefeed.export.job_spec import SpecList, read_job, read_spec, write_job, write_spec
 from airflow_changefeed.export.parts import PlannedPart, gather
 from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import SpecList, read_job, read_spec, write_job, write_spec
 from airflow_changefeed.export.verify import verify_sample
 from airflow_changefeed.formats.base import PlainFile, TableState
 from airflow_changefeed.lake.current import CurrentOutput, MergeRecord

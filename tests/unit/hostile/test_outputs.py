@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.export.completed import completed_export
-from airflow_changefeed.export.result import ExportResult
-from airflow_changefeed.export.spec import (
+from airflow_changefeed.export.job_spec import (
     read_job,
     read_receipt,
     read_spec,
@@ -29,6 +28,7 @@ from airflow_changefeed.export.spec import (
     write_receipt,
     write_spec,
 )
+from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.export.verify import verify_export, verify_sample
 from airflow_changefeed.output import claims
 from airflow_changefeed.output.attempts import Start, begin, committed_before

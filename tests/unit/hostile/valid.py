@@ -18,7 +18,7 @@ import airflow_changefeed
 from airflow_changefeed.core.codec import Document, encode
 from airflow_changefeed.core.consumer import ConsumerSpec, OnPoison
 from airflow_changefeed.core.cursor import Frontier
-from airflow_changefeed.core.plan import ExportOptions, FileFacts
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts
 from airflow_changefeed.core.ulid import Ulid, UlidRange
 from airflow_changefeed.core.window import ExportUnit, Window
 from airflow_changefeed.export.completed import CompletedExport, CompletedWindow

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.capture.shapes import shaped_batch
-from airflow_changefeed.core.plan import SHAPES
+from airflow_changefeed.core.export_plan import SHAPES
 from airflow_changefeed.exceptions import ColumnTypeError, InvalidArgumentError
 from airflow_changefeed.spark.datasource.frames import feed_columns, read_pieces
 from airflow_changefeed.spark.datasource.ranges import ReadOptions, parse_options, plan_partitions, resolve

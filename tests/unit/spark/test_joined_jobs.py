@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
 from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.spark.joined_jobs import AT_ONCE, JoinedJobs, JoinedTasks

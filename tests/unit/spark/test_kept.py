@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_changefeed.core.ulid import Ulid, UlidRange
-from airflow_changefeed.export.spec import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.sources.sqlite.connection import _KEPT
 from airflow_changefeed.spark.executors import opened
 from airflow_changefeed.spark.joined_jobs import JoinedTasks

@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.plan import FileFacts, Plan, PlannedUnit
+from airflow_changefeed.core.export_plan import FileFacts, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, TerminalError
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.parts import cut_tasks, run_attempt
 from airflow_changefeed.export.result import ProgressWatch, TaskProgress, TaskResult, size_text
-from airflow_changefeed.export.spec import JobConnection
 from airflow_changefeed.output.attempts import forget
 from airflow_changefeed.output.commit import commit_empty
 from airflow_changefeed.output.store import ExportStore, StagedFile, WrittenParts
@@ -84,7 +84,7 @@ def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
     code = f"""
 import json, sqlite3, sys
 import pyarrow as pa
-from airflow_changefeed.core.plan import ExportOptions
+from airflow_changefeed.core.export_plan import ExportOptions
 from airflow_changefeed.export.request import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.planner import make_plan

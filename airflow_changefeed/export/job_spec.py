@@ -20,7 +20,7 @@ from typing import Any
 from ulid import ULID
 
 from airflow_changefeed.core.codec import Document
-from airflow_changefeed.core.plan import Plan
+from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.exceptions import (
     SpecNotFoundError,
     TerminalError,
