@@ -41,7 +41,7 @@ PART_ROWS = 500_000
 LEAST_PART_ROWS = 20_000
 #: A task has no more rows than this and a part; a plan of a hundred million keeps a hundred cores busy.
 MOST_TASK_ROWS = 900_000
-_LEAST_TASKS = 50
+_LEAST_TASKS = 25
 # A part costs as much as this many rows, besides its own.
 _PART_COST_ROWS = 500
 
@@ -84,7 +84,7 @@ def cut_tasks(plan: Plan) -> list[list[PlannedPart]]:
     Cut a plan into tasks of about the same cost, the parts of a shard in their order.
 
     Nothing is asked about the machines, of which a cluster may have two when the job begins, and a hundred a
-    minute later. A task has at most about a fiftieth of the rows and of the units, so that any number of
+    minute later. A task has at most about a twenty-fifth of the rows and of the units, so that any number of
     cores up to that is busy, and a job that is killed has lost little; it has no more rows than a task writes
     in a minute, so that a larger plan keeps more cores busy; and no fewer than are worth a task.
     """

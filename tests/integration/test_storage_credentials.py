@@ -148,7 +148,7 @@ def test_a_role_that_cannot_be_assumed_is_named_without_its_secrets(
 _EXECUTOR = """
 import sys
 sys.modules["airflow"] = None
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.storage.files import open_files
 connection = JobConnection.from_json(sys.stdin.read(), named="stdin")
 files = open_files("s3a://lake/executor", connection.storage_options)

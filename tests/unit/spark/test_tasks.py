@@ -53,11 +53,11 @@ def units_of(rows: list[int]) -> list[list[int]]:
 
 
 def test_many_small_units_are_few_tasks() -> None:
-    """216 units of 70 rows are tasks of at most a fiftieth, balanced, in order, and none is forgotten."""
+    """216 units of 70 rows are tasks of at most a twenty-fifth, balanced, in order, and none is forgotten."""
     tasks = units_of([70] * 216)
-    assert len(tasks) == 44
+    assert len(tasks) == 24
     assert [unit for task in tasks for unit in task] == list(range(216))
-    assert max(map(len, tasks)) == 5
+    assert max(map(len, tasks)) == 9
     assert units_of([70] * 24) == [[unit] for unit in range(24)], "any number of cores is busy"
 
 
@@ -85,7 +85,7 @@ def test_a_task_imports_neither_pandas_nor_polars(tmp_path: Path) -> None:
 import json, sqlite3, sys
 import pyarrow as pa
 from airflow_changefeed.core.export_plan import ExportOptions
-from airflow_changefeed.export.request import JobConnection
+from airflow_changefeed.export.job_spec import JobConnection
 from airflow_changefeed.export.parts import cut_tasks
 from airflow_changefeed.export.planner import make_plan
 from airflow_changefeed.export.request import ExportRequest
