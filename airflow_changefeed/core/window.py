@@ -191,9 +191,9 @@ class ExportUnit:
 
 def count_windows(range_: UlidRange, length: timedelta) -> int:
     """
-    Return how many windows a range has, also of which it has a part; at least one.
+    Return how many windows a range has that begins with one; one more if it ends within a window.
 
-    :param length: of the windows. Where a day or more, they follow local clocks, and may have an hour more.
+    :param length: of the windows. Where a day or more, they may follow local clocks, and have an hour more.
     """
     unit = length // _MILLISECOND
     spare = _HOUR // _MILLISECOND if length >= _DAY else 0

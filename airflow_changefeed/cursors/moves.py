@@ -134,12 +134,16 @@ def accept_beginning(
     :return: all rows of the consumer and feed, after the change.
     :raises ChangefeedError: as :func:`implied_beginnings` and :func:`move_to`; nothing was changed.
     """
-    present = {row.shard: row.resource_version for row in implied_beginnings(source, consumer, feed)}
-    for row in known_rows(source, consumer, feed):
-        # Somebody has chosen another beginning since: the change is refused as stale, with the others.
-        if (versions or {}).get(row.shard, row.resource_version) != row.resource_version:
-            present[row.shard] = row.resource_version
-    expected = _versions(consumer, feed, present, versions)
+    rows, seen = known_rows(source, consumer, feed), versions or {}
+    # Where somebody has chosen another beginning since: the change is refused as stale, with both versions.
+    expected = {
+        row.shard: seen[row.shard]
+        for row in rows
+        if seen.get(row.shard, row.resource_version) != row.resource_version
+    }
+    if not expected:
+        implied = implied_beginnings(source, consumer, feed)
+        expected = _versions(consumer, feed, {row.shard: row.resource_version for row in implied}, versions)
 
     def changes(rows: Sequence[CursorRow], tokens: Mapping[Shard, int]) -> list[CursorMove]:
         return [

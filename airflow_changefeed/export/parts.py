@@ -42,6 +42,8 @@ LEAST_PART_ROWS = 20_000
 #: A task has no more rows than this and a part; a plan of a hundred million keeps a hundred cores busy.
 MOST_TASK_ROWS = 900_000
 _LEAST_TASKS = 25
+# So few rows of a part say less of its columns than those around them do.
+_FEW_ROWS = 4096
 # A part costs as much as this many rows, besides its own.
 _PART_COST_ROWS = 500
 
@@ -66,16 +68,18 @@ def plan_parts(plan: Plan) -> list[PlannedPart]:
     parts = []
     for number, planned in enumerate(plan.units):
         for part, range_ in enumerate(planned.parts):
+            rows = planned.rows // len(planned.parts)
             content = {
                 "unit": number,
                 "part": part,
+                "rows": rows,
                 "shard": shard_text(planned.unit.shard),
                 "folder": unit_key(planned.unit),
                 **encode(range_),
             }
             if plan.names:
                 content["names"] = dict(plan.names)
-            parts.append(PlannedPart(number, planned.rows // len(planned.parts), content))
+            parts.append(PlannedPart(number, rows, content))
     return parts
 
 
@@ -90,8 +94,9 @@ def cut_tasks(plan: Plan) -> list[list[PlannedPart]]:
     """
     parts = plan_parts(plan)
     costs = [part.rows + _PART_COST_ROWS for part in parts]
-    most_units = -(-len({part.unit for part in parts}) // _LEAST_TASKS)
-    aim = min(max(-(-sum(costs) // _LEAST_TASKS), LEAST_PART_ROWS), MOST_TASK_ROWS)
+    least = max(_LEAST_TASKS, plan.options.partitions or 0)
+    most_units = -(-len({part.unit for part in parts}) // least)
+    aim = min(max(-(-sum(costs) // least), LEAST_PART_ROWS), MOST_TASK_ROWS)
     tasks: list[list[PlannedPart]] = []
     cost_so_far = 0
     units: set[int] = set()
@@ -158,11 +163,13 @@ class Part:
     A range of a unit's events, and the folder of its files.
 
     :param number: within the unit, from 0; part of the files' names.
+    :param rows: estimated.
     """
 
     unit: int
     unit_key: str
     number: int
+    rows: int
     shard: Shard
     range: UlidRange
     folder: str
@@ -178,14 +185,22 @@ def _part_of(content: Mapping[str, Any], files: Files, layout: Layout, home: str
             raise InvalidArgumentError(f"{key} is not the name of a unit")
         folder = layout.placed(unit, attempt)
     range_ = decode(UlidRange, content, named="part")
-    return Part(content["unit"], key, content["part"], shard, range_, folder)
+    return Part(content["unit"], key, content["part"], content["rows"], shard, range_, folder)
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield those parts together that one read gives: of one shard, each going on where the last one ends."""
+    """
+    Yield small parts together that one read gives: of one shard, each going on where the last one ends.
+
+    A read costs a request, or the opening of a file, and the checks around it: more than an hour of a small
+    feed. Large parts are read alone: what one read checks, such as a purge meanwhile, it checks for all.
+    """
     joined: list[Part] = []
     for part in parts:
-        if joined and (part.shard, part.range.after) != (joined[-1].shard, joined[-1].range.upto):
+        if joined and (
+            (part.shard, part.range.after) != (joined[-1].shard, joined[-1].range.upto)
+            or sum(each.rows for each in joined) + part.rows > LEAST_PART_ROWS
+        ):
             yield joined
             joined = []
         joined.append(part)
@@ -259,12 +274,7 @@ def _read(
     feed: str,
     options: ExportOptions,
 ) -> Generator[tuple[Part, pa.RecordBatch, Callable[[], list[str]]], None, None]:
-    """
-    Read adjoining parts at once; yield rows of each, in the files' columns, and what finds repeating columns.
-
-    A read costs a request, or the opening of a file, and the checks around it: more than an hour of a small
-    feed.
-    """
+    """Read adjoining parts at once; yield rows of each, and what finds their repeating columns."""
     shard, range_ = parts[0].shard, UlidRange(parts[0].range.after, parts[-1].range.upto)
     stream = source.stream(feed, shard, range_, batch_rows=options.batch_rows, on_missing=options.on_missing)
     waiting, last = iter(parts), str(range_.after)
@@ -280,16 +290,19 @@ def _read(
             for piece in pieces:
                 rows, offset = _shaped(piece, options, feed, written), 0
                 # Once for many small files, and not at all for a batch in which none begins.
-                repeating = cache(partial(repeating_columns, rows))
+                of_all = cache(partial(repeating_columns, rows))
                 del piece
                 while offset < rows.num_rows:
                     end = _end(rows, offset, part, last)
                     if end > offset:
-                        yield part, rows.slice(offset, end - offset), repeating
+                        some = rows.slice(offset, end - offset)
+                        repeating = partial(repeating_columns, some) if end - offset > _FEW_ROWS else of_all
+                        yield part, some, repeating
+                        del some, repeating
                     if end < rows.num_rows:
                         part = next(waiting)
                     offset = end
-                del rows, repeating
+                del rows, of_all
     finally:
         # An abandoned generator would keep its connection until it is collected.
         close = getattr(stream, "close", None)

@@ -59,7 +59,7 @@ def write(stream: Stream, folder: Path, **options: Any) -> list[Any]:
         for _, facts, _ in write_adjoining(
             stream,
             LocalFiles(str(folder)),
-            [Part(0, "unit", 2, 0, RANGE, str(folder))],
+            [Part(0, "unit", 2, 8, 0, RANGE, str(folder))],
             schema=SCHEMA,
             written=SCHEMA,
             feed="f",
@@ -166,10 +166,12 @@ class Feed(Stream):
         yield from within.stream()
 
 
-def written_parts(feed: Feed, folder: Path, *ranges: tuple[int, int, int], **options: Any) -> dict[int, Any]:
-    """Write units of (shard, after, upto), and return the rows of each one's files."""
+def written_parts(
+    feed: Feed, folder: Path, *ranges: tuple[int, int, int], rows: int = 1, **options: Any
+) -> dict[int, Any]:
+    """Write units of (shard, after, upto), each of so many planned rows; return the rows of its files."""
     contents = [
-        {"unit": number, "part": 0, "shard": str(shard), "folder": f"unit-{number}"}
+        {"unit": number, "part": 0, "rows": rows, "shard": str(shard), "folder": f"unit-{number}"}
         | encode(UlidRange(Ulid.of_int(after), Ulid.of_int(upto)))
         for number, (shard, after, upto) in enumerate(ranges)
     ]
@@ -183,13 +185,13 @@ def written_parts(feed: Feed, folder: Path, *ranges: tuple[int, int, int], **opt
         task="0",
         parts=contents,
     )
-    rows: dict[int, Any] = {}
+    written: dict[int, Any] = {}
     for value in facts:
         file = decode(StagedFile, value, named="fact")
         table = pq.read_table(f"{store.layout.attempt(1)}/{file.path}")
         assert read_facts(store, f"{store.layout.attempt(1)}/{file.path}", file.facts.name) == file.facts
-        rows.setdefault(file.unit, []).append(table["n"].to_pylist())
-    return rows
+        written.setdefault(file.unit, []).append(table["n"].to_pylist())
+    return written
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 30])
@@ -215,6 +217,13 @@ def test_what_does_not_adjoin_is_read_apart(tmp_path: Path) -> None:
     rows = written_parts(feed, tmp_path, (0, 0, 4), (0, 6, 8), (1, 8, 9), (1, 9, 10))
     assert rows == {0: [[1, 2, 3, 4]], 1: [[7, 8]], 2: [[9]], 3: [[10]]}
     assert [(int(read.after), int(read.upto)) for read in feed.reads] == [(0, 4), (6, 8), (8, 10)]
+
+
+def test_large_units_are_read_alone(tmp_path: Path) -> None:
+    """What a read checks for all its units, such as a purge meanwhile, is then checked for few rows."""
+    feed, ranges = Feed([1, 5, 9]), [(0, 0, 4), (0, 4, 8), (0, 8, 12)]
+    assert written_parts(feed, tmp_path, *ranges, rows=7_000) == {0: [[1]], 1: [[5]], 2: [[9]]}
+    assert [(int(read.after), int(read.upto)) for read in feed.reads] == [(0, 8), (8, 12)]
 
 
 def test_nothing_read_is_nothing_written(tmp_path: Path) -> None:

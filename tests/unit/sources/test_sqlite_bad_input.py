@@ -264,6 +264,27 @@ def test_long_rows_make_small_batches(tmp_path: Path) -> None:
     assert [batch.num_rows for batch in source.stream("T", 0, ALL)] == [4, 4, 1]
 
 
+def test_long_rows_make_small_batches_also_behind_short_ones(tmp_path: Path) -> None:
+    """A range may be many hours, and one of them full of pictures."""
+    path = str(tmp_path / "feeds.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("create table T (id integer primary key, v blob)")
+        source = open_source({"type": "sqlite", "path": path})
+        source.set_up_feed("T")
+        for first, rows, size in ((0, 300, 1), (300, 9, 16_000_000), (309, 300, 1)):
+            for number in range(first, first + rows):
+                time = 1_356_998_400_000 + first * 100_000 + number
+                connection.execute("insert into T values (?, zeroblob(?))", (number, size))
+                connection.execute(
+                    'insert into "changefeed.outbox:T" (time_hint, id) values (?, ?)', (time, number)
+                )
+    source.drain("T")
+    whole = UlidRange(Ulid.floor_milliseconds(1_356_998_400_000).previous(), source.shards("T")[0].head)
+    batches = list(source.stream("T", 0, whole))
+    assert sum(batch.num_rows for batch in batches) == 609
+    assert max(batch.nbytes for batch in batches) < 80_000_000
+
+
 def test_a_full_disk_is_transient(
     source: SqliteFeedSource, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

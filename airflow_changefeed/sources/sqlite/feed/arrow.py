@@ -8,7 +8,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ ARROW = {
 }
 #: Bytes of a batch, by the largest row of a sample: long values, not many rows, fill a worker's memory.
 _BATCH_BYTES = 64 * 1024 * 1024
-_SAMPLE_ROWS = 100
+_SAMPLE_ROWS, _PLACES = 100, 16
 _TERMS = 100
 #: What SQLite says of a file or a statement.
 _NOT_OF_A_ROW = re.compile(r"locked|busy|unable to open|read-?only|disk|interrupt|no such|schema|memory")
@@ -135,7 +135,7 @@ class Query(ABC):
 
     @property
     def size_sql(self) -> str | None:
-        """Gives the bytes of the largest of the first rows; None where no column has a length."""
+        """Gives the bytes of the largest of the first rows, and their number; None without a length."""
         sizes = [
             f"coalesce(length(c{number}), 0)"
             for number, column in enumerate(self.columns)
@@ -144,7 +144,12 @@ class Query(ABC):
         # In groups, as SQLite adds up no more than 1,000 terms in a row.
         groups = [" + ".join(sizes[at : at + _TERMS]) for at in range(0, len(sizes), _TERMS)]
         total = " + ".join(f"({group})" for group in groups)
-        return f"select max({total}) from ({self.sql} limit {_SAMPLE_ROWS})" if sizes else None
+        return f"select max({total}), count(*) from ({self.sql} limit ?)" if sizes else None
+
+    @property
+    def elsewhere(self) -> Iterable[tuple[Any, ...]]:
+        """The statement's parameters from other places on, where rows may be longer than the first ones."""
+        return ()
 
     def column_error(self, column: Column, what: str) -> ColumnTypeError:
         """Return the error that says what of a column cannot be exported unchanged."""
@@ -185,6 +190,15 @@ class RangeQuery(Query):
     def parameters(self) -> tuple[Any, ...]:
         """The statement's parameters."""
         return (self.tables.to_sql(self.shard), self.range.after.bytes, self.range.upto.bytes)
+
+    @property
+    def elsewhere(self) -> Iterable[tuple[Any, ...]]:
+        """From times on that are evenly spread over the range."""
+        begin, upto = self.range.after.ms, self.range.upto
+        for number in range(1, _PLACES):
+            place = Ulid.floor_milliseconds(begin + number * (upto.ms - begin) // _PLACES)
+            if self.range.after < place < upto:
+                yield replace(self, range=UlidRange(place, upto)).parameters
 
     @property
     def sql(self) -> str:
@@ -254,7 +268,10 @@ def bounded_rows(connection: sqlite3.Connection, query: Query, batch_rows: int) 
     if query.size_sql is None:
         return batch_rows
     with _naming_rows(query):
-        (size,) = connection.execute(query.size_sql, query.parameters).fetchone()
+        size, rows = connection.execute(query.size_sql, (*query.parameters, _SAMPLE_ROWS)).fetchone()
+        for parameters in query.elsewhere if rows == _SAMPLE_ROWS else ():
+            (more, _) = connection.execute(query.size_sql, (*parameters, _SAMPLE_ROWS // 10)).fetchone()
+            size = max(size or 0, more or 0)
     return max(1, min(batch_rows, _BATCH_BYTES // max(size or 0, 1)))
 
 
