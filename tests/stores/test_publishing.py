@@ -60,11 +60,11 @@ def flights(tmp_path: Path, s3_server: Server) -> Flights:
 
 @pytest.fixture(params=FORMATS)
 def lakes(
-    request: pytest.FixtureRequest, tmp_path: Path, s3_server: Server
-) -> Callable[[Flights], StoredLake]:
+    request: pytest.FixtureRequest, tmp_path: Path, flights: Flights, s3_server: Server
+) -> Callable[[], StoredLake]:
     """What makes new outputs."""
     numbers = count()
-    return lambda flights: StoredLake(tmp_path / f"lake{next(numbers)}", request.param, flights, s3_server)
+    return lambda: StoredLake(tmp_path / f"lake{next(numbers)}", request.param, flights, s3_server)
 
 
 # A replacement takes all the steps that a first export does, but the creation of the table.
@@ -78,34 +78,24 @@ def lakes(
     ],
 )
 def test_killed_anywhere_and_retried_the_table_has_each_window_once(
-    lakes: Callable[[Flights], Lake], flights: Flights, is_replacement: bool, is_long: bool
+    lakes: Callable[[], Lake], is_replacement: bool, is_long: bool
 ) -> None:
     """Killed before any change of the store, and around the commit."""
-    on_disks.test_killed_anywhere_and_retried_the_table_has_each_window_once(
-        lakes, flights, is_replacement, is_long
-    )
+    on_disks.test_killed_anywhere_and_retried_the_table_has_each_window_once(lakes, is_replacement, is_long)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_zombie_does_no_harm_at_any_step(
-    lakes: Callable[[Flights], Lake], flights: Flights, is_long: bool
-) -> None:
+def test_a_zombie_does_no_harm_at_any_step(lakes: Callable[[], Lake], is_long: bool) -> None:
     """An older attempt stops before any change of the store, a newer one does all of it."""
-    on_disks.test_a_zombie_does_no_harm_at_any_step(lakes, flights, is_long)
+    on_disks.test_a_zombie_does_no_harm_at_any_step(lakes, is_long)
 
 
-@pytest.mark.parametrize("windows", [3, pytest.param(9, marks=pytest.mark.nightly)])
-def test_many_at_once_leave_every_window_once(
-    lakes: Callable[[Flights], Lake], flights: Flights, windows: int
-) -> None:
+def test_many_at_once_leave_every_window_once(lakes: Callable[[], Lake]) -> None:
     """Exporters of different windows and of the same ones, who all begin with no table."""
-    on_disks.test_many_at_once_leave_every_window_once(lakes, flights, windows)
+    on_disks.test_many_at_once_leave_every_window_once(lakes())
 
 
-@pytest.mark.parametrize("retries", [10, pytest.param(100, marks=pytest.mark.nightly)])
-def test_retries_of_a_window_are_one_commit(
-    lakes: Callable[[Flights], Lake], flights: Flights, retries: int
-) -> None:
+def test_retries_of_a_window_are_one_commit(lakes: Callable[[], Lake]) -> None:
     """A try that comes after the table has the window finds no difference."""
-    on_disks.test_retries_of_a_window_are_one_commit(lakes, flights, retries)
+    on_disks.test_retries_of_a_window_are_one_commit(lakes())

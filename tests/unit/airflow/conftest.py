@@ -49,7 +49,8 @@ def server(metadata: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with create_session() as session:
         session.execute(update(DagModel).values(is_stale=True))
-        session.execute(delete(Variable).where(Variable.key.startswith("changefeed:")))
+        ours = delete(Variable).where(Variable.key.startswith("changefeed:"))
+        session.execute(ours, execution_options={"synchronize_session": False})
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     # What tests see must not depend on the minute in which they run.
     monkeypatch.setattr("airflow_changefeed.core.completeness._GRACE", timedelta(0))

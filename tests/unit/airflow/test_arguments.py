@@ -31,8 +31,8 @@ from airflow_changefeed.operators.fold import ChangefeedFoldOperator, Changefeed
 from airflow_changefeed.operators.snapshot import ChangefeedReconcileOperator, ChangefeedSnapshotOperator
 from airflow_changefeed.sensors.changefeed import ChangefeedSensor
 from airflow_changefeed.sources.sqlite import SqliteFeedSource
-from airflow_changefeed.tasks import context as tasks_context
 from airflow_changefeed.tasks.arguments import parse_options
+from airflow_changefeed.tasks.waiting import WAIT_LENGTH
 from airflow_changefeed.transfers.changefeed_to_parquet import ChangefeedToParquetOperator
 from airflow_changefeed.transfers.group import ChangefeedPlanOperator
 from airflow_changefeed.version_compat import AirflowException, AirflowFailException
@@ -277,7 +277,7 @@ def test_all_wrong_arguments_are_named_at_once(kind: Any, arguments: dict[str, A
 
 def test_a_wait_timeout_is_a_length_or_seconds() -> None:
     """Zero too."""
-    lengths = [tasks_context.WAIT_LENGTH(one) for one in (HOUR, 90, 0.5, 0, "1h")]
+    lengths = [WAIT_LENGTH(one) for one in (HOUR, 90, 0.5, 0, "1h")]
     assert lengths == [HOUR, 90 * HOUR / 3600, HOUR / 7200, 0 * HOUR, HOUR]
 
 

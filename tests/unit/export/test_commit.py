@@ -17,7 +17,7 @@ from airflow_changefeed.core.export_plan import Plan
 from airflow_changefeed.core.window import Window
 from airflow_changefeed.exceptions import IncompleteReadError, SupersededError, TransientError
 from airflow_changefeed.export.job_spec import read_receipt, remove_spec, write_receipt
-from airflow_changefeed.export.parts import gather, plan_parts, write_parts
+from airflow_changefeed.export.parts import gather, plan_parts, task_name, write_parts
 from airflow_changefeed.export.result import ExportResult
 from airflow_changefeed.output import store as store_module
 from airflow_changefeed.output.attempts import begin, end, forget
@@ -76,6 +76,10 @@ class World:
         """Plan, and write what tasks would write: of windows, or of a batch."""
         plan = self.flights.plan(self.store, windows)
         begin(self.store, plan)
+        return self.write(plan)
+
+    def write(self, plan: Plan, task_attempt: int = 0) -> Attempt:
+        """Write what tasks would write, each started as often as it is numbered."""
         parts = plan_parts(plan)
         facts = write_parts(
             self.flights.source,
@@ -83,7 +87,7 @@ class World:
             feed=FEED,
             attempt=plan.attempt,
             options=plan.options,
-            task="00000-0",
+            task=task_name(0, task_attempt),
             parts=[part.content for part in parts],
         )
         return Attempt(plan, gather(facts, parts))
