@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import repeat
@@ -24,7 +24,7 @@ from airflow_changefeed.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Generator, Iterator
 
     from airflow_changefeed.consumers.page import EventColumns, EventPage
     from airflow_changefeed.core.capture import CaptureShape
@@ -238,7 +238,7 @@ def pages(
     *,
     only: Collection[str] | None = None,
     limit: int | None = None,
-) -> Iterator[EventPage]:
+) -> Generator[EventPage, None, None]:
     """
     Read the events of a range.
 
@@ -344,8 +344,9 @@ def unreadable_event(
     range_ = UlidRange(ulid.previous(), ulid)
     page = None
     for wanted in ({field for fields in keys.values() for field in fields.values()}, set[str]()):
-        with suppress(*UNREADABLE):
-            found = pages(source, feed, shard, range_, columns, 1, dead_letter, only=wanted)
+        found = pages(source, feed, shard, range_, columns, 1, dead_letter, only=wanted)
+        # Here, and not wherever the garbage is collected: connections are for one thread.
+        with suppress(*UNREADABLE), closing(found):
             page = page or next(found, None)
     event = FeedEvent(page or unknown_page(feed, shard, columns, schema, ulid, dead_letter), 0)
     row = (event.new or event.old) if event.is_captured else event.row

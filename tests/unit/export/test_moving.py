@@ -323,7 +323,7 @@ def test_only_what_was_seen_is_accepted(warehouse: Warehouse, exported: list[Cur
     with pytest.raises(StaleVersionError):
         _accept(warehouse, versions=seen)
     with pytest.raises(InvalidArgumentError, match="shard 1: the version is missing"):
-        _accept(warehouse, versions={0: seen[0]})
+        _accept(warehouse, versions={0: warehouse.rows[0].resource_version})
     assert {row.began for row in warehouse.rows} == {Began.IMPLIED}
 
 
