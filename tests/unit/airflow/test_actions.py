@@ -116,7 +116,7 @@ def test_a_version_that_never_was_is_refused(world: World, face: str) -> None:
         assert world.content() == before, name
 
 
-#: Who names a version or a token is told by these that it is no longer there.
+#: The errors for a version or a token that is no longer the present one.
 GONE = {
     ("python", "drop a consumer", "consumer"): "StaleVersionError",
     ("python", "revoke a lease", "consumer"): "ShardNotFoundError",
@@ -190,7 +190,7 @@ def test_an_edited_variable_stops_a_change(world: World, face: str) -> None:
 
 @pytest.mark.parametrize(("text", "status"), [("n\n", 1), ("", 2)], ids=["no", "nobody"])
 def test_a_command_without_a_version_asks(world: World, text: str, status: int) -> None:
-    """Nothing but a yes changes anything, and nobody there is no yes."""
+    """Only a yes changes anything; without a terminal there is no answer."""
     for name, action in ACTIONS.items():
         if not action.versions or (name == "drop a dead letter" and not action.seen):
             continue
@@ -205,7 +205,7 @@ def test_a_command_without_a_version_asks(world: World, text: str, status: int) 
 
 @THE_PAGE
 def test_the_page_says_which_version_it_saw(world: World) -> None:
-    """Without one, whatever else is right: 428; one that is no number: 422."""
+    """A request without a version gets 428, and one whose version is not a number 422."""
     world.fresh().close()
     before = world.content()
     for name, action in of_face("page"):

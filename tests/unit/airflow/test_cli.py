@@ -237,7 +237,7 @@ SHOWN = r"\u001b[2Jä\rx\u202e東\u009b"
 def test_the_name_of_a_file_does_not_lead_the_terminal(
     store: ExportStore, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
-    """Whoever can write to an output chooses it; one that is no text ended the report with an error."""
+    """Anybody who can write to the output may have chosen the name, also one that is not valid text."""
     for name in (ODD.encode(), b"\xff"):
         Path(os.fsdecode(os.fsencode(store.layout.data) + b"/" + name + b".parquet")).write_bytes(b"x")
     assert verify(store, "-o", output) < FAILED

@@ -80,7 +80,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_a_consumer_is_created_listed_and_dropped(
     commands: Commands, source: SqliteFeedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Again with the same settings is harmless, with others refused; who drops it is told of dead letters."""
+    """Creating it again changes nothing or is refused; dropping it names the dead letters."""
     settings = ("--max-attempts", "3", "--on-poison", "park")
     (row,) = commands.rows(*CREATE, "--start", "earliest", *settings)
     assert (row["consumer"], row["max_attempts"], row["on_poison"]) == (NAME, 3, "park")

@@ -88,7 +88,7 @@ def test_faults_end_with_status_1_and_have_a_remedy(
 
 
 def test_damage_of_the_export_is_an_error(store: ExportStore, capsys: pytest.CaptureFixture[str]) -> None:
-    """The unit and the file are named, with the remedy; of a damaged manifest the files cannot be told."""
+    """Each fault names the unit, the file and the remedy; a damaged manifest does not say which files."""
     gone_file, cut_file, other = unit_files(store)
     Path(gone_file.path).unlink()
     os.truncate(cut_file.path, 20)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_changefeed.core.export_plan import FileFacts, Plan, PlannedUnit
+from airflow_changefeed.core.export_plan import ExportOptions, FileFacts, Plan, PlannedUnit
 from airflow_changefeed.core.ulid import Ulid
 from airflow_changefeed.core.window import ExportUnit
 from airflow_changefeed.exceptions import ColumnTypeError, TerminalError
@@ -68,6 +68,13 @@ def test_a_task_has_two_million_rows_at_most_and_a_hundred_cores_are_busy() -> N
     assert len(tasks) >= 100
     assert max(sum(parts[unit] for unit in task) for task in tasks) <= 2_000_000
     assert len(units_of([500_000] * 4)) == 4
+
+
+def test_as_many_tasks_as_partitions_were_asked_for() -> None:
+    """Where there are so many parts that are worth a task."""
+    plan = replace(plan_of([50_000] * 40), options=ExportOptions(partitions=40))
+    assert len(cut_tasks(plan)) == 40
+    assert len(units_of([50_000] * 40)) < 40
 
 
 def test_large_units_are_tasks_of_their_own() -> None:
